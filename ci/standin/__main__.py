@@ -1,0 +1,70 @@
+"""Build a stand-in of an NGC image and push it to a local registry.
+
+    python3 ci/standin FACTS.json CACHE HOST:PORT
+
+A stand-in has NVIDIA's repository, tag, environment, labels, entrypoint and torch version as far as they are
+sourced; underneath it is Debian with torch's CPU build, and its label says so. It needs root (chroot), pip,
+mmdebstrap and pigz, and nothing beyond the standard library. Layers are kept in CACHE.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from layers import TORCH, common_layers, diff_id, month_layer
+from push import CONFIG, MANIFEST, MANIFEST_LIST, Target, descriptor, file_descriptor
+
+STAND_IN = f"Debian 12 with torch {TORCH}, re-tagged; stands in for NVIDIA's image, is not NVIDIA's image"
+
+
+def config(facts: dict[str, object], diff_ids: list[str]) -> dict[str, object]:
+    """The image config: exactly the sourced facts, and the label that says what this is."""
+    environment = facts["environment"]
+    assert isinstance(environment, dict) and isinstance(facts["labels"], dict)
+    return {
+        "architecture": "amd64",
+        "os": "linux",
+        "created": "1970-01-01T00:00:00Z",
+        "config": {
+            "Env": [f"{name}={value}" for name, value in environment.items()],
+            "Labels": facts["labels"] | {"org.hpcstack.stand-in": STAND_IN},
+            "Entrypoint": ["/opt/nvidia/nvidia_entrypoint.sh"],
+            "WorkingDir": "/workspace",
+            "ExposedPorts": {"6006/tcp": {}, "8888/tcp": {}},
+        },
+        "rootfs": {"type": "layers", "diff_ids": diff_ids},
+        "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "hpcstack ci/standin"} for _ in diff_ids],
+    }
+
+
+def main(facts_file: str, cache_folder: str, address: str) -> None:
+    facts = json.loads(Path(facts_file).read_text())
+    cache = Path(cache_folder)
+    cache.mkdir(parents=True, exist_ok=True)
+    target = Target(address, facts["repository"])
+    if platform.machine() != "x86_64":
+        raise SystemExit("stand-ins are built on x86_64 only")
+    layers = common_layers(cache)
+    layers.append(month_layer(cache, facts, layers[1]))
+    descriptors = [file_descriptor(layer) for layer in layers]
+    for layer, entry in zip(layers, descriptors, strict=True):
+        target.blob(str(entry["digest"]), layer)
+    image = json.dumps(config(facts, [diff_id(layer) for layer in layers]), sort_keys=True).encode()
+    config_entry = descriptor(CONFIG, image)
+    target.blob(str(config_entry["digest"]), image)
+    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config_entry, "layers": descriptors}
+    entry = target.manifest(str(descriptor(MANIFEST, json.dumps(manifest, sort_keys=True).encode())["digest"]),
+                            MANIFEST, manifest)  # fmt: skip
+    entry["platform"] = {"architecture": "amd64", "os": "linux"}
+    index = target.manifest(facts["tag"], MANIFEST_LIST,
+                            {"schemaVersion": 2, "mediaType": MANIFEST_LIST, "manifests": [entry]})  # fmt: skip
+    print(f"{facts['repository']}:{facts['tag']} {index['digest']}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,190 @@
+"""The layers of a stand-in image, as gzip files: Debian, torch's CPU build, and what makes it the month's."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+SUITE = "bookworm"
+PYTHON = "3.11"
+TORCH = "2.13.0+cpu"
+NUMPY = "1.26.4"
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+PACKAGES = "python3,python3-pip,python-is-python3,ca-certificates,iproute2,procps"
+SITE_PACKAGES = f"usr/local/lib/python{PYTHON}/dist-packages"
+
+ENTRYPOINT = """#!/bin/bash
+# Stand-in of NVIDIA's entrypoint: the parts in entrypoint.d in order, then the command.
+for part in /opt/nvidia/entrypoint.d/*; do
+    [ -r "$part" ] || continue
+    case "$part" in
+    *.txt) cat "$part" ;;
+    *.sh) . "$part" ;;
+    esac
+done
+if [ $# -eq 0 ]; then exec /bin/bash; else exec "$@"; fi
+"""
+
+
+def run(*argv: str, **options: object) -> None:
+    print("  >", " ".join(argv)[:160], flush=True)
+    subprocess.run(argv, check=True, **options)  # type: ignore[call-overload]
+
+
+def wheels(cache: Path) -> Path:
+    """A folder of the wheels of torch's CPU build and what it needs, for the image's Python."""
+    folder = cache / "wheels"
+    if (folder / ".complete").exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    common = ["python3", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "-d", str(folder),
+              "--python-version", PYTHON, "--only-binary", ":all:", "--platform", "manylinux_2_28_x86_64",
+              "--platform", "manylinux2014_x86_64"]  # fmt: skip
+    try:
+        run(*common, "--no-deps", f"torch=={TORCH}", stderr=subprocess.DEVNULL)
+    except subprocess.CalledProcessError:
+        run(*common, "--no-deps", "--index-url", TORCH_INDEX, f"torch=={TORCH}")
+    torch = next(folder.glob("torch-*.whl"))
+    run(*common, "--find-links", str(folder), str(torch), f"numpy=={NUMPY}", "setuptools<81", "wheel")
+    (folder / ".complete").touch()
+    return folder
+
+
+def debian_root(cache: Path, root: Path) -> None:
+    """A Debian root folder with Python and pip."""
+    archive = cache / "debian.tar"
+    if not archive.exists():
+        run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}",
+            "--aptopt=Acquire::Retries \"3\"", SUITE, f"{archive}.part.tar")  # fmt: skip
+        os.replace(f"{archive}.part.tar", archive)
+    root.mkdir(parents=True)
+    run("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*")
+
+
+def install_torch(root: Path, wheel_folder: Path) -> None:
+    """torch and numpy into the root, by the root's own pip and without a network."""
+    inside = root / "tmp" / "wheels"
+    shutil.copytree(wheel_folder, inside)
+    run("chroot", str(root), "python3", "-m", "pip", "install", "--quiet", "--no-index",
+        "--find-links=/tmp/wheels", "--break-system-packages", "--root-user-action=ignore", "--no-compile",
+        f"torch=={TORCH}", f"numpy=={NUMPY}", "setuptools", "wheel", env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"})  # fmt: skip
+    shutil.rmtree(inside)
+
+
+def gzip_of(tar: Path) -> Path:
+    """TAR compressed beside it by pigz; the plain file is removed. No name or time in the header."""
+    out = tar.with_suffix(".tar.gz")
+    with tar.open("rb") as source, out.open("wb") as sink:
+        subprocess.run(["pigz", "-n", "-c", "-3"], stdin=source, stdout=sink, check=True)
+    tar.unlink()
+    return out
+
+
+def diff_id(gz: Path) -> str:
+    process = subprocess.Popen(["pigz", "-dc", str(gz)], stdout=subprocess.PIPE)
+    digest = hashlib.sha256()
+    assert process.stdout
+    while block := process.stdout.read(1 << 20):
+        digest.update(block)
+    if process.wait():
+        raise SystemExit(f"cannot read {gz} back")
+    return f"sha256:{digest.hexdigest()}"
+
+
+def common_layers(cache: Path) -> list[Path]:
+    """The two layers that every month shares: Debian, and torch with what it needs."""
+    out = [cache / "debian-layer.tar.gz", cache / "torch-layer.tar.gz"]
+    if all(path.exists() for path in out):
+        return out
+    root = cache / "root"
+    shutil.rmtree(root, ignore_errors=True)
+    debian_root(cache, root)
+    layer = cache / "debian-layer.tar"
+    run("tar", "-cf", str(layer), "--sort=name", "--numeric-owner", "-C", str(root), ".")
+    install_torch(root, wheels(cache))
+    old = root / "opt/pytorch/examples"
+    old.mkdir(parents=True)
+    (old / "hidden-by-the-opaque-directory.txt").write_text("a later layer makes this directory opaque\n")
+    second = cache / "torch-layer.tar"
+    run("tar", "-cf", str(second), "--sort=name", "--numeric-owner", "-C", str(root), "usr/local", "opt/pytorch")
+    shutil.rmtree(root)
+    return [gzip_of(layer), gzip_of(second)]
+
+
+class Layer:
+    """One layer written entry by entry."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.tar = path, tarfile.open(path, "w", format=tarfile.PAX_FORMAT)
+        self.folders: set[str] = set()
+
+    def folder(self, name: str) -> None:
+        if name and name not in self.folders:
+            self.folder(os.path.dirname(name))
+            self.folders.add(name)
+            info = tarfile.TarInfo(name)
+            info.type, info.mode = tarfile.DIRTYPE, 0o755
+            self.tar.addfile(info)
+
+    def file(self, name: str, text: str | bytes, mode: int = 0o644) -> None:
+        self.folder(os.path.dirname(name))
+        data = text.encode() if isinstance(text, str) else text
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = len(data), mode
+        self.tar.addfile(info, io.BytesIO(data))
+
+    def hard_link(self, name: str, target: str) -> None:
+        self.folder(os.path.dirname(name))
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = tarfile.LNKTYPE, target
+        self.tar.addfile(info)
+
+    def done(self) -> Path:
+        self.tar.close()
+        return gzip_of(self.path)
+
+
+def retag_torch(layer: Layer, torch_layer: Path, version: str) -> None:
+    """torch says NVIDIA's version, in its metadata and in version.py; the old metadata is whited out."""
+    old, new = f"torch-{TORCH}.dist-info", f"torch-{version}.dist-info"
+    layer.file(f"{SITE_PACKAGES}/.wh.{old}", "")
+    with tarfile.open(torch_layer, "r:gz") as tar:
+        for member in tar:
+            if member.name.startswith(f"{SITE_PACKAGES}/{old}/") and member.isfile():
+                data = tar.extractfile(member)
+                assert data
+                text = data.read()
+                name = member.name.rpartition("/")[2]
+                if name == "METADATA":
+                    text = text.replace(f"Version: {TORCH}".encode(), f"Version: {version}".encode(), 1)
+                if name == "RECORD":
+                    text = text.replace(old.encode(), new.encode())
+                layer.file(member.name.replace(old, new), text)
+            elif member.name == f"{SITE_PACKAGES}/torch/version.py":
+                data = tar.extractfile(member)
+                assert data
+                source = data.read().decode()
+                layer.file(member.name, re.sub(r"__version__ = '[^']*'", f"__version__ = '{version}'", source))
+
+
+def month_layer(cache: Path, facts: dict[str, object], torch_layer: Path) -> Path:
+    """The layer that turns the common ones into the stand-in of one month."""
+    version = str(facts["torch_version"])
+    layer = Layer(cache / f"month-{facts['tag']}.tar")
+    retag_torch(layer, torch_layer, version)
+    layer.file("opt/pytorch/examples/.wh..wh..opq", "")
+    layer.file("opt/pytorch/examples/README.md", f"Stand-in of {facts['repository']}:{facts['tag']}\n")
+    layer.file("opt/nvidia/nvidia_entrypoint.sh", ENTRYPOINT, 0o755)
+    layer.hard_link("usr/local/bin/nvidia_entrypoint.sh", "opt/nvidia/nvidia_entrypoint.sh")
+    layer.file("opt/nvidia/entrypoint.d/10-banner.txt", "STAND-IN: Debian and torch for CPU; not NVIDIA's image\n")
+    layer.file("etc/shinit_v2", "# stand-in: nothing to set\n")
+    layer.folder("workspace")
+    if facts["pip_constraint"]:
+        layer.file("etc/pip/constraint.txt", f"torch=={version}\nnumpy=={NUMPY}\n")
+    return layer.done()

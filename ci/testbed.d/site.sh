@@ -1,0 +1,65 @@
+# shellcheck shell=bash
+# hpcstack itself in a virtual environment of the system's Python, the site.yaml, and the user's profile.
+
+VENV=$TESTBED/venv
+
+site_up() {
+    install_hpcstack
+    write_profile
+    write_site
+    local home
+    home=$(getent passwd "$USER_NAME" | cut -d: -f6)
+    install -d -o "$USER_NAME" -g "$(id -gn "$USER_NAME")" "$TESTBED/site" "$home/jobs"
+}
+
+install_hpcstack() {
+    local stamp
+    stamp=$(cd "$REPO" && find src recipes images modules launchers pyproject.toml -type f ! -name '*.pyc' -print0 |
+        sort -z | xargs -0 sha256sum | sha256sum)
+    [ "$(cat "$TESTBED/state/hpcstack" 2>/dev/null)" = "$stamp" ] && return 0
+    [ -x "$VENV/bin/python" ] || /usr/bin/python3 -m venv "$VENV"
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-warn-script-location "$REPO" \
+        2>"$LOG/install.log" || { cat "$LOG/install.log" >&2; fail "hpcstack was not installed" "the log is $LOG/install.log"; }
+    # the same version with other contents: take the files anew
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$REPO" 2>>"$LOG/install.log"
+    echo "$stamp" >"$TESTBED/state/hpcstack"
+}
+
+write_profile() {
+    cat >"$ETC/profile.sh" <<PROFILE
+# What a login on the testbed sets.
+export SLURM_CONF=$ETC/slurm.conf HPCSTACK_SITE=$ETC/site.yaml
+export PATH=$VENV/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
+export MODULEPATH=$TESTBED/site/modules/testing
+if [ -r /usr/share/lmod/lmod/init/bash ]; then . /usr/share/lmod/lmod/init/bash; fi
+PROFILE
+}
+
+# The machine's own proxy, CA bundle and pip index serve the builds; none of them enters an image.
+write_site() {
+    local ca=${PIP_CERT:-${SSL_CERT_FILE:-}}
+    cat >"$ETC/site.yaml" <<SITE
+apiVersion: hpcstack/site/v1
+name: testbed
+store: $TESTBED/site/store
+lock_dir: $TESTBED/site/locks
+module_root: $TESTBED/site/modules
+registries:
+  nvcr.io: {mirror: $REGISTRY, plain_http: true}
+build:
+  engine: apptainer
+SITE
+    {
+        if [ -n "$ca" ]; then printf '  ca_bundle: "%s"\n' "$ca"; fi
+        if [ -n "${PIP_INDEX_URL:-}" ]; then printf '  pip: {index_url: "%s"}\n' "$PIP_INDEX_URL"; fi
+        if [ -n "${http_proxy:-}${https_proxy:-}" ]; then
+            printf '  proxy: {http: "%s", https: "%s", no: "%s"}\n' "${http_proxy:-}" "${https_proxy:-}" "${no_proxy:-}"
+        fi
+        cat <<SITE
+node_types:
+  virtual: {gpus: {model: virtual, count: $VIRTUAL_GPUS}, virtual: true}
+partitions:
+  debug: {node_type: virtual, default: true}
+SITE
+    } >>"$ETC/site.yaml"
+}

@@ -1,0 +1,17 @@
+# shellcheck shell=bash
+# Stand-ins for the NGC images, in the testbed's registry under NVIDIA's own names.
+
+standins_up() {
+    local facts stamp have
+    for facts in "$CI"/standin/*.json; do
+        stamp=$(cat "$CI"/standin/*.py "$facts" | sha256sum | cut -d' ' -f1)
+        have=$TESTBED/state/standin-$(basename "$facts" .json)
+        [ "$(cat "$have" 2>/dev/null)" = "$stamp" ] && continue
+        python3 "$CI/standin" "$facts" "$TESTBED/cache" "$REGISTRY" >"$LOG/standin.log" 2>&1 || {
+            tail -n 15 "$LOG/standin.log" >&2
+            fail "the stand-in of $(basename "$facts" .json) was not built" "the whole log is $LOG/standin.log"
+        }
+        tail -n 1 "$LOG/standin.log"
+        echo "$stamp" >"$have"
+    done
+}

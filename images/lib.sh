@@ -1,0 +1,76 @@
+# shellcheck shell=bash
+# What the steps of an hpcstack build share. Sourced inside the base, by bash, as root of the image.
+
+set -Eeuo pipefail
+umask 022
+
+HPCSTACK_WORK=/tmp/hpcstack-build
+HPCSTACK_CONSTRAINT=$HPCSTACK_WORK/constraint.txt
+export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+# An extension that is not built now is built when it is first used, on the machine that has the GPU.
+export DS_BUILD_OPS=${DS_BUILD_OPS:-0}
+mkdir -p "$HPCSTACK_WORK"
+
+# What the site lends for the build (mirrors, proxy, CA bundle): bound at /mnt, never in the image.
+if [ -r /mnt/hpcstack-site.sh ]; then
+    . /mnt/hpcstack-site.sh
+fi
+
+hpcstack_step() { # N/M TITLE
+    HPCSTACK_STEP="$1 $2"
+    printf '== hpcstack step %s\n' "$HPCSTACK_STEP"
+}
+
+hpcstack_failed() { # STATUS COMMAND
+    printf '== hpcstack failed in step %s\n== hpcstack command %s\n== hpcstack status %s\n' \
+        "${HPCSTACK_STEP:-?}" "${2//$'\n'/ }" "$1"
+    trap - ERR
+    exit "$1"
+}
+trap 'hpcstack_failed "$?" "$BASH_COMMAND"' ERR
+
+# The packages that NVIDIA built or chose for the base: a step that replaces one of them breaks the image.
+HPCSTACK_GUARDED_PIP='^(torch|torchvision|torchaudio|triton|pytorch[-_]triton|transformer[-_]engine[-_a-z0-9]*|flash[-_]attn|apex|numpy|mpi4py|jax|jaxlib|tensorflow|nvidia[-_].*|cuda[-_].*|cupy.*)=='
+HPCSTACK_GUARDED_APT='^(libnccl|libcudnn|cuda-|libcu|libnv|rdma-core|libibverbs|librdmacm|libibumad|ibverbs-providers|libucx|ucx|openmpi|libopenmpi|hpcx)'
+
+hpcstack_guarded() {
+    python3 -m pip list --format=freeze 2>/dev/null | grep -iE "$HPCSTACK_GUARDED_PIP" | sed 's/^/pip /' || true
+    if command -v dpkg-query >/dev/null; then
+        dpkg-query -W -f '${Package}=${Version}\n' | grep -E "$HPCSTACK_GUARDED_APT" | sed 's/^/apt /' || true
+    fi
+}
+
+hpcstack_guard() {
+    hpcstack_guarded | sort >"$HPCSTACK_WORK/before"
+    sed -n 's/^pip //p' "$HPCSTACK_WORK/before" >"$HPCSTACK_CONSTRAINT"
+}
+
+hpcstack_guard_check() {
+    hpcstack_guarded | sort >"$HPCSTACK_WORK/after"
+    local lost
+    lost=$(comm -23 "$HPCSTACK_WORK/before" "$HPCSTACK_WORK/after")
+    if [ -n "$lost" ]; then
+        printf 'this step replaced or removed what the base brings:\n%s\n' "$lost"
+        printf 'now there is:\n%s\n' "$(comm -13 "$HPCSTACK_WORK/before" "$HPCSTACK_WORK/after")"
+        return 1
+    fi
+}
+
+hpcstack_clean_apt() {
+    apt-get -q clean
+    rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log /var/log/alternatives.log
+}
+
+# The metadata that Enroot and Pyxis read, the package lists, and nothing of the build left behind.
+hpcstack_finish() {
+    cp /opt/hpcstack/etc/rc /opt/hpcstack/etc/environment /opt/hpcstack/etc/fstab /etc/
+    : >/etc/rc.local
+    mkdir -p /opt/hpcstack/packages
+    if command -v dpkg-query >/dev/null; then
+        dpkg-query -W -f '${Package}=${Version}\n' | sort >/opt/hpcstack/packages/apt.txt
+    fi
+    python3 -m pip list --format=freeze 2>/dev/null | sort >/opt/hpcstack/packages/pip.txt || true
+    python3 -m compileall -q /opt/hpcstack/smoke >/dev/null 2>&1 || true
+    rm -rf "$HPCSTACK_WORK" /tmp/hpcstack-apt
+    find /dev -mindepth 1 -xdev -type b,c -delete 2>/dev/null || true
+}

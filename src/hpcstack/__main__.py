@@ -1,0 +1,5 @@
+"""`python -m hpcstack`."""
+
+from hpcstack.cli import main
+
+main()

@@ -1,0 +1,243 @@
+"""Build: from a stack to an image in the store. Local disk first, the store by rename, one builder per key."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstack.engines import Engine, Job, choose
+from hpcstack.errors import BuildError, InputError, StoreError
+from hpcstack.lock import model as lock_model
+from hpcstack.lock.model import Lock
+from hpcstack.lock.resolve import Registry, resolve, stale
+from hpcstack.process import Completed, Runner
+from hpcstack.render.image import CONTEXT, image_files
+from hpcstack.render.lend import CA_FILE, lent_files, registries_conf
+from hpcstack.render.steps import HOME
+from hpcstack.site import Site
+from hpcstack.spec.catalog import Recipe
+from hpcstack.spec.model import Stack
+from hpcstack.store import Artifact, Store, digest_of, write_text, write_tree
+from hpcstack_smoke import __version__ as suite_version
+
+Say = Callable[[str], None]
+NEEDED_BYTES = 4 << 30
+MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
+LOCK_SUFFIX = ".lock.json"
+
+
+def lock_path(recipe: Recipe, site: Site) -> Path:
+    """Beside a recipe that the user owns and has locked before, else in the site's lock directory."""
+    beside = recipe.path.with_name(recipe.stack.full_name + LOCK_SUFFIX)
+    return beside if beside.exists() else site.lock_dir / beside.name
+
+
+def write_lock(recipe: Recipe, site: Site, registry: Registry) -> tuple[Lock, Path]:
+    """A new lock, written where `lock_path` says."""
+    lock, path = resolve(recipe.stack, registry), lock_path(recipe, site)
+    with Store(site.store).acting("the lock was not written"):
+        write_text(path, lock.text())
+    return lock, path
+
+
+def current_lock(recipe: Recipe, site: Site, registry: Registry, say: Say) -> Lock:
+    """The lock that is there, or a first one. A stale lock is refused: what is built must be what was locked."""
+    path = lock_path(recipe, site)
+    if not path.exists():
+        lock, path = write_lock(recipe, site, registry)
+        say(f"locked {recipe.stack.full_name} for the first time: {path}")
+        return lock
+    lock = lock_model.read(path)
+    if reasons := stale(recipe.stack, lock):
+        name = recipe.stack.full_name
+        raise InputError(f"the lock of {name} is stale: {'; '.join(reasons)}", f"hpcstack lock {name}")
+    return lock
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that one build is made from."""
+
+    stack: Stack
+    lock: Lock
+    site: Site
+    platform: str
+    engine: Engine
+    files: dict[str, str]
+
+    @property
+    def key(self) -> str:
+        """A digest of all that determines the image."""
+        digest = hashlib.sha256()
+        settings = {"engine": self.engine.name, "compression": self.site.build.compression, "base": self.lock.digest()}
+        for path, text in sorted({**self.files, "": json.dumps(settings, sort_keys=True)}.items()):
+            digest.update(f"{path}\0{len(text)}\0{text}".encode())
+        return digest.hexdigest()[:40]
+
+
+def order(recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "") -> Order:
+    """What would be built. MissingToolError if no engine is there."""
+    platform = platform or recipe.stack.base.platforms[0]
+    engine = choose(site.build.engine, runner)
+    return Order(recipe.stack, lock, site, platform, engine, image_files(recipe.stack, lock, platform))
+
+
+def build(order: Order, store: Store, runner: Runner, say: Say) -> tuple[Artifact, bool]:
+    """The image of ORDER, and whether it had to be built. BuildError leaves nothing in the store."""
+    if there := _there(order, store):
+        return there, False
+    name = order.stack.full_name
+    with store.lease(order.key, lambda owner: say(f"waiting for another builder of {name}: {owner}")):
+        if there := _there(order, store):
+            return there, False
+        say(f"building {name} with {order.engine.name} (key {order.key[:12]})")
+        with workspace(order.site, runner) as work:
+            return _build_in(work, order, store, runner, say), True
+
+
+def _there(order: Order, store: Store) -> Artifact | None:
+    there = store.artifact(order.key)
+    if there:
+        store.point(order.stack.full_name, there.key)
+    return there
+
+
+def _build_in(work: Path, order: Order, store: Store, runner: Runner, say: Say) -> Artifact:
+    job = _job(work, order, _progress(say))
+    kept = store.top / "logs" / f"{order.stack.full_name}-{order.key[:12]}.log"
+    try:
+        failed = order.engine.build(job, runner)
+        if failed.status:
+            raise BuildError(*_explain(failed, job.log, kept))
+        artifact = _inspect(order, job, runner)
+        say(f"storing {job.output.stat().st_size / 1e6:.0f} MB")
+        return store.put(artifact, job.output, job.log)
+    finally:
+        with store.acting("the log was not kept"):
+            write_text(kept, job.log.read_text(encoding="utf-8", errors="replace"))
+
+
+def _job(work: Path, order: Order, on_line: Say) -> Job:
+    """The folder of one build: rendered files, what the site lends, and where the image will be."""
+    job = Job(
+        context=work / "rendered",
+        lent=work / "lent",
+        work=work,
+        output=work / "image.sqsh",
+        log=work / "build.log",
+        settings=order.site.build,
+        on_line=on_line,
+    )
+    write_tree(job.context, order.files)
+    write_tree(job.lent, lent_files(order.site))
+    write_tree(work, {"registries.conf": registries_conf(order.site), "build.log": ""})
+    if bundle := order.site.build.ca_bundle:
+        try:
+            shutil.copyfile(bundle, job.lent / CA_FILE)
+        except OSError as error:
+            raise InputError(f"build.ca_bundle in site.yaml: {bundle}: {error.strerror}") from None
+    return job
+
+
+@contextlib.contextmanager
+def workspace(site: Site, runner: Runner) -> Iterator[Path]:
+    """A private folder on local disk, gone afterwards. StoreError if it has too little room."""
+    parent = Path(site.build.tmpdir or tempfile.gettempdir())
+    with Store(site.store).acting("no folder to build in"):
+        free = shutil.disk_usage(parent).free
+        if free < NEEDED_BYTES:
+            raise StoreError(
+                f"{parent} has {free / 1e9:.1f} GB free, a build needs {NEEDED_BYTES / 1e9:.0f}",
+                "make room, or name another folder: build.tmpdir in site.yaml, or $TMPDIR",
+            )
+        work = Path(tempfile.mkdtemp(prefix="hpcstack-build-", dir=parent))
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        if work.exists() and runner.has("unshare"):  # files of mapped users are not ours to remove outside
+            runner.output(["unshare", "--map-root-user", "--map-auto", "rm", "-rf", str(work)])
+
+
+def _progress(say: Say) -> Say:
+    """Of all that a build prints, the lines that say where it is."""
+
+    def on_line(line: str) -> None:
+        if line.startswith("== hpcstack step "):
+            say("step " + line.removeprefix("== hpcstack step "))
+        elif line.startswith("INFO:") and any(word in line for word in ("Fetching", "Extracting", "Creating SIF")):
+            say(line.removeprefix("INFO:").strip().rstrip("."))
+
+    return on_line
+
+
+def _explain(failed: Completed, log: Path, kept: Path) -> tuple[str, str]:
+    """The step and command that failed, the last lines that count, and where the whole log is."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    marks = {match[1]: match[2] for line in text.splitlines() if (match := MARK.match(line))}
+    if "failed in step" in marks:
+        head = f"the build failed in step {marks['failed in step']}\n  > {marks.get('command', '?')}  (exit {marks.get('status', '?')})"
+    else:
+        head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
+    said = [line for line in failed.tail if not MARK.match(line)]
+    return "\n".join([head, *(f"  < {line}" for line in said)]), f"{_advice(text)}the whole log is {kept}"
+
+
+def _advice(log: str) -> str:
+    known = (
+        (
+            r"replaced or removed what the base brings",
+            "pin the requirement to a version that keeps the base's packages; ",
+        ),
+        (
+            r"CERTIFICATE_VERIFY_FAILED|certificate verify failed",
+            "name your proxy's CA as build.ca_bundle in site.yaml; ",
+        ),
+        (r"unauthorized|authentication required|denied: ", "log in to the registry: docker login; "),
+        (r"No space left on device", "make room, or set build.tmpdir in site.yaml; "),
+        (r"No matching distribution found", "check the version with: pip index versions NAME; "),
+        (r"E: Unable to locate package", "check the package's name for the base's distribution; "),
+    )
+    return next((advice for pattern, advice in known if re.search(pattern, log)), "")
+
+
+def _inspect(order: Order, job: Job, runner: Runner) -> Artifact:
+    """What the finished image says of itself, read out of the squashfs."""
+
+    def read(path: str) -> str:
+        done = runner.output(["unsquashfs", "-cat", str(job.output), path.lstrip("/")], timeout=120)
+        if done.status:
+            raise BuildError(f"the image holds no {path}: {' '.join(done.tail[-2:])}", "this is a bug: tell us")
+        return "\n".join(done.tail)
+
+    about = json.loads(read(f"{HOME}/stack.json"))
+    if about != json.loads(order.files[f"{CONTEXT}/stack.json"]):
+        raise BuildError("the image is not of the stack that was built", "this is a bug: tell us")
+    return Artifact(
+        stack=order.stack.full_name,
+        key=order.key,
+        sha256=digest_of(job.output),
+        size=os.path.getsize(job.output),  # noqa: PTH202
+        platform=order.platform,
+        engine=order.engine.name,
+        lock_sha256=order.lock.digest(),
+        base=str(about["base"]),
+        stand_in=order.lock.stand_in(),
+        suite=suite_version,
+        facts=order.lock.facts(order.platform),
+        apt=_versions(read(f"{HOME}/packages/apt.txt"), "="),
+        pip=_versions(read(f"{HOME}/packages/pip.txt"), "=="),
+    )
+
+
+def _versions(text: str, sign: str) -> dict[str, str]:
+    pairs = (line.partition(sign) for line in text.splitlines() if sign in line)
+    return {name: version for name, _, version in pairs}

@@ -1,0 +1,107 @@
+"""The command line: each verb parses, calls one plain function, and shows what it returned."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from hpcstack import __version__
+from hpcstack.errors import HpcstackError
+
+# verb -> what it is for. The module cli/VERB.py is loaded only when the verb is used.
+VERBS = {
+    "list": "The stacks that can be built, and which are.",
+    "show": "One stack's spec, or the site with the origin of each value.",
+    "lint": "Check recipes; all problems at once.",
+    "schema": "The JSON Schema of a recipe or of site.yaml, for editors.",
+    "lock": "Ask the registry what the base is, and write it down by digest.",
+    "render": "Write the definitions, the modulefile and the launchers.",
+    "build": "Build the image of a stack into the store.",
+    "images": "The images in the store.",
+    "publish": "Make a built image a release with a module.",
+    "launch": "Run a command in a stack's image, under srun where there is Slurm.",
+    "test": "Run the smoke suite in a stack's image and report.",
+    "report": "Show a report again, as text, JSON or JUnit.",
+    "completion": "Print the completion script of a shell.",
+}
+
+
+class Verbs(click.Group):
+    """Loads a verb's module when it is called; `--help` loads none."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        module = importlib.import_module(f"hpcstack.cli.{name}_")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from hpcstack.errors import did_you_mean
+
+            raise click.UsageError(f"there is no verb {args[0]!r}{did_you_mean(args[0], VERBS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="hpcstack")
+@click.option("--site", default="", metavar="FILE", help="A site.yaml, above all other layers.")
+@click.option("--recipes", multiple=True, metavar="DIR", help="A folder of recipes, before all others.")
+@click.pass_context
+def group(ctx: click.Context, site: str, recipes: tuple[str, ...]) -> None:
+    """Containers and environments for HPC AI stacks: a YAML spec becomes a lock, an image, a module, a launcher
+    and a proof.
+
+    A first stack:  hpcstack build pytorch-24.11 && hpcstack test pytorch-24.11
+    """
+    from hpcstack.cli.session import Session
+
+    ctx.obj = Session(site, recipes)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """The one boundary between errors and exit codes."""
+    try:
+        status = group.main(args=arguments, prog_name="hpcstack", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except HpcstackError as error:
+        _refuse(error.message, error.hint)
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        _refuse(error.format_message(), f"{context.command_path} --help" if context else "hpcstack --help")
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        _refuse("interrupted", "")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        _refuse(
+            f"this is a bug in hpcstack {__version__}: {type(error).__name__}: {error}",
+            "please report it with the lines above",
+        )
+        sys.exit(70)
+
+
+def _refuse(message: str, hint: str) -> None:
+    click.echo(f"{click.style('ERROR:', fg='red')} {message}", err=True)
+    if hint:
+        click.echo(f"  {click.style('TIP:', fg='yellow')} {hint}", err=True)

@@ -1,0 +1,48 @@
+"""`hpcstack build`."""
+
+from __future__ import annotations
+
+import click
+
+from hpcstack.cli.session import Session, answer, json_option, say, stack_argument
+
+
+@click.command("build")
+@stack_argument
+@click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be built.")
+@json_option
+@click.pass_obj
+def command(session: Session, name: str, platform: str, dry_run: bool, as_json: bool) -> None:
+    """Build the image of a stack into the store. What is there already is not built again."""
+    from hpcstack import build
+    from hpcstack.store import as_dict
+
+    recipe = session.recipe(name)
+    lock = build.current_lock(recipe, session.site, session.registry, say)
+    order = build.order(recipe, lock, session.site, session.runner, platform)
+    if dry_run:
+        there = session.store.artifact(order.key)
+        document = {
+            "stack": recipe.stack.full_name,
+            "key": order.key,
+            "engine": order.engine.name,
+            "built": bool(there),
+        }
+        answer(
+            document,
+            as_json,
+            lambda: f"{order.key} by {order.engine.name}: {'is there' if there else 'would be built'}",
+        )
+        return
+    artifact, built = build.build(order, session.store, session.runner, say)
+
+    def text() -> str:
+        lines = [
+            str(artifact.image),
+            f"  {'built' if built else 'was there'}, {artifact.size / 1e6:.0f} MB, sha256 {artifact.sha256}",
+        ]
+        lines += [f"  STAND-IN: {artifact.stand_in}"] if artifact.stand_in else []
+        return "\n".join(lines)
+
+    answer({**as_dict(artifact), "built": built}, as_json, text)

@@ -1,0 +1,36 @@
+"""`hpcstack render`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcstack.cli.session import Session, answer, json_option, say, stack_argument
+
+
+@click.command("render")
+@stack_argument
+@click.option("-o", "--output", default="", metavar="DIR", help="Write the files there; else they are only named.")
+@click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
+@json_option
+@click.pass_obj
+def command(session: Session, name: str, output: str, platform: str, as_json: bool) -> None:
+    """Write the definitions, the modulefile and the launchers of a stack."""
+    from hpcstack.build import current_lock
+    from hpcstack.render.stack import stack_files
+    from hpcstack.store import write_tree
+
+    recipe = session.recipe(name)
+    lock = current_lock(recipe, session.site, session.registry, say)
+    files = stack_files(recipe.stack, lock, session.site, platform or recipe.stack.base.platforms[0])
+    if output:
+        folder = Path(output)
+        with session.store.acting("the files were not written"):
+            write_tree(folder, files)
+    where = f"{output}/" if output else ""
+    answer(
+        {"folder": output, "files": sorted(files)},
+        as_json,
+        lambda: "\n".join(f"{where}{path}" for path in sorted(files)),
+    )

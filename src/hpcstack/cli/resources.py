@@ -1,0 +1,47 @@
+"""The options that ask for resources: Slurm's own words, one mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from hpcstack.launch import Resources
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OPTIONS = (
+    click.option("-N", "--nodes", default=1, show_default=True, help="How many nodes."),
+    click.option("--ntasks-per-node", default=0, help="Slurm tasks a node (mode plain)."),
+    click.option("-G", "--gpus-per-node", default=0, help="GPUs a node."),
+    click.option("-c", "--cpus-per-task", default=0, help="CPUs a task."),
+    click.option("--nproc-per-node", default=0, help="Ranks a node (mode torchrun); one a GPU by default."),
+    click.option("-p", "--partition", default=""),
+    click.option("-A", "--account", default=""),
+    click.option("-q", "--qos", default=""),
+    click.option("--reservation", default=""),
+    click.option("-C", "--constraint", default=""),
+    click.option("-w", "--nodelist", default="", help="Which nodes."),
+    click.option("-t", "--time", default="", help="Time limit, as Slurm writes it."),
+    click.option("--exclusive", is_flag=True),
+    click.option(
+        "--srun", "extra", multiple=True, metavar="OPTION", help="Any other option of srun, e.g. --srun=--overlap."
+    ),
+    click.option(
+        "--runtime", default="auto", type=click.Choice(["auto", "pyxis", "apptainer", "local"]), show_default=True
+    ),
+)
+OTHER = ("runtime",)
+
+
+def resource_options(function: F) -> F:
+    """All resource options on a command."""
+    for option in reversed(OPTIONS):
+        function = option(function)
+    return function
+
+
+def resources(options: dict[str, Any]) -> Resources:
+    """Resources from the parsed options."""
+    return Resources(**{name: value for name, value in options.items() if name not in OTHER})

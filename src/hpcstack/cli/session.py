@@ -1,0 +1,114 @@
+"""What every verb works with: the site, the recipes, the store, the runner and the registry; made when asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hpcstack.process import Runner
+    from hpcstack.registry import Registry
+    from hpcstack.site import Loaded, Site
+    from hpcstack.spec.catalog import Recipe
+    from hpcstack.store import Store
+
+
+@dataclass
+class Session:
+    """One call of the command line."""
+
+    site_file: str
+    recipe_options: tuple[str, ...]
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        from hpcstack import site
+
+        return site.load(self.site_file)
+
+    @property
+    def site(self) -> Site:
+        return self.loaded.site
+
+    @cached_property
+    def folders(self) -> list[Path]:
+        """Where recipes are looked for, first to last."""
+        from hpcstack import data
+        from hpcstack.errors import InputError
+
+        for option in self.recipe_options:
+            if not Path(option).is_dir():
+                raise InputError(f"--recipes {option}: no such folder")
+        named = os.environ.get("HPCSTACK_RECIPES", "")
+        given = [*self.recipe_options, *filter(None, named.split(":"))]
+        return [*map(Path, given), *self.site.recipe_dirs, data.folder("recipes")]
+
+    def recipe(self, name: str) -> Recipe:
+        from hpcstack.spec import catalog
+
+        return catalog.find(name, self.folders)
+
+    @cached_property
+    def store(self) -> Store:
+        from hpcstack.store import Store
+
+        return Store(self.site.store)
+
+    @cached_property
+    def runner(self) -> Runner:
+        from hpcstack.process import Runner
+
+        signal.signal(signal.SIGTERM, _terminate)
+        return Runner()
+
+    @cached_property
+    def registry(self) -> Registry:
+        from hpcstack.registry import Registry
+
+        return Registry(self.site)
+
+
+def _terminate(*_: object) -> None:
+    """A TERM is taken like an interrupt: what was begun is undone."""
+    raise KeyboardInterrupt
+
+
+def say(message: str) -> None:
+    """A step, on stderr: stdout is for answers."""
+    click.echo(f"* {message}", err=True)
+
+
+def answer(document: Any, as_json: bool, text: Callable[[], str]) -> None:
+    """The verb's answer on stdout: one JSON document, or text."""
+    click.echo(json.dumps(document, indent=1) if as_json else text().rstrip("\n"))
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+stack_argument = click.argument("name", metavar="STACK", shell_complete=lambda _ctx, _param, start: complete(start))
+
+
+def complete(start: str) -> list[str]:
+    """Stacks that begin with START, for shells."""
+    try:
+        from hpcstack.spec import catalog
+
+        return [name for name in catalog.files(Session("", ()).folders) if name.startswith(start)]
+    except Exception:  # a completion must never disturb the line that is being typed
+        return []
+
+
+def table(rows: list[tuple[str, ...]], head: tuple[str, ...]) -> str:
+    """Rows in columns, plain text."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,36 @@
+"""What an engine is: rendered files in, one squashfs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hpcstack.process import Completed, Runner
+from hpcstack.site import BuildSite
+
+
+@dataclass(frozen=True)
+class Job:
+    """One build: everything lies below `work`, on local disk, and is private to it.
+
+    `context` holds the rendered files, `lent` what the site lends (bound at /mnt), `output` becomes the image.
+    """
+
+    context: Path
+    lent: Path
+    work: Path
+    output: Path
+    log: Path
+    settings: BuildSite
+    on_line: Callable[[str], None]
+
+
+class Engine(Protocol):
+    """`build` makes job.output or returns the program that failed; it leaves clean-up of job.work to the caller."""
+
+    name: str
+    tools: tuple[str, ...]
+
+    def build(self, job: Job, runner: Runner) -> Completed: ...

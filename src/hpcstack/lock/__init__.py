@@ -1,0 +1,1 @@
+"""Locks: what a stack's names meant when they were looked up."""

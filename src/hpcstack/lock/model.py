@@ -1,0 +1,95 @@
+"""The lock of one stack: the base by digest, what it holds, and the checksum of the spec that it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from hpcstack.errors import InputError
+from hpcstack.spec.model import Model
+
+FORMAT = "hpcstack/lock/v1"
+STAND_IN_LABEL = "org.hpcstack.stand-in"
+UNRESOLVED: tuple[str, ...] = ("apt versions", "pip's dependencies")
+
+
+class LockedPlatform(Model):
+    """One platform of the base: its manifest, and the image config that the registry holds for it."""
+
+    digest: str
+    environment: dict[str, str]
+    labels: dict[str, str] = {}
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    workdir: str = ""
+
+
+class LockedBase(Model):
+    """The base image as the registry that answered knows it."""
+
+    registry: str
+    repository: str
+    tag: str
+    index_digest: str
+    answered_by: str
+    platforms: dict[str, LockedPlatform]
+
+
+class Lock(Model):
+    """What a build takes its base from. `unresolved` names what is only settled inside the build."""
+
+    format: str = FORMAT
+    stack: str
+    spec_sha256: str
+    base: LockedBase
+    unresolved: tuple[str, ...] = UNRESOLVED
+
+    def text(self) -> str:
+        """The canonical file: same lock, same bytes."""
+        return self.model_dump_json(indent=2) + "\n"
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.text().encode()).hexdigest()
+
+    def platform(self, name: str) -> LockedPlatform:
+        try:
+            return self.base.platforms[name]
+        except KeyError:
+            have = ", ".join(self.base.platforms)
+            raise InputError(f"{self.stack} is locked for {have}, not for {name}", "add it to base.platforms") from None
+
+    def stand_in(self) -> str:
+        """What the base truly is, where it is a stand-in for NVIDIA's image; else nothing."""
+        labels = [platform.labels.get(STAND_IN_LABEL, "") for platform in self.base.platforms.values()]
+        return next((label for label in labels if label), "")
+
+    def facts(self, platform: str) -> dict[str, str]:
+        """What the base says that it holds: {CUDA: 12.6.3.001, ...}, from its environment."""
+        environment = self.platform(platform).environment
+        return {shown: environment[name] for shown, name in FACTS.items() if name in environment}
+
+
+FACTS = {
+    "CUDA": "CUDA_VERSION",
+    "CUDA driver": "CUDA_DRIVER_VERSION",
+    "cuDNN": "CUDNN_VERSION",
+    "NCCL": "NCCL_VERSION",
+    "PyTorch": "PYTORCH_VERSION",
+    "Open MPI": "OPENMPI_VERSION",
+    "UCX": "OPENUCX_VERSION",
+    "HPC-X": "HPCX_VERSION",
+    "rdma-core": "RDMACORE_VERSION",
+    "GPU architectures": "TORCH_CUDA_ARCH_LIST",
+}
+
+
+def read(path: Path) -> Lock:
+    """The lock in PATH."""
+    try:
+        return Lock.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(f"{path}: not a lock: {where}: {first['msg']}", "write it anew with hpcstack lock") from None

@@ -1,0 +1,65 @@
+"""From a stack to its lock, by one look into the registry, without a pull."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from hpcstack.lock.model import Lock, LockedBase, LockedPlatform
+from hpcstack.spec.model import Base, Stack
+
+
+class Answer(Protocol):
+    """What a registry says of an image: digests and the config of each platform."""
+
+    answered_by: str
+    index_digest: str
+    manifests: dict[str, str]
+    configs: dict[str, dict[str, Any]]
+
+
+class Registry(Protocol):
+    def look_up(self, base: Base) -> Answer: ...
+
+
+def resolve(stack: Stack, registry: Registry) -> Lock:
+    """The lock of STACK. RegistryError if the registry refuses or lacks a platform."""
+    answer = registry.look_up(stack.base)
+    platforms = {name: _platform(answer.manifests[name], answer.configs[name]) for name in stack.base.platforms}
+    base = LockedBase(
+        registry=stack.base.registry,
+        repository=stack.base.repository,
+        tag=stack.base.tag,
+        index_digest=answer.index_digest,
+        answered_by=answer.answered_by,
+        platforms=platforms,
+    )
+    return Lock(stack=stack.full_name, spec_sha256=stack.checksum(), base=base)
+
+
+def _platform(digest: str, config: dict[str, Any]) -> LockedPlatform:
+    inner = config.get("config") or {}
+    pairs = (entry.partition("=") for entry in inner.get("Env") or [])
+    return LockedPlatform(
+        digest=digest,
+        environment={name: value for name, _, value in pairs},
+        labels=inner.get("Labels") or {},
+        entrypoint=tuple(inner.get("Entrypoint") or ()),
+        command=tuple(inner.get("Cmd") or ()),
+        workdir=inner.get("WorkingDir") or "",
+    )
+
+
+def stale(stack: Stack, lock: Lock) -> list[str]:
+    """Why LOCK is not the lock of STACK; empty if it is. Offline."""
+    reasons = []
+    if lock.stack != stack.full_name:
+        reasons.append(f"the lock is of {lock.stack}")
+    if lock.spec_sha256 != stack.checksum():
+        reasons.append("the recipe has changed since it was locked")
+    locked = (lock.base.registry, lock.base.repository, lock.base.tag)
+    if locked != (stack.base.registry, stack.base.repository, stack.base.tag):
+        reasons.append(f"the base was {'/'.join(locked[:2])}:{locked[2]} and is {stack.base.image}")
+    missing = [name for name in stack.base.platforms if name not in lock.base.platforms]
+    if missing:
+        reasons.append(f"platforms that are not locked: {', '.join(missing)}")
+    return reasons

@@ -1,0 +1,131 @@
+"""The runner: the one place that starts programs. It is passed in, so nothing needs to patch `subprocess`."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstack.errors import MissingToolError
+
+PACKAGES = {
+    "apptainer": "apptainer (https://apptainer.org/docs/admin/latest/installation.html)",
+    "unsquashfs": "squashfs-tools",
+    "mksquashfs": "squashfs-tools",
+    "srun": "slurm-client",
+    "sinfo": "slurm-client",
+    "luac": "lua5.3",
+    "enroot": "enroot (https://github.com/NVIDIA/enroot)",
+    "unshare": "util-linux",
+}
+TAIL = 20
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A program that has ended: its status, and the last lines of what it said."""
+
+    argv: tuple[str, ...]
+    status: int
+    tail: tuple[str, ...] = ()
+
+    def command(self) -> str:
+        return shlex.join(self.argv)
+
+
+class Runner:
+    """Starts programs with an argv, never through a shell."""
+
+    def which(self, tool: str) -> str:
+        """The path of TOOL; MissingToolError names the package that brings it."""
+        path = shutil.which(tool)
+        if path is None:
+            package = PACKAGES.get(tool, tool)
+            raise MissingToolError(f"{tool} is not installed, or not on PATH", f"install {package}")
+        return path
+
+    def has(self, tool: str) -> bool:
+        return shutil.which(tool) is not None
+
+    def output(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60) -> Completed:
+        """Run ARGV to its end; all that it said on stdout is in `tail`, stderr after it."""
+        self.which(argv[0])
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, text=True, errors="replace", env=_env(env), timeout=timeout,
+                stdin=subprocess.DEVNULL, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Completed(tuple(argv), 124, (f"no answer within {timeout:.0f} s",))
+        return Completed(tuple(argv), done.returncode, tuple((done.stdout + done.stderr).splitlines()))
+
+    def logged(
+        self,
+        argv: Sequence[str],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        on_line: Callable[[str], None] | None = None,
+    ) -> Completed:
+        """Run ARGV with all its output appended to LOG, each line shown to ON_LINE.
+
+        The program and what it starts are one process group, which is ended if the caller is interrupted.
+        """
+        self.which(argv[0])
+        tail: collections.deque[str] = collections.deque(maxlen=TAIL)
+        with log.open("a", encoding="utf-8") as sink, _group(argv, env, cwd) as process:
+            sink.write(f"> {shlex.join(argv)}\n")
+            assert process.stdout is not None
+            for line in process.stdout:
+                sink.write(line)
+                sink.flush()
+                tail.append(line.rstrip("\n"))
+                if on_line:
+                    on_line(line.rstrip("\n"))
+            status = process.wait()
+        return Completed(tuple(argv), status, tuple(tail))
+
+    def attached(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
+        """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended it).
+
+        Interrupts reach the program itself; we wait for how it ends.
+        """
+        self.which(argv[0])
+        process = subprocess.Popen(argv, env=_env(env))
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+            status = process.wait()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return status if status >= 0 else 128 - status
+
+
+def _env(extra: Mapping[str, str] | None) -> dict[str, str]:
+    return {**os.environ, **(extra or {})}
+
+
+@contextlib.contextmanager
+def _group(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
+        env=_env(env), cwd=cwd, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    except BaseException:
+        for number, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(process.pid, number)
+                process.wait(seconds)
+        raise

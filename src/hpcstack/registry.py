@@ -1,0 +1,197 @@
+"""The registry client: digests and image configs by a few small requests; no layer is fetched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from hpcstack.errors import RegistryError
+from hpcstack.site import Site
+from hpcstack.spec.model import Base
+
+if TYPE_CHECKING:
+    import requests
+
+INDEXES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+TRIES, BACK_OFF = 4, 0.5
+BUSY = (429, 500, 502, 503, 504)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the registry ANSWERED_BY said of one image, by platform (`linux/amd64`)."""
+
+    answered_by: str
+    index_digest: str
+    manifests: dict[str, str]
+    configs: dict[str, dict[str, Any]]
+
+
+class Registry:
+    """A client for the registries that a site names, with its mirrors and the user's own credentials.
+
+    Credentials come from docker's config.json and its helpers, and go to the registry that they are for, only.
+    """
+
+    def __init__(self, site: Site, *, timeout: float = 20) -> None:
+        self.site, self.timeout = site, timeout
+        self.tokens: dict[tuple[str, str], str] = {}
+
+    def look_up(self, base: Base) -> Answer:
+        """The digests and configs of BASE for each platform that it names. RegistryError where there are none."""
+        entry = self.site.registry(base.registry)
+        host = entry.mirror or base.registry
+        url = f"{'http' if entry.plain_http else 'https'}://{host}/v2/{base.repository}"
+        reference = base.digest or base.tag
+        top, body = self._manifest(url, reference, base, host)
+        manifests = self._platforms(top, body, base, host, url)
+        configs = {}
+        for platform, digest in manifests.items():
+            manifest = body if digest == top else self._manifest(url, digest, base, host)[1]
+            blob = self._get(f"{url}/blobs/{manifest['config']['digest']}", (), base, host)
+            _verify(blob.content, manifest["config"]["digest"], host)
+            configs[platform] = json.loads(blob.content)
+        return Answer(host, top, manifests, configs)
+
+    def _platforms(self, top: str, body: dict[str, Any], base: Base, host: str, url: str) -> dict[str, str]:
+        if "manifests" not in body:
+            blob = self._get(f"{url}/blobs/{body['config']['digest']}", (), base, host).json()
+            have = {f"{blob.get('os', 'linux')}/{blob.get('architecture')}": top}
+        else:
+            have = {_platform(entry): entry["digest"] for entry in reversed(body["manifests"])}
+        missing = [name for name in base.platforms if name not in have]
+        if missing:
+            raise RegistryError(
+                f"{host} has {base.image} for {', '.join(sorted(have))}, not for {', '.join(missing)}",
+                "change base.platforms in the recipe",
+            )
+        return {name: have[name] for name in base.platforms}
+
+    def _manifest(self, url: str, reference: str, base: Base, host: str) -> tuple[str, dict[str, Any]]:
+        answer = self._get(f"{url}/manifests/{reference}", (*INDEXES, *MANIFESTS), base, host)
+        digest = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+        if reference.startswith("sha256:"):
+            _verify(answer.content, reference, host)
+        return digest, answer.json()
+
+    def _get(self, url: str, accept: tuple[str, ...], base: Base, host: str) -> requests.Response:
+        """GET with a token where one is asked for, and again after a pause where the registry is busy."""
+        import requests
+
+        for attempt in range(TRIES):
+            try:
+                answer = self._once(url, accept, base, host)
+            except requests.RequestException as error:
+                if attempt + 1 == TRIES:
+                    raise RegistryError(*_unreachable(host, base, error)) from None
+                time.sleep(BACK_OFF * 2**attempt)
+                continue
+            if answer.status_code not in BUSY or attempt + 1 == TRIES:
+                break
+            time.sleep(_pause(answer.headers.get("Retry-After", ""), BACK_OFF * 2**attempt))
+        if answer.status_code != 200:
+            raise RegistryError(*_refused(answer.status_code, host, base))
+        return answer
+
+    def _once(self, url: str, accept: tuple[str, ...], base: Base, host: str) -> requests.Response:
+        import requests
+
+        headers = {"Accept": ", ".join(accept)} if accept else {}
+        key = (host, base.repository)
+        if key in self.tokens:
+            headers["Authorization"] = self.tokens[key]
+        answer = requests.get(url, headers=headers, timeout=self.timeout)
+        if answer.status_code == 401 and key not in self.tokens:
+            self.tokens[key] = self._authorization(answer.headers.get("WWW-Authenticate", ""), host, base)
+            return self._once(url, accept, base, host)
+        return answer
+
+    def _authorization(self, challenge: str, host: str, base: Base) -> str:
+        """The header that answers a 401: basic, or a bearer token from the realm that it names."""
+        import base64
+
+        import requests
+
+        user, password = _credentials(host)
+        if challenge.lower().startswith("basic"):
+            return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+        realm, query = _realm(challenge, base.repository)
+        if not realm:
+            raise RegistryError(*_refused(401, host, base))
+        answer = requests.get(realm, params=query, auth=(user, password) if user else None, timeout=self.timeout)
+        if answer.status_code != 200:
+            raise RegistryError(*_refused(answer.status_code, host, base))
+        body = answer.json()
+        return f"Bearer {body.get('token') or body.get('access_token', '')}"
+
+
+def _realm(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
+    """The token's URL and query. nvcr.io puts the scope INTO the realm's URL, Docker Hub beside it."""
+    fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    realm = urlsplit(fields.get("realm", ""))
+    query = {name: values[0] for name, values in parse_qs(realm.query).items()}
+    if "service" in fields:
+        query["service"] = fields["service"]
+    query["scope"] = f"repository:{repository}:pull"
+    return realm._replace(query="").geturl() if realm.scheme else "", query
+
+
+def _credentials(host: str) -> tuple[str, str]:
+    from docker.auth import load_config, resolve_authconfig
+    from docker.errors import DockerException
+
+    try:
+        found: dict[str, str] = resolve_authconfig(load_config(), host) or {}
+    except DockerException:  # a credential helper that is not installed
+        found = {}
+    return found.get("username") or found.get("Username", ""), found.get("password") or found.get("Password", "")
+
+
+def _platform(entry: dict[str, Any]) -> str:
+    platform = entry.get("platform") or {}
+    return f"{platform.get('os')}/{platform.get('architecture')}"
+
+
+def _pause(retry_after: str, otherwise: float) -> float:
+    return min(float(retry_after), 30.0) if retry_after.isdigit() else otherwise
+
+
+def _verify(content: bytes, digest: str, host: str) -> None:
+    if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
+        raise RegistryError(f"{host} sent other bytes than {digest} names", "try again; if it persists, tell its admin")
+
+
+def _unreachable(host: str, base: Base, error: Exception) -> tuple[str, str]:
+    reason = str(getattr(error, "args", [error])[0] or type(error).__name__)
+    reason = re.sub(r"^.*(?:Caused by |: )", "", reason.splitlines()[0])[:200]
+    return (
+        f"{host} cannot be reached for {base.image}: {reason}",
+        f"check the network and the proxy, or name a mirror under registries.{base.registry} in site.yaml",
+    )
+
+
+def _refused(status: int, host: str, base: Base) -> tuple[str, str]:
+    if status in (401, 403):
+        user = " -u '$oauthtoken'" if base.registry == "nvcr.io" else ""
+        return (
+            f"{host} refuses {base.image} ({status})",
+            f"log in: docker login{user} {host}, or put the key into ~/.docker/config.json",
+        )
+    if status == 404:
+        return (
+            f"{host} has no {base.image}",
+            f"check the tag, e.g. with: skopeo list-tags docker://{host}/{base.repository}",
+        )
+    return f"{host} answered {status} for {base.image}", "try again later"

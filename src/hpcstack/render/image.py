@@ -1,0 +1,88 @@
+"""The image's definition in three formats, and the folder of files that goes into it."""
+
+from __future__ import annotations
+
+import json
+
+from hpcstack import data
+from hpcstack.lock.model import Lock, LockedPlatform
+from hpcstack.render.quote import words
+from hpcstack.render.steps import HOME, steps
+from hpcstack.render.template import fill, plain
+from hpcstack.spec.model import Stack
+from hpcstack_smoke import __version__ as suite_version
+
+CONTEXT = "context/hpcstack"
+
+
+def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
+    """{path: text} of all that determines the image: `apptainer.def`, `Dockerfile`, `enroot.sh` and the context."""
+    base = lock.base
+    digest = lock.platform(platform).digest
+    values = {
+        "stack": stack,
+        "steps": steps(stack),
+        "home": HOME,
+        "context": CONTEXT,
+        "tagged": f"{base.registry}/{base.repository}:{base.tag}",
+        "pinned": f"{base.registry}/{base.repository}@{digest}",
+        "enroot_uri": f"docker://{base.registry}#{base.repository}:{digest}",
+        "architecture": platform.partition("/")[2],
+        "stand_in": lock.stand_in(),
+    }
+    return {
+        "apptainer.def": fill("images", "apptainer.def.j2", **values),
+        "Dockerfile": fill("images", "Dockerfile.j2", **values),
+        "enroot.sh": fill("images", "enroot.sh.j2", **values),
+        **context_files(stack, lock, platform),
+    }
+
+
+def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
+    """What is copied to /opt/hpcstack: the build's functions, the smoke suite, and Enroot's files."""
+    locked = lock.platform(platform)
+    files = {
+        "build/lib.sh": plain("images", "lib.sh"),
+        "etc/environment": environment_file(locked, stack),
+        "etc/rc": enroot_rc(locked, stack),
+        "etc/fstab": "",
+        "stack.json": json.dumps(about(stack, lock, platform), indent=1, sort_keys=True) + "\n",
+    }
+    files |= {f"smoke/{path}": text for path, text in data.smoke_files().items()}
+    return {f"{CONTEXT}/{path}": text for path, text in files.items()}
+
+
+def about(stack: Stack, lock: Lock, platform: str) -> dict[str, object]:
+    """What the image says of itself in /opt/hpcstack/stack.json."""
+    return {
+        "format": "hpcstack/image/v1",
+        "stack": stack.full_name,
+        "summary": stack.summary,
+        "spec_sha256": stack.checksum(),
+        "base": f"{lock.base.registry}/{lock.base.repository}:{lock.base.tag}",
+        "base_digest": lock.platform(platform).digest,
+        "platform": platform,
+        "holds": lock.facts(platform),
+        "stand_in": lock.stand_in(),
+        "suite": suite_version,
+        "tests": list(stack.tests),
+    }
+
+
+def environment_file(locked: LockedPlatform, stack: Stack) -> str:
+    """/etc/environment, which is where Enroot and Pyxis take the image's variables from; a variable a line."""
+    merged = locked.environment | stack.environment
+    return "".join(f"{name}={value}\n" for name, value in merged.items() if "\n" not in value)
+
+
+def enroot_rc(locked: LockedPlatform, stack: Stack) -> str:
+    """/etc/rc, which Enroot runs: the working directory and the entrypoint of the base."""
+    workdir = locked.workdir or "/"
+    return fill(
+        "images",
+        "rc.j2",
+        name=stack.full_name,
+        workdir=workdir,
+        entrypoint=words(locked.entrypoint),
+        start=words((*locked.entrypoint, *(locked.command or ((), ("/bin/sh",))[not locked.entrypoint]))),
+    )

@@ -1,0 +1,57 @@
+"""What a site lends to a build: mirrors, proxy, CA bundle. Bound at /mnt while it runs; no trace in the image."""
+
+from __future__ import annotations
+
+from hpcstack.render.template import fill
+from hpcstack.site import Site
+
+CA_FILE = "hpcstack-ca.pem"
+CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+
+
+def lent_files(site: Site) -> dict[str, str]:
+    """{name: text} of the folder that is bound at /mnt; the CA bundle is copied beside them by the build."""
+    return {"hpcstack-site.sh": fill("images", "site.sh.j2", variables=variables(site), apt=site.build.apt.mirrors,
+                                     ca=f"/mnt/{CA_FILE}" if site.build.ca_bundle else "")}  # fmt: skip
+
+
+def variables(site: Site) -> dict[str, str]:
+    """The variables that are exported for the build's steps only."""
+    build = site.build
+    out: dict[str, str] = {}
+    for name, value in (
+        ("http_proxy", build.proxy.http),
+        ("https_proxy", build.proxy.https),
+        ("no_proxy", build.proxy.no),
+    ):
+        if value:
+            out[name] = out[name.upper()] = value
+    if build.ca_bundle:
+        out |= dict.fromkeys(CA_VARIABLES, f"/mnt/{CA_FILE}")
+    if build.pip.index_url:
+        out["PIP_INDEX_URL"] = build.pip.index_url
+    if build.pip.extra_index_urls:
+        out["PIP_EXTRA_INDEX_URL"] = " ".join(build.pip.extra_index_urls)
+    if build.pip.trusted_hosts:
+        out["PIP_TRUSTED_HOST"] = " ".join(build.pip.trusted_hosts)
+    return out
+
+
+def registries_conf(site: Site) -> str:
+    """A registries.conf (containers/image, format 2), by which Apptainer, podman and skopeo find the site's mirrors.
+
+    The definition file goes on naming the registry that the recipe names.
+    """
+    out = ["# written by hpcstack from site.yaml"]
+    for host, entry in sorted(site.registries.items()):
+        out += ["", "[[registry]]", f"location = {_toml(host)}"]
+        if entry.mirror:
+            out += ["[[registry.mirror]]", f"location = {_toml(entry.mirror)}"]
+        out.append(f"insecure = {'true' if entry.plain_http else 'false'}")
+    return "\n".join(out) + "\n"
+
+
+def _toml(text: str) -> str:
+    import json
+
+    return json.dumps(text)

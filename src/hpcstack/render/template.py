@@ -1,0 +1,40 @@
+"""Jinja2 over the package's template folders: strict about unknown names, with one filter for each quoting."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from hpcstack import data
+from hpcstack.render import quote
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+@cache
+def _environment(folder: str) -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(data.folder(folder)),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    environment.filters.update(
+        sh=quote.sh, words=quote.words, lua=quote.lua, definition=quote.definition, dockerfile=quote.dockerfile
+    )
+    return environment
+
+
+def fill(folder: str, name: str, **values: object) -> str:
+    """The template FOLDER/NAME filled with VALUES."""
+    return _environment(folder).get_template(name).render(values)
+
+
+def plain(folder: str, name: str) -> str:
+    """A file of a data folder that is no template."""
+    return (data.folder(folder) / name).read_text(encoding="utf-8")

@@ -1,0 +1,30 @@
+"""Runtimes that start a job step in an image. One visible table; `auto` asks what is there and says why."""
+
+from __future__ import annotations
+
+from hpcstack.errors import MissingToolError
+from hpcstack.process import Runner
+from hpcstack.runtimes import apptainer, local, pyxis
+from hpcstack.runtimes.base import Runtime, Step
+
+RUNTIMES: dict[str, Runtime] = {
+    "pyxis": pyxis.RUNTIME,
+    "apptainer": apptainer.RUNTIME,
+    "local": local.RUNTIME,
+}
+
+
+def choose(name: str, runner: Runner) -> tuple[Runtime, str]:
+    """The runtime NAME, or what `auto` finds, and the reason in a few words."""
+    if name != "auto":
+        return RUNTIMES[name], "named by the site or on the command line"
+    if not runner.has("srun"):
+        if runner.has("apptainer"):
+            return RUNTIMES["local"], "there is no srun: the image runs on this machine"
+        raise MissingToolError("neither srun nor apptainer is installed", "install slurm-client or apptainer")
+    if pyxis.offered("\n".join(runner.output(["srun", "--help"]).tail)):
+        return RUNTIMES["pyxis"], "srun knows --container-image"
+    return RUNTIMES["apptainer"], "srun has no Pyxis"
+
+
+__all__ = ["RUNTIMES", "Runtime", "Step", "choose"]

@@ -1,0 +1,38 @@
+"""Apptainer under srun, for clusters without Pyxis: `srun ... apptainer exec image.sqsh`, with --nv on GPU nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcstack.runtimes.base import Step, binds, forced
+
+
+def exec_argv(step: Step) -> list[str]:
+    """`apptainer exec` of the step's command."""
+    line = ["apptainer", "exec"]
+    if step.gpus:
+        line.append("--nv")
+    for mount in binds(step):
+        line += ["--bind", mount]
+    if str(step.workdir) != "/":
+        line += ["--pwd", str(step.workdir)]
+    return [*line, str(step.image), *step.command]
+
+
+def exec_environment(step: Step) -> dict[str, str]:
+    """Apptainer gives the container what is set as APPTAINERENV_NAME, above the image's own value."""
+    return {f"APPTAINERENV_{name}": value for name, value in forced(step).items()}
+
+
+@dataclass(frozen=True)
+class Apptainer:
+    name: str = "apptainer"
+
+    def argv(self, step: Step) -> list[str]:
+        return ["srun", *step.slurm, *exec_argv(step)]
+
+    def environment(self, step: Step) -> dict[str, str]:
+        return exec_environment(step)
+
+
+RUNTIME = Apptainer()

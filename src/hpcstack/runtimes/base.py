@@ -1,0 +1,47 @@
+"""What a runtime is: a step in, one argv and its environment out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One job step in an image.
+
+    `slurm` are srun's own options; `mounts` are SOURCE:TARGET; `environment` overrides the image's variables;
+    `gpus` says whether real GPUs are behind the nodes.
+    """
+
+    image: Path
+    command: tuple[str, ...]
+    slurm: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    workdir: Path = Path("/")
+    gpus: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+class Runtime(Protocol):
+    """`argv` is the whole line; `environment` what it must be started with."""
+
+    name: str
+
+    def argv(self, step: Step) -> list[str]: ...
+
+    def environment(self, step: Step) -> dict[str, str]: ...
+
+
+def forced(step: Step) -> dict[str, str]:
+    """The variables that must win over the image's: void where there is no GPU, so that no hook looks for one."""
+    return (VOID if not step.gpus else {}) | step.environment
+
+
+def binds(step: Step) -> list[str]:
+    """Each mount once, the working directory among them."""
+    workdir = f"{step.workdir}:{step.workdir}"
+    return list(dict.fromkeys((*step.mounts, *(() if str(step.workdir) == "/" else (workdir,)))))

@@ -1,0 +1,22 @@
+"""No Slurm: the image runs here, by Apptainer. Slurm's options have no meaning and are refused by `launch`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcstack.runtimes.apptainer import exec_argv, exec_environment
+from hpcstack.runtimes.base import Step
+
+
+@dataclass(frozen=True)
+class Local:
+    name: str = "local"
+
+    def argv(self, step: Step) -> list[str]:
+        return exec_argv(step)
+
+    def environment(self, step: Step) -> dict[str, str]:
+        return exec_environment(step)
+
+
+RUNTIME = Local()

@@ -1,0 +1,198 @@
+"""The site: where and how. Layers of site.yaml, merged key by key, with the origin of each value.
+
+built-in defaults < /etc/hpcstack/site.yaml < ~/.config/hpcstack/site.yaml < $HPCSTACK_SITE < --site FILE; what the
+file in /etc puts under `force` nothing later overrides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from hpcstack.errors import InputError, ProblemsError
+from hpcstack.yamlfile import CONTROL, Document, dotted, parse, problems_of
+
+SYSTEM = Path("/etc/hpcstack/site.yaml")
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class RegistrySite(Model):
+    """How one registry is reached from here."""
+
+    mirror: str = Field("", description="HOST[:PORT] that answers in its place")
+    plain_http: bool = Field(False, description="the mirror (or the registry) speaks http, not https")
+
+
+class Proxy(Model):
+    http: str = ""
+    https: str = ""
+    no: str = ""
+
+
+class Pip(Model):
+    index_url: str = Field("", description="in place of https://pypi.org/simple")
+    extra_index_urls: tuple[str, ...] = ()
+    trusted_hosts: tuple[str, ...] = ()
+
+
+class Apt(Model):
+    mirrors: dict[str, str] = Field({}, description="{URL prefix in sources: URL of the site's mirror}")
+
+
+class BuildSite(Model):
+    """What builds need here. All of it serves during the build and leaves no trace in the image."""
+
+    engine: Literal["auto", "apptainer"] = "auto"
+    tmpdir: str = Field("", description="node-local folder to build in; by default $TMPDIR or /tmp")
+    compression: Literal["zstd", "gzip", "xz", "lz4"] = "zstd"
+    ca_bundle: str = Field("", description="PEM file to trust, for a proxy that signs anew")
+    proxy: Proxy = Proxy()
+    pip: Pip = Pip()
+    apt: Apt = Apt()
+
+
+class Gpus(Model):
+    model: str = Field(description="e.g. H100; `virtual` where Slurm has a gres and no device is behind it")
+    count: int = Field(ge=0)
+
+
+class NodeType(Model):
+    gpus: Gpus | None = None
+    virtual: bool = Field(False, description="several nodes share one machine: figures say nothing")
+
+    @property
+    def real_gpus(self) -> int:
+        return self.gpus.count if self.gpus and self.gpus.model != "virtual" else 0
+
+
+class Partition(Model):
+    node_type: str
+    default: bool = False
+
+
+class Site(Model):
+    """Every value of a site, validated."""
+
+    api_version: Literal["hpcstack/site/v1"] = Field("hpcstack/site/v1", alias="apiVersion")
+    name: str = Field("local", pattern=r"^[A-Za-z0-9._-]+$")
+    store: Path
+    lock_dir: Path
+    module_root: Path
+    recipe_dirs: tuple[Path, ...] = ()
+    registries: dict[str, RegistrySite] = {}
+    build: BuildSite = BuildSite()
+    node_types: dict[str, NodeType] = {}
+    partitions: dict[str, Partition] = {}
+    runtime: Literal["auto", "pyxis", "apptainer", "local"] = "auto"
+    mounts: tuple[str, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
+
+    @field_validator("store", "lock_dir", "module_root", "recipe_dirs", mode="after")
+    @classmethod
+    def _absolute(cls, value: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
+        for path in value if isinstance(value, tuple) else (value,):
+            if not path.is_absolute():
+                raise ValueError(f"{path} must be an absolute path")
+            if CONTROL.search(str(path)) or any(sign in str(path) for sign in ":,"):
+                raise ValueError(f"{str(path)!r}: no control characters, ':' or ',' in a path that runtimes mount")
+        return value
+
+    def node_type(self, partition: str = "") -> NodeType:
+        """The node type of PARTITION, or of the default one."""
+        chosen = self.partitions.get(partition) if partition else None
+        if chosen is None:
+            chosen = next((p for p in self.partitions.values() if p.default), None)
+        return self.node_types.get(chosen.node_type, NodeType()) if chosen else NodeType()
+
+    def registry(self, host: str) -> RegistrySite:
+        return self.registries.get(host, RegistrySite())
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A site and where each of its values came from: {dotted path: file or 'built-in'}."""
+
+    site: Site
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+def defaults(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The built-in layer: everything below the user's own data folder."""
+    data = environ.get("XDG_DATA_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".local/share")
+    top = f"{data}/hpcstack"
+    return {"store": f"{top}/store", "lock_dir": f"{top}/locks", "module_root": f"{top}/modules"}
+
+
+def layers(environ: Mapping[str, str], explicit: str = "") -> list[Path]:
+    """The files that are there, weakest first; a file that was named must be there."""
+    config = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".config")
+    found = [path for path in (SYSTEM, Path(config) / "hpcstack/site.yaml") if path.is_file()]
+    for named, how in ((environ.get("HPCSTACK_SITE", ""), "$HPCSTACK_SITE"), (explicit, "--site")):
+        if named and not Path(named).is_file():
+            raise InputError(f"{named}: no such file, named by {how}")
+        if named:
+            found.append(Path(named))
+    return found
+
+
+def load(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded:
+    """The site of this caller. All problems of a layer are in the ProblemsError that it raises."""
+    environ = os.environ if environ is None else environ
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    _merge(merged, defaults(environ), origins, "built-in")
+    forced: list[tuple[dict[str, Any], str]] = []
+    documents: list[Document] = []
+    for path in layers(environ, explicit):
+        document = _read(path)
+        force = document.value.pop("force", {})
+        if force and path == SYSTEM:
+            forced.append((force, f"{path} (force)"))
+        _merge(merged, document.value, origins, str(path))
+        documents.append(document)
+    for values, origin in forced:
+        _merge(merged, values, origins, origin)
+    try:
+        return Loaded(Site.model_validate(merged), origins)
+    except ValidationError as error:
+        raise ProblemsError(_problems(error, documents)) from None
+
+
+def _read(path: Path) -> Document:
+    document = parse(path.read_text(encoding="utf-8"), str(path))
+    if document.value is None:
+        document.value = {}
+    if not isinstance(document.value, dict):
+        raise ProblemsError([document.problem((), "a site file is a mapping")])
+    return document
+
+
+def _problems(error: ValidationError, documents: list[Document]) -> list[Any]:
+    """Each problem at the strongest layer that holds the key."""
+    if not documents:
+        raise InputError(f"the built-in site is wrong: {error}")
+    out = []
+    for number, entry in enumerate(error.errors()):
+        path = tuple(entry["loc"])
+        holder = next((d for d in reversed(documents) if path in d.marks), documents[-1])
+        out.append(list(problems_of(error, holder, Site))[number])
+    return out
+
+
+def _merge(
+    into: dict[str, Any], layer: dict[str, Any], origins: dict[str, str], origin: str, path: tuple[str, ...] = ()
+) -> None:
+    for key, value in layer.items():
+        here = (*path, key)
+        if isinstance(value, dict) and isinstance(into.get(key, {}), dict):
+            _merge(into.setdefault(key, {}), value, origins, origin, here)
+        else:
+            into[key] = value
+            origins[dotted(here)] = origin

@@ -1,0 +1,283 @@
+"""The store: images by key, pointers to the newest, releases. Everything appears by one rename, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcstack.errors import StoreError
+
+IMAGE, ARTIFACT, LOG = "image.sqsh", "artifact.json", "build.log"
+POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One built image: ONE squashfs that Pyxis, Enroot and Apptainer all run."""
+
+    stack: str
+    key: str
+    sha256: str
+    size: int
+    platform: str
+    engine: str
+    lock_sha256: str
+    base: str
+    stand_in: str
+    suite: str
+    facts: dict[str, str]
+    apt: dict[str, str]
+    pip: dict[str, str]
+    folder: str = ""
+
+    @property
+    def image(self) -> Path:
+        """The absolute path of the image."""
+        return Path(self.folder) / IMAGE
+
+
+class Store:
+    """A store below one folder, used by many processes at once."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+
+    # -- reading
+
+    def artifact(self, key: str) -> Artifact | None:
+        """The image of KEY, if it is there and whole."""
+        folder = self.top / "images" / key
+        try:
+            fields = json.loads((folder / ARTIFACT).read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise StoreError(
+                f"{folder / ARTIFACT} cannot be read: {error}", "remove the folder and build again"
+            ) from None
+        image = folder / IMAGE
+        if not image.is_file() or image.stat().st_size != fields["size"]:
+            raise StoreError(f"{image} is not the file that was stored", f"remove {folder} and build again")
+        return Artifact(**{**fields, "folder": str(folder)})
+
+    def newest(self, stack: str) -> Artifact | None:
+        """The image that was built last for STACK."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.artifact((self.top / "stacks" / stack).read_text().strip())
+        return None
+
+    def stacks(self) -> dict[str, Artifact]:
+        """{stack: its newest image}."""
+        folder = self.top / "stacks"
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        return {name: artifact for name in names if (artifact := self.newest(name))}
+
+    # -- writing
+
+    @contextlib.contextmanager
+    def acting(self, what: str) -> Iterator[None]:
+        """Turns the operating system's refusals into StoreError."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"{what}: {error.strerror or error} ({error.filename or self.top})", _advice(error)
+            ) from None
+
+    def put(self, artifact: Artifact, image: Path, log: Path) -> Artifact:
+        """IMAGE and LOG as the image of ARTIFACT.key; the pointer of its stack then names it."""
+        final = self.top / "images" / artifact.key
+        with self.acting("the image was not stored"):
+            incoming = self._incoming()
+            try:
+                shutil.copyfile(image, incoming / IMAGE)
+                shutil.copyfile(log, incoming / LOG)
+                fields = asdict(artifact)
+                del fields["folder"]
+                write_text(incoming / ARTIFACT, json.dumps(fields, indent=1, sort_keys=True) + "\n")
+                _sync(incoming / IMAGE)
+                if digest_of(incoming / IMAGE) != artifact.sha256:
+                    raise StoreError("the stored image differs from the built one", "the disk or memory is damaged")
+                incoming.chmod(0o755)
+                final.parent.mkdir(parents=True, exist_ok=True)
+                incoming.rename(final)
+            finally:
+                shutil.rmtree(incoming, ignore_errors=True)
+        self.point(artifact.stack, artifact.key)
+        stored = self.artifact(artifact.key)
+        assert stored
+        return stored
+
+    def point(self, stack: str, key: str) -> None:
+        """STACK's newest image is KEY."""
+        with self.acting("the pointer was not written"):
+            write_text(self.top / "stacks" / stack, key + "\n")
+
+    def _incoming(self) -> Path:
+        """A private folder beside the images, on the same filesystem; those of dead processes are swept."""
+        parent = self.top / "incoming"
+        parent.mkdir(parents=True, exist_ok=True)
+        for old in parent.iterdir():
+            if not _alive(old.name):
+                shutil.rmtree(old, ignore_errors=True)
+        folder = parent / f"{_me()}-{uuid.uuid4().hex[:8]}"
+        folder.mkdir()
+        return folder
+
+    @contextlib.contextmanager
+    def lease(self, key: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+        """One builder per key: others wait. The lease of a process that died on this host is taken over."""
+        path = self.top / "leases" / key
+        with self.acting("the lease was not taken"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            mine = path.with_name(f"{key}.{_me()}-{uuid.uuid4().hex[:8]}")
+            mine.write_text(_me())
+        told = False
+        try:
+            while not _link(mine, path):
+                owner = _read(path)
+                if owner and not _alive(owner):
+                    _break(path, owner)
+                    continue
+                if waiting and owner and not told:
+                    waiting(owner)
+                    told = True
+                time.sleep(POLL_S)
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+        finally:
+            mine.unlink(missing_ok=True)
+
+
+def _link(mine: Path, path: Path) -> bool:
+    try:
+        os.link(mine, path)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _break(path: Path, owner: str) -> None:
+    """Remove the lease of a dead OWNER; by rename, so that of two who try only one removes it."""
+    grave = path.with_name(f"{path.name}.dead-{uuid.uuid4().hex[:8]}")
+    with contextlib.suppress(FileNotFoundError):
+        if _read(path) == owner:
+            path.rename(grave)
+            if _read(grave) != owner:  # a new owner came between the two looks: give it back
+                _link(grave, path)
+            grave.unlink()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _boot() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+    return "0"
+
+
+def _born(pid: str) -> str:
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""
+
+
+def _me() -> str:
+    pid = str(os.getpid())
+    return f"{socket.gethostname()}+{_boot()}+{pid}+{_born(pid)}"
+
+
+def _alive(owner: str) -> bool:
+    """Whether OWNER (as `_me` wrote it, perhaps with a suffix) may live: on another host we cannot know, so yes."""
+    host, _, rest = owner.partition("+")
+    boot, _, rest = rest.partition("+")
+    pid, _, born = rest.partition("+")
+    if host != socket.gethostname() or not pid:
+        return True
+    return boot == _boot() and _born(pid) == born.partition("-")[0]
+
+
+def _advice(error: OSError) -> str:
+    import errno
+
+    if error.errno == errno.ENOSPC:
+        return "make room, or name another store in site.yaml"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "the store must be writable for you: see `store` in site.yaml (hpcstack show --site)"
+    return ""
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def digest_of(path: Path) -> str:
+    """sha256 of a file, in hex."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def copy_range(source: Path, target: Path, start: int, length: int) -> None:
+    """LENGTH bytes of SOURCE from START into TARGET."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        reader.seek(start)
+        while length:
+            block = reader.read(min(length, 1 << 20))
+            if not block:
+                raise StoreError(f"{source} ends before its partition does", "build again")
+            writer.write(block)
+            length -= len(block)
+
+
+def write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    """TEXT into PATH by a temporary file, fsync and rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(mode)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_tree(folder: Path, files: Mapping[str, str]) -> None:
+    """{path: text} below FOLDER. Files that begin with `#!` are executable."""
+    for name, text in files.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise StoreError(f"{name} leads out of {folder}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text, 0o755 if text.startswith("#!") else 0o644)
+
+
+def as_dict(artifact: Artifact) -> dict[str, Any]:
+    """ARTIFACT for JSON, with the path of its image."""
+    return {**asdict(artifact), "image": str(artifact.image)}

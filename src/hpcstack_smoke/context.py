@@ -1,0 +1,40 @@
+"""What a rank knows of itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Context:
+    """One rank of the process group; `gpu` says whether `device` is one."""
+
+    rank: int
+    world: int
+    local_rank: int
+    nodes: int
+    backend: str
+    gpu: bool
+    device: Any
+
+
+def join(timeout_s: float) -> Context:
+    """Join the process group that torchrun has prepared: NCCL where every rank has a GPU of its own, else gloo."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    gpu = torch.cuda.is_available() and torch.cuda.device_count() > local
+    device = torch.device("cuda", local) if gpu else torch.device("cpu")
+    if gpu:
+        torch.cuda.set_device(device)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    backend = "nccl" if gpu else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    world, rank = dist.get_world_size(), dist.get_rank()
+    nodes = max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return Context(rank, world, local, nodes, backend, gpu, device)

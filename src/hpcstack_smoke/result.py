@@ -1,0 +1,58 @@
+"""What a check says: a status, what was measured, what was expected and by whose word, the evidence, the remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+PASS, FAIL, SKIP, WARN, ERROR = "PASS", "FAIL", "SKIP", "WARN", "ERROR"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One check on one node or rank."""
+
+    status: str
+    measured: str = ""
+    expected: str = ""
+    source: str = ""
+    evidence: str = ""
+    remedy: str = ""
+
+
+class Skip(Exception):
+    """Raised by a check that has nothing to look at here; a missing device is never a PASS."""
+
+
+def judge(good: bool, measured: str, expected: str, source: str = "", evidence: str = "", remedy: str = "") -> Result:
+    """PASS or FAIL."""
+    return Result(PASS if good else FAIL, measured, expected, source, evidence, "" if good else remedy)
+
+
+def run(code: str, check: Callable[[], Result], where: str) -> dict[str, Any]:
+    """The row of one check; what it raises becomes SKIP or ERROR."""
+    began = time.monotonic()
+    try:
+        result = check()
+    except Skip as reason:
+        result = Result(SKIP, evidence=str(reason))
+    except Exception as error:  # the one boundary of the suite: a broken check is an ERROR, not a crash
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{os.path.basename(last.filename)}:{last.lineno}"
+        result = Result(ERROR, evidence=f"{type(error).__name__}: {error} ({place})".replace("\n", " ")[:600])
+    return {"code": code, "where": where, "seconds": round(time.monotonic() - began, 3), **asdict(result)}
+
+
+def write(folder: str, name: str, document: dict[str, Any]) -> None:
+    """DOCUMENT as FOLDER/NAME, whole or not at all."""
+    handle, part = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+    with os.fdopen(handle, "w") as file:
+        json.dump(document, file, indent=1)
+    os.chmod(part, 0o644)
+    os.replace(part, os.path.join(folder, name))
