@@ -49,6 +49,8 @@ write_hosts() {
         echo "$(control_address) $(hostname -s)"
         for node in $(node_names); do echo "$(node_address "$node") $node"; done
     } >"$ETC/hosts"
+    # A node with an address of its own reaches nothing outside: no name server is better than one that never answers.
+    if own_addresses; then echo "options timeout:1 attempts:1" >"$ETC/resolv.conf"; else rm -f "$ETC/resolv.conf"; fi
 }
 
 # What runs inside a node's namespaces; $1 is the node. /run/pyxis is the node's own, too: it lies in /tmp.
@@ -59,6 +61,7 @@ hostname "$node"
 mount --bind "$folder/tmp" /tmp
 mount -t tmpfs -o size=2g tmpfs /dev/shm
 mount --bind "$etc/hosts" /etc/hosts
+if [ -e "$etc/resolv.conf" ]; then mount --bind "$etc/resolv.conf" /etc/resolv.conf; fi
 mkdir -p -m 1777 /tmp/enroot
 for conf in /usr/local/etc/enroot/enroot.conf /etc/enroot/enroot.conf; do
     if [ -e "$conf" ]; then mount --bind "$etc/enroot.conf" "$conf"; fi

@@ -79,10 +79,13 @@ def text(report: Report, *, strict: bool = False) -> str:
         *(f"NOTE {caveat}" for caveat in report.caveats()),
         "",
     ]
+    shown: list[str] = []
     for outcome in report.outcomes:
         lines.append(f"{outcome.status:<5} {outcome.code:<24} {outcome.measured or outcome.evidence}".rstrip())
         if outcome.status in ("FAIL", "WARN", "ERROR"):
-            lines += _details(outcome)
+            details = _details(outcome)
+            lines += details if details != shown else ["        as above"]
+            shown = details
     counts = report.counts()
     tally = ", ".join(
         f"{counts[status]} {status}" for status in ("PASS", "FAIL", "ERROR", "WARN", "SKIP") if counts[status]

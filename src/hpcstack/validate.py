@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from collections import defaultdict
@@ -25,6 +26,7 @@ from hpcstack.store import Artifact, Store, write_text, write_tree
 from hpcstack_smoke.select import CODES, selected
 
 Say = Callable[[str], None]
+RANK_ERROR = re.compile(r"^(\[rank\d+\]: ?)?\w*(Error|Exception|Interrupt)\b")
 SUITE = f"{HOME}/smoke"
 CPU_RANKS = 2
 
@@ -169,8 +171,11 @@ def _silent(code: str, what: str, tail: str) -> dict[str, Any]:
 
 
 def _tail(folder: Path, done: Completed) -> str:
-    """The last telling line of the launchers' logs, else of the step."""
-    lines: list[str] = []
-    for path in sorted(folder.glob("launcher-*.log")):
-        lines += [line for line in path.read_text(errors="replace").splitlines() if "Error" in line or "error:" in line]
-    return (lines or list(done.tail) or [""])[-1].strip()[:400]
+    """The line that tells most: the first error of a rank, else of its launcher, else the step's last line."""
+    lines = [
+        line for path in sorted(folder.glob("launcher-*.log")) for line in path.read_text(errors="replace").splitlines()
+    ]
+    for telling in (RANK_ERROR, re.compile("Error")):
+        if found := next((line for line in lines if telling.search(line)), ""):
+            return found.strip()[:400]
+    return (list(done.tail) or [""])[-1].strip()[:400]

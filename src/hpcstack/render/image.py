@@ -26,6 +26,8 @@ def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
         "context": CONTEXT,
         "tagged": f"{base.registry}/{base.repository}:{base.tag}",
         "pinned": f"{base.registry}/{base.repository}@{digest}",
+        "repository": base.repository,
+        "digest": digest,
         "enroot_uri": f"docker://{base.registry}#{base.repository}:{digest}",
         "architecture": platform.partition("/")[2],
         "stand_in": lock.stand_in(),

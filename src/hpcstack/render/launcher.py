@@ -25,6 +25,6 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
         "gpus": node.gpus.count if node.gpus else 0,
         "real_gpus": bool(node.real_gpus),
         "runtime": site.runtime,
-        "mounts": [f"{mount}," for mount in site.mounts],
+        "mounts": "".join(f"{mount}," for mount in site.mounts),
     }
     return {name: fill("launchers", f"{name}.j2", **values) for name in ("srun.sh", "sbatch.sh")}

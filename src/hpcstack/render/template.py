@@ -30,7 +30,7 @@ def _environment(folder: str) -> jinja2.Environment:
     return environment
 
 
-def fill(folder: str, name: str, **values: object) -> str:
+def fill(folder: str, name: str, /, **values: object) -> str:
     """The template FOLDER/NAME filled with VALUES."""
     return _environment(folder).get_template(name).render(values)
 

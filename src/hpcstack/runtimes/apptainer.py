@@ -9,7 +9,7 @@ from hpcstack.runtimes.base import Step, binds, forced
 
 def exec_argv(step: Step) -> list[str]:
     """`apptainer exec` of the step's command."""
-    line = ["apptainer", "exec"]
+    line = ["apptainer", "--quiet", "exec"]
     if step.gpus:
         line.append("--nv")
     for mount in binds(step):
