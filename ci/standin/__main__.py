@@ -3,7 +3,8 @@
     python3 ci/standin FACTS.json CACHE HOST:PORT
 
 A stand-in has NVIDIA's repository, tag, environment, labels, entrypoint and torch version as far as they are
-sourced; underneath it is Debian with torch's CPU build, and its label says so. It needs root (chroot), pip,
+sourced; underneath it is Debian with torch's CPU build, and its label says so. It needs root, or a user with
+subordinate ids, pip,
 mmdebstrap and pigz, and nothing beyond the standard library. Layers are kept in CACHE.
 """
 
@@ -21,6 +22,12 @@ from push import CONFIG, MANIFEST, MANIFEST_LIST, Target, descriptor, file_descr
 
 STAND_IN = f"Debian 12 with torch {TORCH}, re-tagged; stands in for NVIDIA's image, is not NVIDIA's image"
 
+NVIDIA = {
+    "Entrypoint": ["/opt/nvidia/nvidia_entrypoint.sh"],
+    "WorkingDir": "/workspace",
+    "ExposedPorts": {"6006/tcp": {}, "8888/tcp": {}},
+}
+
 
 def config(facts: dict[str, object], diff_ids: list[str]) -> dict[str, object]:
     """The image config: exactly the sourced facts, and the label that says what this is."""
@@ -32,10 +39,8 @@ def config(facts: dict[str, object], diff_ids: list[str]) -> dict[str, object]:
         "created": "1970-01-01T00:00:00Z",
         "config": {
             "Env": [f"{name}={value}" for name, value in environment.items()],
-            "Labels": facts["labels"] | {"org.hpcstack.stand-in": STAND_IN},
-            "Entrypoint": ["/opt/nvidia/nvidia_entrypoint.sh"],
-            "WorkingDir": "/workspace",
-            "ExposedPorts": {"6006/tcp": {}, "8888/tcp": {}},
+            "Labels": facts["labels"] | ({"org.hpcstack.stand-in": STAND_IN} if facts["torch_version"] else {}),
+            **(NVIDIA if facts["torch_version"] else {}),
         },
         "rootfs": {"type": "layers", "diff_ids": diff_ids},
         "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "hpcstack ci/standin"} for _ in diff_ids],
@@ -50,7 +55,10 @@ def main(facts_file: str, cache_folder: str, address: str) -> None:
     if platform.machine() != "x86_64":
         raise SystemExit("stand-ins are built on x86_64 only")
     layers = common_layers(cache)
-    layers.append(month_layer(cache, facts, layers[1]))
+    if facts["torch_version"]:
+        layers.append(month_layer(cache, facts, layers[1]))
+    else:
+        layers = layers[:1]
     descriptors = [file_descriptor(layer) for layer in layers]
     for layer, entry in zip(layers, descriptors, strict=True):
         target.blob(str(entry["digest"]), layer)

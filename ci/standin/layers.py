@@ -32,6 +32,12 @@ if [ $# -eq 0 ]; then exec /bin/bash; else exec "$@"; fi
 """
 
 
+def as_root(*argv: str, **options: object) -> None:
+    """Run ARGV as root of this machine, or of a user namespace with the caller's subordinate ids."""
+    prefix = () if os.getuid() == 0 else ("unshare", "--map-root-user", "--map-auto", "--mount")
+    run(*prefix, *argv, **options)
+
+
 def run(*argv: str, **options: object) -> None:
     print("  >", " ".join(argv)[:160], flush=True)
     subprocess.run(argv, check=True, **options)  # type: ignore[call-overload]
@@ -64,17 +70,18 @@ def debian_root(cache: Path, root: Path) -> None:
             "--aptopt=Acquire::Retries \"3\"", SUITE, f"{archive}.part.tar")  # fmt: skip
         os.replace(f"{archive}.part.tar", archive)
     root.mkdir(parents=True)
-    run("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*")
+    as_root("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*")
 
 
 def install_torch(root: Path, wheel_folder: Path) -> None:
     """torch and numpy into the root, by the root's own pip and without a network."""
     inside = root / "tmp" / "wheels"
-    shutil.copytree(wheel_folder, inside)
-    run("chroot", str(root), "python3", "-m", "pip", "install", "--quiet", "--no-index",
-        "--find-links=/tmp/wheels", "--break-system-packages", "--root-user-action=ignore", "--no-compile",
-        f"torch=={TORCH}", f"numpy=={NUMPY}", "setuptools", "wheel", env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"})  # fmt: skip
-    shutil.rmtree(inside)
+    as_root("cp", "-r", str(wheel_folder), str(inside))
+    install = ("python3", "-m", "pip", "install", "--quiet", "--no-index", "--find-links=/tmp/wheels", "--no-compile",
+               "--break-system-packages", "--root-user-action=ignore")  # fmt: skip
+    clean = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+    as_root("chroot", str(root), *install, f"torch=={TORCH}", f"numpy=={NUMPY}", "setuptools", "wheel", env=clean)
+    as_root("rm", "-rf", str(inside))
 
 
 def gzip_of(tar: Path) -> Path:
@@ -103,17 +110,17 @@ def common_layers(cache: Path) -> list[Path]:
     if all(path.exists() for path in out):
         return out
     root = cache / "root"
-    shutil.rmtree(root, ignore_errors=True)
+    as_root("rm", "-rf", str(root))
     debian_root(cache, root)
     layer = cache / "debian-layer.tar"
-    run("tar", "-cf", str(layer), "--sort=name", "--numeric-owner", "-C", str(root), ".")
+    as_root("tar", "-cf", str(layer), "--sort=name", "--numeric-owner", "-C", str(root), ".")
     install_torch(root, wheels(cache))
     old = root / "opt/pytorch/examples"
-    old.mkdir(parents=True)
-    (old / "hidden-by-the-opaque-directory.txt").write_text("a later layer makes this directory opaque\n")
+    as_root("mkdir", "-p", str(old))
+    as_root("touch", str(old / "hidden-by-the-opaque-directory.txt"))
     second = cache / "torch-layer.tar"
-    run("tar", "-cf", str(second), "--sort=name", "--numeric-owner", "-C", str(root), "usr/local", "opt/pytorch")
-    shutil.rmtree(root)
+    as_root("tar", "-cf", str(second), "--sort=name", "--numeric-owner", "-C", str(root), "usr/local", "opt/pytorch")
+    as_root("rm", "-rf", str(root))
     return [gzip_of(layer), gzip_of(second)]
 
 
@@ -121,7 +128,8 @@ class Layer:
     """One layer written entry by entry."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.tar = path, tarfile.open(path, "w", format=tarfile.PAX_FORMAT)
+        self.path = path
+        self.tar = tarfile.open(path, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115  closed by done()
         self.folders: set[str] = set()
 
     def folder(self, name: str) -> None:
@@ -182,7 +190,8 @@ def month_layer(cache: Path, facts: dict[str, object], torch_layer: Path) -> Pat
     layer.file("opt/pytorch/examples/README.md", f"Stand-in of {facts['repository']}:{facts['tag']}\n")
     layer.file("opt/nvidia/nvidia_entrypoint.sh", ENTRYPOINT, 0o755)
     layer.hard_link("usr/local/bin/nvidia_entrypoint.sh", "opt/nvidia/nvidia_entrypoint.sh")
-    layer.file("opt/nvidia/entrypoint.d/10-banner.txt", "STAND-IN: Debian and torch for CPU; not NVIDIA's image\n")
+    banner = "opt/nvidia/entrypoint.d/10-banner.txt"
+    layer.file(banner, "STAND-IN: Debian and torch for CPU; not NVIDIA's image\n")
     layer.file("etc/shinit_v2", "# stand-in: nothing to set\n")
     layer.folder("workspace")
     if facts["pip_constraint"]:

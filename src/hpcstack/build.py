@@ -184,7 +184,8 @@ def _explain(failed: Completed, log: Path, kept: Path) -> tuple[str, str]:
     text = log.read_text(encoding="utf-8", errors="replace")
     marks = {match[1]: match[2] for line in text.splitlines() if (match := MARK.match(line))}
     if "failed in step" in marks:
-        head = f"the build failed in step {marks['failed in step']}\n  > {marks.get('command', '?')}  (exit {marks.get('status', '?')})"
+        command, status = marks.get("command", "?"), marks.get("status", "?")
+        head = f"the build failed in step {marks['failed in step']}\n  > {command}  (exit {status})"
     else:
         head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
     said = [line for line in failed.tail if not MARK.match(line)]

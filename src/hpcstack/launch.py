@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,7 +112,7 @@ def plan(
         mounts=(*site.mounts, *mounts),
         workdir=workdir or Path.cwd(),
         gpus=bool(site.node_type(resources.partition).real_gpus),
-        environment=environment or {},
+        environment={"PYTHONNOUSERSITE": os.environ.get("PYTHONNOUSERSITE", "1")} | (environment or {}),
     )
     return Plan(tuple(chosen.argv(step)), chosen.environment(step), chosen.name, reason)
 

@@ -46,8 +46,14 @@ class Registry:
     """
 
     def __init__(self, site: Site, *, timeout: float = 20) -> None:
-        self.site, self.timeout = site, timeout
+        self.site = site
         self.tokens: dict[tuple[str, str], str] = {}
+        proxy = site.build.proxy
+        self.how: dict[str, Any] = {
+            "timeout": timeout,
+            "verify": site.build.ca_bundle or None,
+            "proxies": {name: url for name, url in (("http", proxy.http), ("https", proxy.https)) if url} or None,
+        }
 
     def look_up(self, base: Base) -> Answer:
         """The digests and configs of BASE for each platform that it names. RegistryError where there are none."""
@@ -112,7 +118,7 @@ class Registry:
         key = (host, base.repository)
         if key in self.tokens:
             headers["Authorization"] = self.tokens[key]
-        answer = requests.get(url, headers=headers, timeout=self.timeout)
+        answer = requests.get(url, headers=headers, **self.how)
         if answer.status_code == 401 and key not in self.tokens:
             self.tokens[key] = self._authorization(answer.headers.get("WWW-Authenticate", ""), host, base)
             return self._once(url, accept, base, host)
@@ -130,7 +136,7 @@ class Registry:
         realm, query = _realm(challenge, base.repository)
         if not realm:
             raise RegistryError(*_refused(401, host, base))
-        answer = requests.get(realm, params=query, auth=(user, password) if user else None, timeout=self.timeout)
+        answer = requests.get(realm, params=query, auth=(user, password) if user else None, **self.how)
         if answer.status_code != 200:
             raise RegistryError(*_refused(answer.status_code, host, base))
         body = answer.json()

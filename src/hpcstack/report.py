@@ -107,8 +107,9 @@ def junit(report: Report) -> str:
     """JUnit XML: skipped and error are real, figures are properties."""
     counts = report.counts()
     suite = ElementTree.Element(
-        "testsuite", name=report.stack, tests=str(len(report.outcomes)), failures=str(counts["FAIL"]),
-        errors=str(counts["ERROR"]), skipped=str(counts["SKIP"]), time=f"{report.seconds:.3f}", timestamp=report.started,
+        "testsuite", name=report.stack, timestamp=report.started, time=f"{report.seconds:.3f}",
+        tests=str(len(report.outcomes)), failures=str(counts["FAIL"]), errors=str(counts["ERROR"]),
+        skipped=str(counts["SKIP"]),
     )  # fmt: skip
     properties = ElementTree.SubElement(suite, "properties")
     for name in ("image_sha256", "suite", "runtime", "backend", "world_size", "stand_in", "virtual_nodes"):

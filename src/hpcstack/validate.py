@@ -52,7 +52,7 @@ def state_folder() -> Path:
 
 
 def prepare(stack: Stack, tests: tuple[str, ...], resources: Resources, site: Site, parent: Path | None) -> Run:
-    """A new folder for a run. On nodes without real GPUs, two ranks a node: enough to communicate within and between."""
+    """A new folder for a run. Nodes without real GPUs get two ranks: enough to talk within a node and between."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     folder = (parent or state_folder() / "tests" / stack.full_name) / f"{stamp}-{uuid.uuid4().hex[:6]}"
     with Store(site.store).acting("no folder for the run"):
@@ -100,8 +100,8 @@ def step_plan(
 
 
 def test(
-    stack: Stack, artifact: Artifact, tests: tuple[str, ...], resources: Resources, site: Site, runner: Runner, say: Say,
-    *, runtime: str = "auto", suite_from_host: bool = False, parent: Path | None = None,
+    stack: Stack, artifact: Artifact, tests: tuple[str, ...], resources: Resources, site: Site, runner: Runner,
+    say: Say, *, runtime: str = "auto", suite_from_host: bool = False, parent: Path | None = None,
 ) -> tuple[Report, Path]:  # fmt: skip
     """The report of one run, and its folder. SlurmError if the step did not start on any node."""
     run = prepare(stack, tests, resources, site, parent)

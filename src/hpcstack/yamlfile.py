@@ -65,7 +65,7 @@ def parse(text: str, file: str) -> Document:
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
                 document.problems.append(_at(document, event, "aliases and anchors are not taken; write it out"))
             elif getattr(event, "tag", None):
-                document.problems.append(_at(document, event, f"the tag {event.tag} is not taken"))
+                document.problems.append(_at(document, event, f"the tag {getattr(event, 'tag', '')} is not taken"))
         if document.problems:
             raise ProblemsError(document.problems)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -95,7 +95,7 @@ def _value(document: Document, node: yaml.Node, path: Path) -> Any:
         return _mapping(document, node, path)
     if isinstance(node, yaml.SequenceNode):
         return [_value(document, item, (*path, index)) for index, item in enumerate(node.value)]
-    if node.tag == "tag:yaml.org,2002:null" and node.style is None:
+    if node.tag == "tag:yaml.org,2002:null" and getattr(node, "style", None) is None:
         return None
     return node.value
 
@@ -132,8 +132,8 @@ def problems_of(error: ValidationError, document: Document, model: type[BaseMode
 
 
 def _plain(message: str, given: object) -> str:
-    message = message.removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
+    ours = message.startswith("Value error, ")
+    message = message.removeprefix("Value error, ") if ours else message[:1].lower() + message[1:]
     return f"{message} (it is {given!r})" if isinstance(given, str) and repr(given) not in message else message
 
 

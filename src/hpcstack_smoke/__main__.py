@@ -72,9 +72,8 @@ def show(output: str) -> bool:
             with open(os.path.join(output, name)) as file:
                 for row in json.load(file)["rows"]:
                     good = good and row["status"] not in ("FAIL", "ERROR")
-                    print(
-                        f"{row['status']:<5} {row['code']:<20} {row['where']:<16} {row.get('measured') or row['evidence']}"
-                    )
+                    said = row.get("measured") or row["evidence"]
+                    print(f"{row['status']:<5} {row['code']:<20} {row['where']:<16} {said}")
     return good
 
 

@@ -86,7 +86,7 @@ def nccl_exact(context: Context) -> Result:
 
 
 def nccl_bandwidth(context: Context) -> Result:
-    """Bus bandwidth of all_reduce, 2 (n - 1) / n * bytes / time; informational until a gate is sourced for the nodes."""
+    """Bus bandwidth of all_reduce, 2 (n - 1) / n * bytes / time; informational: no gate is set."""
     if not context.gpu:
         raise Skip("no GPU: NCCL does not run here")
     if context.world < 2:

@@ -92,7 +92,7 @@ def mean(loss: Any) -> float:
 
     total = loss.detach().clone()
     dist.all_reduce(total)
-    return float(total) / dist.get_world_size()
+    return float(total) / int(dist.get_world_size())
 
 
 def flat(parameters: Any) -> Any:

@@ -17,7 +17,7 @@ from hpcstack.cli.session import Session, say, stack_argument
 @click.option("--dry-run", is_flag=True, help="Only print the line.")
 @click.argument("argv", metavar="-- COMMAND [ARGUMENTS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
-def command(session: Session, name: str, mode: str, dry_run: bool, argv: tuple[str, ...], **options: Any) -> None:
+def command(session: Session, /, name: str, mode: str, dry_run: bool, argv: tuple[str, ...], **options: Any) -> None:
     """Run a command in a stack's image, on Slurm's nodes where there is Slurm. Waits, and returns the step's status.
 
     Mode torchrun starts torchrun once a node (a .py file or -m MODULE is Python); mode plain runs the command itself.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -105,7 +105,7 @@ def complete(start: str) -> list[str]:
         return []
 
 
-def table(rows: list[tuple[str, ...]], head: tuple[str, ...]) -> str:
+def table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
     """Rows in columns, plain text."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = [

@@ -22,8 +22,8 @@ from hpcstack.cli.session import Session, answer, json_option, say, stack_argume
 @json_option
 @click.pass_obj
 def command(
-    session: Session, name: str, only: str, strict: bool, suite_from_host: bool, output: str, junit: str, as_json: bool,
-    **options: Any,
+    session: Session, /, name: str, only: str, strict: bool, suite_from_host: bool, output: str, junit: str,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run the smoke suite in a stack's image, on every node, and report each check."""
     from hpcstack import report as reports
@@ -33,8 +33,9 @@ def command(
 
     recipe = session.recipe(name)
     artifact = image_of(recipe.stack.full_name, session.store)
+    tests = tuple(filter(None, only.split(",")))
     report, folder = validate.test(
-        recipe.stack, artifact, tuple(filter(None, only.split(","))), resources(options), session.site, session.runner, say,
+        recipe.stack, artifact, tests, resources(options), session.site, session.runner, say,
         runtime=options["runtime"], suite_from_host=suite_from_host, parent=Path(output).absolute() if output else None,
     )  # fmt: skip
     if junit:

@@ -35,7 +35,10 @@ def environment(job: Job, home: Path) -> dict[str, str]:
 
     The user's own logins are linked into that home by `prepare`.
     """
+    proxy, bundle = job.settings.proxy, job.settings.ca_bundle
+    said = {"http_proxy": proxy.http, "https_proxy": proxy.https, "no_proxy": proxy.no, "SSL_CERT_FILE": bundle}
     return {
+        **{name: value for name, value in said.items() if value},
         "HOME": str(home),
         "APPTAINER_TMPDIR": str(job.work),
         "APPTAINER_CACHEDIR": os.environ.get("APPTAINER_CACHEDIR") or str(Path.home() / ".apptainer/cache"),

@@ -30,7 +30,10 @@ class Job:
 class Engine(Protocol):
     """`build` makes job.output or returns the program that failed; it leaves clean-up of job.work to the caller."""
 
-    name: str
-    tools: tuple[str, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tools(self) -> tuple[str, ...]: ...
 
     def build(self, job: Job, runner: Runner) -> Completed: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from hpcstack.errors import InputError
 from hpcstack.spec.model import Model
@@ -20,7 +20,7 @@ class LockedPlatform(Model):
 
     digest: str
     environment: dict[str, str]
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field({})
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     workdir: str = ""

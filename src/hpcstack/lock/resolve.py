@@ -5,19 +5,13 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from hpcstack.lock.model import Lock, LockedBase, LockedPlatform
+from hpcstack.registry import Answer
 from hpcstack.spec.model import Base, Stack
 
 
-class Answer(Protocol):
-    """What a registry says of an image: digests and the config of each platform."""
-
-    answered_by: str
-    index_digest: str
-    manifests: dict[str, str]
-    configs: dict[str, dict[str, Any]]
-
-
 class Registry(Protocol):
+    """What can say of a base image what it is: hpcstack.registry.Registry."""
+
     def look_up(self, base: Base) -> Answer: ...
 
 

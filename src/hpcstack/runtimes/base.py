@@ -29,7 +29,8 @@ class Step:
 class Runtime(Protocol):
     """`argv` is the whole line; `environment` what it must be started with."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def argv(self, step: Step) -> list[str]: ...
 

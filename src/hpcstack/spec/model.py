@@ -33,7 +33,15 @@ def one_line(text: str) -> str:
     return text
 
 
+def value_of_variable(text: str) -> str:
+    """TEXT as a variable's value that every runtime takes as it is."""
+    if found := re.search(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", one_line(text)):
+        raise ValueError(f"Enroot would replace {found[0]} when the container starts; write the value itself")
+    return text
+
+
 Line = Annotated[str, AfterValidator(one_line)]
+Value = Annotated[str, AfterValidator(value_of_variable)]
 
 
 class Model(BaseModel):
@@ -134,7 +142,7 @@ class Stack(Model):
     summary: Line = Field(max_length=100, min_length=1, description="one line: what the stack is for")
     base: Base
     packages: Packages = Packages()
-    environment: dict[str, Line] = Field({}, description="variables set in the image")
+    environment: dict[str, Value] = Field({}, description="variables set in the image")
     module: ModuleSpec = ModuleSpec()
     launch: LaunchSpec = LaunchSpec()
     tests: tuple[str, ...] = Field((), description=f"checks or families of the smoke suite: {', '.join(FAMILIES)}")

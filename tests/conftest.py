@@ -1,0 +1,80 @@
+"""What tests share: fixed recipes, locks and sites, and what a marked test needs.
+
+HPCSTACK_REQUIRE lists (by comma) what must be there: a test that misses it then fails instead of being skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcstack import data
+from hpcstack.lock.model import Lock, read
+from hpcstack.site import Site
+from hpcstack.spec import catalog
+from hpcstack.spec.model import Stack
+from support.testbed import Testbed
+
+HERE = Path(__file__).parent
+NEEDS = ("testbed", "apptainer", "enroot", "pyxis", "slurm", "lmod", "registry", "gpu", "lua", "shellcheck")
+
+
+def _there(need: str) -> bool:
+    """Whether NEED can be had on this machine, now."""
+    testbed = Testbed()
+    checks: dict[str, Callable[[], bool]] = {
+        "testbed": testbed.is_up,
+        "slurm": testbed.is_up,
+        "registry": testbed.is_up,
+        "pyxis": lambda: testbed.is_up() and testbed.has_pyxis(),
+        "enroot": lambda: testbed.is_up() and shutil.which("enroot") is not None,
+        "lmod": lambda: Path("/usr/share/lmod/lmod/libexec/lmod").exists(),
+        "gpu": lambda: Path("/dev/nvidiactl").exists(),
+        "lua": lambda: _lua() is not None,
+    }
+    return checks.get(need, lambda: shutil.which(need) is not None)()
+
+
+def _lua() -> str | None:
+    return shutil.which("lua5.3") or shutil.which("lua5.4") or shutil.which("lua")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    required = set(os.environ.get("HPCSTACK_REQUIRE", "").split(","))
+    for need in NEEDS:
+        if item.get_closest_marker(need) and not _there(need):
+            if need in required:
+                pytest.fail(f"{need} is required here and is not there", pytrace=False)
+            pytest.skip(f"needs {need}, which is not on this machine")
+
+
+@pytest.fixture(params=["pytorch-24.11", "pytorch-25.10"])
+def name(request: pytest.FixtureRequest) -> str:
+    """The full name of each recipe that comes with the package."""
+    return str(request.param)
+
+
+@pytest.fixture
+def stack(name: str) -> Stack:
+    return catalog.find(name, [data.folder("recipes")]).stack
+
+
+@pytest.fixture
+def lock(name: str) -> Lock:
+    """A lock that was made from a stand-in, with digests that never change."""
+    return read(HERE / "golden/locks" / f"{name}.lock.json")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return make_site(tmp_path)
+
+
+def make_site(folder: Path, **values: object) -> Site:
+    """A site below FOLDER."""
+    places = {"store": folder / "store", "lock_dir": folder / "locks", "module_root": folder / "modules"}
+    return Site.model_validate({**places, **values})

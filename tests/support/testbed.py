@@ -1,0 +1,69 @@
+"""The testbed as tests see it: commands as its ordinary user."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[2]
+CONTROL = REPO / "ci/testbed"
+
+
+class Testbed:
+    """Runs commands on the testbed; everything it does goes through `ci/testbed exec`."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.folder = Path(os.environ.get("HPCSTACK_TESTBED", "/opt/hpcstack-testbed"))
+
+    def is_up(self) -> bool:
+        return _status(self.folder) == 0
+
+    def has_pyxis(self) -> bool:
+        return "--container-image" in self.run("srun", "--help").stdout
+
+    def run(
+        self, *argv: str, timeout: float = 600, check: bool = False, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """ARGV as the ordinary user, in its home."""
+        pairs = [f"{key}={value}" for key, value in env.items()]
+        command = [str(CONTROL), "exec", "env", *pairs, *argv]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        if check and done.returncode:
+            raise AssertionError(f"{argv} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def hpcstack(
+        self, *argv: str, timeout: float = 600, check: bool = True, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        return self.run("hpcstack", *argv, timeout=timeout, check=check, **env)
+
+    def json(self, *argv: str, check: bool = True, **env: str) -> Any:
+        """The JSON document that a verb prints."""
+        return json.loads(self.hpcstack(*argv, "--json", check=check, **env).stdout)
+
+    def bash(
+        self, script: str, *arguments: str, check: bool = True, timeout: float = 600
+    ) -> subprocess.CompletedProcess[str]:
+        """SCRIPT in the user's bash, with `module` as a login defines it."""
+        return self.run("bash", "-c", script, "bash", *arguments, check=check, timeout=timeout)
+
+    @property
+    def home(self) -> Path:
+        return Path(self.bash("echo $HOME").stdout.strip())
+
+    def give(self, path: str, text: str) -> Path:
+        """TEXT as a file below the user's home, which the nodes see."""
+        target = self.home / path
+        self.bash('mkdir -p "$(dirname "$1")" && printf %s "$2" >"$1"', str(target), text)
+        return target
+
+
+@cache
+def _status(_folder: Path) -> int:
+    return subprocess.run([str(CONTROL), "status"], capture_output=True, check=False).returncode

@@ -1,0 +1,178 @@
+"""The line of a job step, for each runtime; and the first host of a node list, by a real shell."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcstack.errors import InputError
+from hpcstack.launch import Resources, plan
+from hpcstack.process import Completed, Runner
+from hpcstack.render.launcher import inner
+from hpcstack.runtimes import choose
+from hpcstack.site import Site
+from hpcstack.store import Artifact
+
+ARTIFACT = Artifact(
+    stack="pytorch-24.11", key="k", sha256="0", size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0",
+    base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={}, folder="/store/images/k",
+)  # fmt: skip
+
+
+class Cluster(Runner):
+    """A machine that has TOOLS, and an srun whose help says HELP."""
+
+    def __init__(self, *tools: str, help_text: str = "") -> None:
+        self.tools, self.help_text = tools, help_text
+
+    def has(self, tool: str) -> bool:
+        return tool in self.tools
+
+    def output(self, argv: object, **_: object) -> Completed:
+        return Completed(("srun", "--help"), 0, (self.help_text,))
+
+
+PYXIS = Cluster("srun", "apptainer", help_text="  --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH")
+PLAIN = Cluster("srun", "apptainer", help_text="  --nodes=N")
+ALONE = Cluster("apptainer")
+
+
+def gpu_site(folder: Path, model: str = "H100", count: int = 8) -> Site:
+    return Site.model_validate({
+        "store": folder, "lock_dir": folder, "module_root": folder, "mounts": ["/scratch:/scratch"],
+        "node_types": {"n": {"gpus": {"model": model, "count": count}}}, "partitions": {"p": {"node_type": "n", "default": True}},
+    })  # fmt: skip
+
+
+def line(
+    site: Site, runner: Runner, mode: str = "plain", command: tuple[str, ...] = ("hostname",), **resources: object
+) -> list[str]:
+    made = plan(ARTIFACT, command, mode, Resources(**resources), site, runner, workdir=Path("/work"))  # type: ignore[arg-type]
+    return [*(f"{k}={v}" for k, v in sorted(made.environment.items())), *made.argv]
+
+
+def test_pyxis_on_gpu_nodes(tmp_path: Path) -> None:
+    assert line(gpu_site(tmp_path), PYXIS, nodes=2, gpus_per_node=8, ntasks_per_node=8, time="1:00:00") == [
+        "PYTHONNOUSERSITE=1",
+        "srun", "--kill-on-bad-exit=1", "--job-name=pytorch-24.11", "--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8",
+        "--time=1:00:00", "--container-image=/store/images/k/image.sqsh", "--no-container-mount-home",
+        "--container-mounts=/scratch:/scratch,/work:/work", "--container-workdir=/work",
+        "--container-env=PYTHONNOUSERSITE", "hostname",
+    ]  # fmt: skip
+
+
+def test_pyxis_without_gpus_asks_for_none(tmp_path: Path) -> None:
+    argv = line(gpu_site(tmp_path, "virtual", 4), PYXIS)
+    assert argv[0] == "NVIDIA_VISIBLE_DEVICES=void"
+    assert "--container-env=NVIDIA_VISIBLE_DEVICES,PYTHONNOUSERSITE" in argv
+
+
+def test_apptainer_under_srun_has_nv_on_gpu_nodes_only(tmp_path: Path) -> None:
+    argv = line(gpu_site(tmp_path), PLAIN)
+    assert argv[argv.index("apptainer") :] == [
+        "apptainer", "--quiet", "exec", "--nv", "--bind", "/scratch:/scratch", "--bind", "/work:/work", "--pwd", "/work",
+        "/store/images/k/image.sqsh", "hostname",
+    ]  # fmt: skip
+    without = line(gpu_site(tmp_path, "virtual"), PLAIN)
+    assert "--nv" not in without
+    assert "APPTAINERENV_NVIDIA_VISIBLE_DEVICES=void" in without
+
+
+def test_without_slurm_it_runs_here(tmp_path: Path) -> None:
+    assert "srun" not in line(gpu_site(tmp_path), ALONE)
+    with pytest.raises(InputError, match="no Slurm here"):
+        line(gpu_site(tmp_path), ALONE, nodes=2)
+
+
+def test_torchrun_is_one_task_a_node_with_a_rank_a_gpu(tmp_path: Path) -> None:
+    argv = line(gpu_site(tmp_path), PYXIS, "torchrun", ("train.py", "a b"), nodes=2)
+    assert "--ntasks-per-node=1" in argv
+    assert argv[-5:] == [inner("torchrun"), "torchrun", "8", "train.py", "a b"]
+
+
+@pytest.mark.parametrize(
+    ("model", "resources", "ranks"),
+    [
+        ("H100", {}, "8"),
+        ("H100", {"gpus_per_node": 2}, "2"),
+        ("virtual", {"gpus_per_node": 4}, "1"),
+        ("virtual", {"nproc_per_node": 3}, "3"),
+    ],
+)
+def test_ranks_a_node(tmp_path: Path, model: str, resources: dict[str, int], ranks: str) -> None:
+    assert line(gpu_site(tmp_path, model), PYXIS, "torchrun", ("t.py",), **resources)[-2] == ranks
+
+
+def test_what_makes_no_sense_is_refused_before_slurm_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least one node"):
+        line(gpu_site(tmp_path), PYXIS, nodes=0)
+    with pytest.raises(InputError, match="no partition 'q'"):
+        line(gpu_site(tmp_path), PYXIS, partition="q")
+
+
+def test_auto_says_what_it_chose_and_why() -> None:
+    assert [choose("auto", runner)[0].name for runner in (PYXIS, PLAIN, ALONE)] == ["pyxis", "apptainer", "local"]
+    assert choose("auto", PYXIS)[1] == "srun knows --container-image"
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("node1", "node1"),
+        ("node[1-2]", "node1"),
+        ("node[01,07-09]", "node01"),
+        ("a,b", "a"),
+        ("rack[1-3]n[01,07],b2", "rack1n01"),
+        ("gpu-[003-010]-ib,gpu-x", "gpu-003-ib"),
+    ],
+)
+def test_the_first_host_of_a_node_list(shell: str, nodes: str, first: str) -> None:
+    script = inner("torchrun")
+    function = script[script.index("first_host() {") : script.index("nodes=${")]
+    done = subprocess.run(
+        [shell, "-u", "-c", f'{function}\nfirst_host "$1"', shell, nodes], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{first}\n"
+
+
+def torchrun(tmp_path: Path, *arguments: str, **env: str) -> list[str]:
+    """What the inner script hands to a torchrun that only prints."""
+    fake = tmp_path / "torchrun"
+    fake.write_text('#!/bin/sh\necho "RANK=${RANK-unset}"\nfor word; do printf "%s\\n" "$word"; done\n')
+    fake.chmod(0o755)
+    done = subprocess.run(["/bin/sh", "-c", inner("torchrun"), "torchrun", *arguments], capture_output=True, text=True,
+                          env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env}, check=True)  # fmt: skip
+    return done.stdout.splitlines()
+
+
+STEP = {
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "localhost,b",
+    "SLURM_NODEID": "1",
+    "SLURM_JOB_ID": "100",
+    "SLURM_STEP_ID": "3",
+}
+
+
+def test_the_rendezvous_is_the_first_node_by_its_ipv4_address(tmp_path: Path) -> None:
+    said = torchrun(tmp_path, "4", "train.py", "a b", **STEP)
+    assert said == [
+        "RANK=unset", "--nnodes", "2", "--node-rank", "1", "--nproc-per-node", "4", "--master-addr", "127.0.0.1",
+        "--master-port", "13103", "train.py", "a b",
+    ]  # fmt: skip
+
+
+def test_what_the_user_set_is_kept_and_what_a_hook_set_is_not(tmp_path: Path) -> None:
+    said = torchrun(tmp_path, "1", "./prog", MASTER_ADDR="10.0.0.9", MASTER_PORT="4321", RANK="7", **STEP)
+    assert said[0] == "RANK=unset"
+    assert said[said.index("--master-addr") + 1] == "10.0.0.9"
+    assert said[said.index("--master-port") + 1] == "4321"
+    assert said[-2:] == ["--no-python", "./prog"]
+
+
+def test_two_steps_of_a_job_have_two_ports(tmp_path: Path) -> None:
+    ports = {torchrun(tmp_path, "1", "t.py", **{**STEP, "SLURM_STEP_ID": str(step)})[10] for step in range(4)}
+    assert len(ports) == 4

@@ -1,0 +1,75 @@
+"""Locks: made from what a registry says, canonical, and stale when the recipe changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcstack.errors import InputError
+from hpcstack.lock.model import Lock, read
+from hpcstack.lock.resolve import resolve, stale
+from hpcstack.registry import Answer
+from hpcstack.spec.model import Base, Stack
+
+CONFIG: dict[str, Any] = {
+    "config": {
+        "Env": ["CUDA_VERSION=12.6.3.001", "EMPTY=", "EQUALS=a=b"],
+        "Labels": {"org.hpcstack.stand-in": "Debian"},
+        "Entrypoint": ["/entry.sh"],
+        "WorkingDir": "/workspace",
+    }
+}
+
+
+class Fixed:
+    """A registry that always says the same."""
+
+    def look_up(self, base: Base) -> Answer:
+        return Answer(
+            "mirror:5000",
+            "sha256:index",
+            dict.fromkeys(base.platforms, "sha256:one"),
+            dict.fromkeys(base.platforms, CONFIG),
+        )
+
+
+def test_a_lock_holds_what_the_registry_said(stack: Stack) -> None:
+    lock = resolve(stack, Fixed())
+    platform = lock.platform("linux/amd64")
+    assert platform.environment == {"CUDA_VERSION": "12.6.3.001", "EMPTY": "", "EQUALS": "a=b"}
+    assert (platform.entrypoint, platform.workdir) == (("/entry.sh",), "/workspace")
+    assert (lock.base.answered_by, lock.stand_in()) == ("mirror:5000", "Debian")
+    assert lock.facts("linux/amd64") == {"CUDA": "12.6.3.001"}
+    assert lock.unresolved  # what is only settled in the build is said
+
+
+def test_same_lock_same_bytes(stack: Stack, tmp_path: Path) -> None:
+    lock = resolve(stack, Fixed())
+    path = tmp_path / "x.lock.json"
+    path.write_text(lock.text())
+    assert read(path).text() == lock.text() == resolve(stack, Fixed()).text()
+
+
+def test_a_changed_recipe_makes_it_stale(stack: Stack) -> None:
+    lock = resolve(stack, Fixed())
+    assert stale(stack, lock) == []
+    changed = stack.model_copy(update={"summary": "other"})
+    assert stale(changed, lock) == ["the recipe has changed since it was locked"]
+    moved = stack.model_copy(
+        update={"base": Base(image="nvcr.io/nvidia/pytorch:26.01-py3", platforms=("linux/arm64",))}
+    )
+    assert len(stale(moved, lock)) == 3
+
+
+def test_a_platform_that_is_not_locked(lock: Lock) -> None:
+    with pytest.raises(InputError, match="not for linux/arm64"):
+        lock.platform("linux/arm64")
+
+
+def test_a_file_that_is_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock.json"
+    path.write_text('{"format": "hpcstack/lock/v1"}')
+    with pytest.raises(InputError, match="not a lock"):
+        read(path)

@@ -1,0 +1,191 @@
+"""The registry client against a real HTTP server that misbehaves on purpose (faults that no registry gives on demand)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import make_site
+from hpcstack import registry
+from hpcstack.errors import RegistryError
+from hpcstack.registry import Registry, _realm
+from hpcstack.spec.model import Base
+
+CONFIG = json.dumps({"os": "linux", "architecture": "amd64", "config": {"Env": ["A=1"]}}).encode()
+IMAGE = "nvcr.io/nvidia/pytorch:24.11-py3"
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+MANIFEST = json.dumps({"schemaVersion": 2, "config": {"digest": digest(CONFIG)}, "layers": []}).encode()
+INDEX = json.dumps(
+    {"manifests": [{"digest": digest(MANIFEST), "platform": {"os": "linux", "architecture": "amd64"}}]}
+).encode()
+
+
+class Fake(BaseHTTPRequestHandler):
+    """`faults` maps a part of a path to a list of statuses that are given first; `realm` asks for a token."""
+
+    faults: dict[str, list[int]] = {}
+    realm = ""
+    content: dict[str, bytes] = {}
+    seen: list[tuple[str, str]] = []
+
+    def do_GET(self) -> None:
+        type(self).seen.append((self.path, self.headers.get("Authorization", "")))
+        if self.path.startswith("/token"):
+            self.send(200, b'{"token": "t0k"}')
+            return
+        for part, statuses in type(self).faults.items():
+            if part in self.path and statuses:
+                self.send(statuses.pop(0), b"{}", {"Retry-After": "0"})
+                return
+        if type(self).realm and self.headers.get("Authorization") != "Bearer t0k":
+            self.send(401, b"{}", {"WWW-Authenticate": type(self).realm})
+            return
+        body = next((body for part, body in type(self).content.items() if self.path.endswith(part)), None)
+        self.send(200 if body is not None else 404, body or b"{}")
+
+    def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[type[Fake], Registry, str]]:
+    class Mine(Fake):
+        faults: dict[str, list[int]] = {}
+        content = {"24.11-py3": INDEX, digest(MANIFEST): MANIFEST, digest(CONFIG): CONFIG}
+        seen: list[tuple[str, str]] = []
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Mine)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    host = f"127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(registry, "BACK_OFF", 0.01)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    site = make_site(tmp_path, registries={"nvcr.io": {"mirror": host, "plain_http": True}})
+    yield Mine, Registry(site, timeout=2), host
+    server.shutdown()
+    server.server_close()
+
+
+Given = tuple[type[Fake], Registry, str]
+
+
+def test_the_digests_and_the_config(fake: Given) -> None:
+    _, client, host = fake
+    answer = client.look_up(Base(image=IMAGE))
+    assert answer.index_digest == digest(INDEX)
+    assert answer.manifests == {"linux/amd64": digest(MANIFEST)}
+    assert answer.configs["linux/amd64"]["config"]["Env"] == ["A=1"]
+    assert answer.answered_by == host
+
+
+def test_a_single_manifest_without_an_index(fake: Given) -> None:
+    server, client, _ = fake
+    server.content = {**server.content, "24.11-py3": MANIFEST}
+    assert client.look_up(Base(image=IMAGE)).manifests == {"linux/amd64": digest(MANIFEST)}
+
+
+def test_a_busy_registry_is_asked_again(fake: Given) -> None:
+    server, client, _ = fake
+    server.faults = {"24.11-py3": [429, 503], "blobs": [500]}
+    assert client.look_up(Base(image=IMAGE)).index_digest == digest(INDEX)
+
+
+def test_one_that_stays_busy_is_given_up(fake: Given) -> None:
+    server, client, host = fake
+    server.faults = {"24.11-py3": [503] * 9}
+    with pytest.raises(RegistryError, match=f"{host} answered 503 for {IMAGE}"):
+        client.look_up(Base(image=IMAGE))
+
+
+def test_wrong_bytes_are_refused(fake: Given) -> None:
+    server, client, _ = fake
+    server.content = {**server.content, digest(CONFIG): CONFIG + b" "}
+    with pytest.raises(RegistryError, match="other bytes"):
+        client.look_up(Base(image=IMAGE))
+
+
+def test_a_refusal_names_registry_image_and_login(fake: Given) -> None:
+    server, client, host = fake
+    server.realm = "Basic"
+    with pytest.raises(RegistryError) as caught:
+        client.look_up(Base(image=IMAGE))
+    assert f"{host} refuses {IMAGE} (401)" in caught.value.message
+    assert f"docker login -u '$oauthtoken' {host}" in caught.value.hint
+
+
+def test_a_tag_that_is_not_there(fake: Given) -> None:
+    _, client, host = fake
+    with pytest.raises(RegistryError, match=f"{host} has no nvcr.io/nvidia/pytorch:99.99-py3"):
+        client.look_up(Base(image="nvcr.io/nvidia/pytorch:99.99-py3"))
+
+
+def test_a_platform_that_is_not_there(fake: Given) -> None:
+    _, client, _ = fake
+    with pytest.raises(RegistryError, match="for linux/amd64, not for linux/arm64"):
+        client.look_up(Base(image=IMAGE, platforms=("linux/arm64",)))
+
+
+def test_a_registry_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "BACK_OFF", 0.01)
+    site = make_site(tmp_path, registries={"nvcr.io": {"mirror": "127.0.0.1:1", "plain_http": True}})
+    with pytest.raises(RegistryError, match="127.0.0.1:1 cannot be reached"):
+        Registry(site).look_up(Base(image=IMAGE))
+
+
+def test_a_token_is_fetched_once_where_the_realm_says(fake: Given) -> None:
+    server, client, host = fake
+    server.realm = f'Bearer realm="http://{host}/token?scope=repository:nvidia/pytorch:pull,push"'
+    client.look_up(Base(image=IMAGE))
+    tokens = [path for path, _ in server.seen if path.startswith("/token")]
+    assert tokens == ["/token?scope=repository%3Anvidia%2Fpytorch%3Apull"]
+
+
+def test_the_users_own_credentials_are_sent_for_a_token(fake: Given, tmp_path: Path) -> None:
+    import base64
+
+    server, client, host = fake
+    auth = base64.b64encode(b"$oauthtoken:k3y").decode()
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+    server.realm = f'Bearer realm="http://{host}/token"'
+    client.look_up(Base(image=IMAGE))
+    assert ("Basic " + auth) in [header for path, header in server.seen if path.startswith("/token")]
+
+
+@pytest.mark.parametrize(
+    ("challenge", "realm", "query"),
+    [
+        (
+            'Bearer realm="https://nvcr.io/proxy_auth?scope=repository:nvidia/tensorflow:pull,push"',
+            "https://nvcr.io/proxy_auth",
+            {"scope": "repository:nvidia/x:pull"},
+        ),
+        (
+            'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a:pull"',
+            "https://auth.docker.io/token",
+            {"service": "registry.docker.io", "scope": "repository:nvidia/x:pull"},
+        ),
+        ("Bearer", "", {"scope": "repository:nvidia/x:pull"}),
+    ],
+)
+def test_both_forms_of_a_challenge(challenge: str, realm: str, query: dict[str, str]) -> None:
+    """nvcr.io's form is recorded in Apache Mesos' test for MESOS-9968, Docker Hub's in its own documentation."""
+    assert _realm(challenge, "nvidia/x") == (realm, query)

@@ -1,0 +1,87 @@
+"""Layers of site.yaml: precedence, origins, force, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcstack import site
+from hpcstack.errors import InputError, ProblemsError
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setattr(site, "SYSTEM", tmp_path / "etc.yaml")
+    return {"HOME": str(tmp_path / "home")}
+
+
+def put(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def test_without_a_file_everything_is_below_home(environ: dict[str, str], tmp_path: Path) -> None:
+    loaded = site.load(environ=environ)
+    assert loaded.site.store == tmp_path / "home/.local/share/hpcstack/store"
+    assert loaded.origins["store"] == "built-in"
+
+
+def test_each_layer_overrides_the_weaker_key_by_key(environ: dict[str, str], tmp_path: Path) -> None:
+    put(tmp_path / "etc.yaml", "name: a\nbuild: {tmpdir: /a, compression: gzip}\nstore: /a\nruntime: pyxis\n")
+    put(tmp_path / "home/.config/hpcstack/site.yaml", "name: b\nbuild: {tmpdir: /b}\nstore: /b\n")
+    environ["HPCSTACK_SITE"] = put(tmp_path / "env.yaml", "name: c\nbuild: {tmpdir: /c}\n")
+    explicit = put(tmp_path / "explicit.yaml", "name: d\n")
+    loaded = site.load(explicit, environ)
+    assert (loaded.site.name, loaded.site.build.tmpdir, str(loaded.site.store)) == ("d", "/c", "/b")
+    assert (loaded.site.build.compression, loaded.site.runtime) == ("gzip", "pyxis")
+    assert loaded.origins["build.tmpdir"] == str(tmp_path / "env.yaml")
+    assert loaded.origins["build.compression"] == str(tmp_path / "etc.yaml")
+
+
+def test_what_etc_forces_nothing_overrides(environ: dict[str, str], tmp_path: Path) -> None:
+    put(tmp_path / "etc.yaml", "store: /a\nforce: {store: /forced}\n")
+    explicit = put(tmp_path / "explicit.yaml", "store: /mine\n")
+    loaded = site.load(explicit, environ)
+    assert str(loaded.site.store) == "/forced"
+    assert loaded.origins["store"].endswith("(force)")
+
+
+def test_force_counts_in_etc_only(environ: dict[str, str], tmp_path: Path) -> None:
+    put(tmp_path / "etc.yaml", "store: /a\n")
+    explicit = put(tmp_path / "explicit.yaml", "force: {store: /mine}\n")
+    assert str(site.load(explicit, environ).site.store) == "/a"
+
+
+def test_a_named_file_must_be_there(environ: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="--site"):
+        site.load("/nowhere.yaml", environ)
+    with pytest.raises(InputError, match="HPCSTACK_SITE"):
+        site.load("", environ | {"HPCSTACK_SITE": "/nowhere.yaml"})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("stor: /a\n", ":1:1: stor: unknown key 'stor' (did you mean 'store'?)"),
+        ("name: x\nstore: relative\n", ":2:8: store: relative must be an absolute path"),
+        ('store: "/a,b"\n', ":1:8: store: '/a,b': no control characters"),
+        ("build: {engine: dokcer}\n", ":1:17: build.engine: input should be 'auto' or 'apptainer'"),
+        (
+            "node_types: {a: {gpus: {model: H100, count: four}}}\n",
+            ":1:45: node_types.a.gpus.count: input should be a valid integer",
+        ),
+        ("- a\n", ":1:1: a site file is a mapping"),
+    ],
+)
+def test_a_wrong_site_says_where(environ: dict[str, str], tmp_path: Path, text: str, says: str) -> None:
+    explicit = put(tmp_path / "explicit.yaml", text)
+    with pytest.raises(ProblemsError) as caught:
+        site.load(explicit, environ)
+    assert says in str(caught.value)
+
+
+def test_real_gpus_are_those_with_a_device_behind_them() -> None:
+    virtual = site.NodeType(gpus=site.Gpus(model="virtual", count=4))
+    assert (virtual.real_gpus, site.NodeType(gpus=site.Gpus(model="H100", count=8)).real_gpus) == (0, 8)

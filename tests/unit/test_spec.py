@@ -1,0 +1,126 @@
+"""Recipes: what is accepted, and what each refusal says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcstack import data
+from hpcstack.errors import InputError, ProblemsError
+from hpcstack.spec import catalog
+from hpcstack.spec.model import Stack
+
+GOOD = """\
+apiVersion: hpcstack/v1
+name: demo
+version: "1.0"
+summary: A demo
+base: {image: "nvcr.io/nvidia/pytorch:24.11-py3"}
+packages:
+  apt: [infiniband-diags]
+  pip: [deepspeed==0.19.8]
+environment: {A: "1"}
+tests: [node, ddp.fp32]
+"""
+
+
+def written(folder: Path, text: str, name: str = "demo-1.0.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ProblemsError) as caught:
+        catalog.read(written(folder, text))
+    return [str(problem).removeprefix(f"{folder}/") for problem in caught.value.problems]
+
+
+def test_a_good_recipe(tmp_path: Path) -> None:
+    stack = catalog.read(written(tmp_path, GOOD)).stack
+    assert stack.full_name == "demo-1.0"
+    assert (stack.base.registry, stack.base.repository, stack.base.tag) == ("nvcr.io", "nvidia/pytorch", "24.11-py3")
+
+
+def test_the_version_is_text_even_without_quotes(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD.replace('"1.0"', "24.10"), "demo-24.10.yaml")
+    assert catalog.read(path).stack.version == "24.10"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("packages:", "pakages:", "demo-1.0.yaml:6:1: pakages: unknown key 'pakages' (did you mean 'packages'?)"),
+        ("  apt:", "  apts:", "demo-1.0.yaml:7:3: packages.apts: unknown key 'apts' (did you mean 'apt'?)"),
+        ("summary: A demo\n", "", "demo-1.0.yaml:1:1: the key 'summary' is missing"),
+        ("pytorch:24.11-py3", "pytorch", "demo-1.0.yaml:5:15: base.image: name a tag"),
+        ("nvcr.io/nvidia/pytorch", "pytorch", "demo-1.0.yaml:5:15: base.image: write REGISTRY/REPOSITORY:TAG"),
+        ("deepspeed==0.19.8", "deepspeed=0.19", "demo-1.0.yaml:8:9: packages.pip[0]: not a pip requirement"),
+        ("infiniband-diags", '"x; rm -rf /"', "demo-1.0.yaml:7:9: packages.apt[0]: not an apt package"),
+        ('"1"}', '"a\\nb"}', "demo-1.0.yaml:9:18: environment.A: newlines and control characters"),
+        ("{A:", "{A-B:", "demo-1.0.yaml:9:14: environment: 'A-B' is not a variable's name"),
+        ("{A:", "{SLURM_X:", "demo-1.0.yaml:9:14: environment: SLURM_X belongs to"),
+        ("ddp.fp32", "dpp", "demo-1.0.yaml:10:8: tests: no check or family 'dpp' (did you mean 'ddp'?)"),
+        ("hpcstack/v1", "hpcstack/v9", "demo-1.0.yaml:1:13: apiVersion: input should be 'hpcstack/v1'"),
+        ("name: demo", "name: demos", "demo-1.0.yaml:2:7: name: the file of demos-1.0 must be named"),
+        ("name: demo", "name: De mo", "demo-1.0.yaml:2:7: name: string should match pattern"),
+        ('"1"}', '"${HOME}"}', "demo-1.0.yaml:9:18: environment.A: Enroot would replace ${HOME}"),
+        (
+            "tests:",
+            "module: {commands: [python]}\ntests:",
+            "demo-1.0.yaml:10:21: module.commands[0]: a wrapper named python",
+        ),
+        ("tests:", "launch: {mode: mpirun}\ntests:", "demo-1.0.yaml:10:16: launch.mode: input should be 'torchrun' or"),
+    ],
+)
+def test_each_problem_has_its_line_and_a_hint(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert old in GOOD
+    assert problems(tmp_path, GOOD.replace(old, new, 1))[0].startswith(expected)
+
+
+def test_all_problems_at_once(tmp_path: Path) -> None:
+    text = GOOD.replace("summary", "sumary").replace("apt:", "atp:").replace("ddp.fp32", "nope")
+    assert len(problems(tmp_path, text)) == 4  # the missing summary, too
+
+
+def test_a_recipe_that_is_no_mapping(tmp_path: Path) -> None:
+    assert "a recipe is a mapping" in problems(tmp_path, "- a\n")[0]
+    assert "a recipe is a mapping" in problems(tmp_path, "")[0]
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "demo-1.0.yaml"
+    path.write_bytes(b"name: \xff\n")
+    with pytest.raises(ProblemsError, match="not UTF-8"):
+        catalog.read(path)
+
+
+def test_an_unknown_stack_names_the_nearest(tmp_path: Path) -> None:
+    written(tmp_path, GOOD)
+    with pytest.raises(InputError, match=r"no stack 'demo-1.1' \(did you mean 'demo-1.0'\?\)"):
+        catalog.find("demo-1.1", [tmp_path])
+    with pytest.raises(InputError) as caught:
+        catalog.find("demo", [tmp_path])
+    assert "demo-1.0" in caught.value.hint
+
+
+def test_an_earlier_folder_wins(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    written(mine, GOOD)
+    written(tmp_path, GOOD)
+    assert catalog.find("demo-1.0", [mine, tmp_path]).path.parent == mine
+
+
+def test_the_checksum_is_of_the_meaning(tmp_path: Path) -> None:
+    first = catalog.read(written(tmp_path, GOOD)).stack.checksum()
+    assert catalog.read(written(tmp_path, "# a comment\n" + GOOD)).stack.checksum() == first
+    assert catalog.read(written(tmp_path, GOOD.replace("A demo", "Another"))).stack.checksum() != first
+
+
+def test_every_recipe_of_the_package_is_good() -> None:
+    names = catalog.files([data.folder("recipes")])
+    assert {"pytorch-24.11", "pytorch-25.10"} <= set(names)
+    for path in names.values():
+        assert isinstance(catalog.read(path).stack, Stack)

@@ -1,0 +1,144 @@
+"""The store: whole or not there, one builder per key, and refusals that say what to do."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcstack.errors import StoreError
+from hpcstack.store import Artifact, Store, digest_of, write_text, write_tree
+
+
+def artifact(image: Path, key: str = "k1") -> Artifact:
+    return Artifact(
+        stack="demo-1.0", key=key, sha256=digest_of(image), size=image.stat().st_size, platform="linux/amd64",
+        engine="apptainer", lock_sha256="0", base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "image"
+    path.write_bytes(os.urandom(100_000))
+    (tmp_path / "log").write_text("log")
+    return path
+
+
+def test_what_is_put_is_found_whole(tmp_path: Path, image: Path) -> None:
+    store = Store(tmp_path / "store")
+    put = store.put(artifact(image), image, tmp_path / "log")
+    assert put.image.read_bytes() == image.read_bytes()
+    assert store.artifact("k1") == put == store.newest("demo-1.0")
+    assert list(store.stacks()) == ["demo-1.0"]
+    assert list((tmp_path / "store/incoming").iterdir()) == []
+
+
+def test_nothing_is_there_before_anything_is_put(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    assert (store.artifact("k1"), store.newest("demo-1.0"), store.stacks()) == (None, None, {})
+
+
+def test_a_torn_image_is_refused(tmp_path: Path, image: Path) -> None:
+    store = Store(tmp_path / "store")
+    put = store.put(artifact(image), image, tmp_path / "log")
+    put.image.write_bytes(b"short")
+    with pytest.raises(StoreError, match="not the file that was stored"):
+        store.artifact("k1")
+
+
+def test_bytes_that_differ_from_the_digest_are_not_stored(tmp_path: Path, image: Path) -> None:
+    store, wrong = Store(tmp_path / "store"), artifact(image)
+    image.write_bytes(os.urandom(100_000))
+    with pytest.raises(StoreError, match="differs"):
+        store.put(wrong, image, tmp_path / "log")
+    assert store.artifact("k1") is None
+
+
+def test_a_path_that_cannot_be_written(tmp_path: Path, image: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="not stored"):
+        Store(tmp_path / "file/store").put(artifact(image), image, tmp_path / "log")
+
+
+def _hold(top: Path, ready: Path) -> None:
+    with Store(top).lease("k"):
+        ready.touch()
+        time.sleep(60)
+
+
+def _wait(path: Path) -> None:
+    until = time.monotonic() + 10
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert path.exists()
+
+
+def test_the_lease_of_a_killed_builder_is_taken_over(tmp_path: Path) -> None:
+    holder = multiprocessing.get_context("fork").Process(target=_hold, args=(tmp_path, tmp_path / "ready"))
+    holder.start()
+    _wait(tmp_path / "ready")
+    assert holder.pid
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join()
+    began = time.monotonic()
+    with Store(tmp_path).lease("k"):
+        assert time.monotonic() - began < 5
+    assert list((tmp_path / "leases").glob("k*"))[1:] == []
+
+
+def _count(top: Path, log: Path) -> None:
+    with Store(top).lease("k"):
+        with log.open("a") as file:
+            file.write("in\n")
+        time.sleep(0.05)
+        with log.open("a") as file:
+            file.write("out\n")
+
+
+def test_one_holder_at_a_time(tmp_path: Path) -> None:
+    context, log = multiprocessing.get_context("fork"), tmp_path / "log"
+    workers = [context.Process(target=_count, args=(tmp_path, log)) for _ in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert log.read_text() == "in\nout\n" * 6
+
+
+def test_a_living_holder_is_waited_for_and_named(tmp_path: Path) -> None:
+    holder = multiprocessing.get_context("fork").Process(target=_hold, args=(tmp_path, tmp_path / "ready"))
+    holder.start()
+    try:
+        _wait(tmp_path / "ready")
+        told: list[str] = []
+
+        def waiting(owner: str) -> None:
+            told.append(owner)
+            holder.kill()
+
+        with Store(tmp_path).lease("k", waiting):
+            assert len(told) == 1
+    finally:
+        holder.kill()
+        holder.join()
+
+
+def test_files_are_written_by_rename_with_their_mode(tmp_path: Path) -> None:
+    write_text(tmp_path / "a/b", "x")
+    write_tree(tmp_path, {"run.sh": "#!/bin/sh\n", "c/d": "y"})
+    assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("a/b", "run.sh", "c/d")] == [
+        "0o644",
+        "0o755",
+        "0o644",
+    ]
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_tree_never_leads_out(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="leads out"):
+        write_tree(tmp_path / "in", {"../out": "x"})
