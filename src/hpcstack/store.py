@@ -194,8 +194,10 @@ def _boot() -> str:
 
 
 def _born(pid: str) -> str:
+    """When process PID started, in the kernel's ticks; empty if it has ended, also if nobody has waited for it yet."""
     with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
     return ""
 
 

@@ -45,7 +45,7 @@ class Testbed:
 
     def json(self, *argv: str, check: bool = True, **env: str) -> Any:
         """The JSON document that a verb prints."""
-        return json.loads(self.hpcstack(*argv, "--json", check=check, **env).stdout)
+        return json.loads(self.run("hpcstack", *argv, "--json", check=check, **env).stdout)
 
     def bash(
         self, script: str, *arguments: str, check: bool = True, timeout: float = 600

@@ -94,7 +94,7 @@ def test_shellcheck_finds_nothing(files: dict[str, str], script: str, tmp_path: 
     subprocess.run(["bash", "-n", str(path)], check=True)
 
 
-@pytest.mark.parametrize("place", [os.getcwd(), __file__])
+@pytest.mark.parametrize("place", [str(Path.cwd()), __file__])
 def test_nothing_rendered_holds_a_place_of_this_machine(files: dict[str, str], place: str) -> None:
     assert place not in "\n".join(files.values())
 

@@ -11,7 +11,7 @@ from hpcstack.report import Outcome, Report, junit, text, worst
 
 
 def report(*statuses: str, **fields: Any) -> Report:
-    outcomes = tuple(Outcome(code=f"node.c{n}", status=status, evidence="seen") for n, status in enumerate(statuses))  # type: ignore[arg-type]
+    outcomes = tuple(Outcome(code=f"node.c{n}", status=status, evidence="seen") for n, status in enumerate(statuses))
     base: dict[str, Any] = {"stack": "s-1", "image": "/i", "image_sha256": "0" * 64, "suite": "0", "runtime": "pyxis",
                             "started": "2026-01-01T00:00:00+00:00", "seconds": 1.0, "outcomes": outcomes}  # fmt: skip
     return Report(**{**base, **fields})
