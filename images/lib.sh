@@ -4,12 +4,14 @@
 set -Eeuo pipefail
 umask 022
 
-HPCSTACK_WORK=/tmp/hpcstack-build
+# In the image, not in /tmp: Apptainer binds the host's /tmp, which other users and builds share.
+HPCSTACK_WORK=/opt/hpcstack/work
 HPCSTACK_CONSTRAINT=$HPCSTACK_WORK/constraint.txt
 export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 # An extension that is not built now is built when it is first used, on the machine that has the GPU.
 export DS_BUILD_OPS=${DS_BUILD_OPS:-0}
-mkdir -p "$HPCSTACK_WORK"
+export TMPDIR=$HPCSTACK_WORK/tmp
+mkdir -p "$TMPDIR"
 
 # What the site lends for the build (mirrors, proxy, CA bundle): bound at /mnt, never in the image.
 if [ -r /mnt/hpcstack-site.sh ]; then
@@ -71,6 +73,6 @@ hpcstack_finish() {
     fi
     python3 -m pip list --format=freeze 2>/dev/null | sort >/opt/hpcstack/packages/pip.txt || true
     python3 -m compileall -q /opt/hpcstack/smoke >/dev/null 2>&1 || true
-    rm -rf "$HPCSTACK_WORK" /tmp/hpcstack-apt
+    rm -rf "$HPCSTACK_WORK"
     find /dev -mindepth 1 -xdev -type b,c -delete 2>/dev/null || true
 }

@@ -31,7 +31,8 @@ prepare_folders() {
 node_names() { local i; for ((i = 1; i <= NODES; i++)); do echo "node$i"; done; }
 
 # A pid file holds "PID START-TIME", so that a number that the kernel gave to another process is not taken for ours.
-start_time() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
+# Empty for one that has ended, also if nobody has waited for it yet (Z).
+start_time() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | awk '$1 !~ /[ZX]/ { print $20 }'; }
 
 alive() { # NAME
     local pid began

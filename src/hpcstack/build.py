@@ -25,12 +25,13 @@ from hpcstack.render.steps import HOME
 from hpcstack.site import Site
 from hpcstack.spec.catalog import Recipe
 from hpcstack.spec.model import Stack
-from hpcstack.store import Artifact, Store, digest_of, write_text, write_tree
+from hpcstack.store import Artifact, Store, alive, digest_of, me, write_text, write_tree
 from hpcstack_smoke import __version__ as suite_version
 
 Say = Callable[[str], None]
 NEEDED_BYTES = 4 << 30
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
+PREFIX = "hpcstack-build-"
 LOCK_SUFFIX = ".lock.json"
 
 
@@ -149,7 +150,7 @@ def _job(work: Path, order: Order, on_line: Say) -> Job:
 
 @contextlib.contextmanager
 def workspace(site: Site, runner: Runner) -> Iterator[Path]:
-    """A private folder on local disk, gone afterwards. StoreError if it has too little room."""
+    """A private folder on local disk, gone afterwards; those of killed builds go, too. StoreError without room."""
     parent = Path(site.build.tmpdir or tempfile.gettempdir())
     with Store(site.store).acting("no folder to build in"):
         free = shutil.disk_usage(parent).free
@@ -158,13 +159,20 @@ def workspace(site: Site, runner: Runner) -> Iterator[Path]:
                 f"{parent} has {free / 1e9:.1f} GB free, a build needs {NEEDED_BYTES / 1e9:.0f}",
                 "make room, or name another folder: build.tmpdir in site.yaml, or $TMPDIR",
             )
-        work = Path(tempfile.mkdtemp(prefix="hpcstack-build-", dir=parent))
+        for old in parent.glob(f"{PREFIX}*"):
+            if not alive(old.name.removeprefix(PREFIX)) and old.stat().st_uid == os.getuid():
+                _remove(old, runner)
+        work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{me()}-", dir=parent))
     try:
         yield work
     finally:
-        shutil.rmtree(work, ignore_errors=True)
-        if work.exists() and runner.has("unshare"):  # files of mapped users are not ours to remove outside
-            runner.output(["unshare", "--map-root-user", "--map-auto", "rm", "-rf", str(work)])
+        _remove(work, runner)
+
+
+def _remove(work: Path, runner: Runner) -> None:
+    shutil.rmtree(work, ignore_errors=True)
+    if work.exists() and runner.has("unshare"):  # files of mapped users are not ours to remove outside
+        runner.output(["unshare", "--map-root-user", "--map-auto", "rm", "-rf", str(work)])
 
 
 def _progress(say: Say) -> Say:

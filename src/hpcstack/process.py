@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import os
 import shlex
 import shutil
@@ -111,6 +112,12 @@ class Runner:
         return status if status >= 0 else 128 - status
 
 
+def _end_with_parent() -> None:
+    """Ask the kernel for a TERM when our parent dies, so that a killed build does not go on in the dark."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, prctl(2)
+
+
 def _env(extra: Mapping[str, str] | None) -> dict[str, str]:
     return {**os.environ, **(extra or {})}
 
@@ -119,7 +126,7 @@ def _env(extra: Mapping[str, str] | None) -> dict[str, str]:
 def _group(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
-        env=_env(env), cwd=cwd, start_new_session=True,
+        env=_env(env), cwd=cwd, start_new_session=True, preexec_fn=_end_with_parent,
     )  # fmt: skip
     try:
         yield process

@@ -128,9 +128,9 @@ class Store:
         parent = self.top / "incoming"
         parent.mkdir(parents=True, exist_ok=True)
         for old in parent.iterdir():
-            if not _alive(old.name):
+            if not alive(old.name):
                 shutil.rmtree(old, ignore_errors=True)
-        folder = parent / f"{_me()}-{uuid.uuid4().hex[:8]}"
+        folder = parent / f"{me()}-{uuid.uuid4().hex[:8]}"
         folder.mkdir()
         return folder
 
@@ -140,13 +140,13 @@ class Store:
         path = self.top / "leases" / key
         with self.acting("the lease was not taken"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            mine = path.with_name(f"{key}.{_me()}-{uuid.uuid4().hex[:8]}")
-            mine.write_text(_me())
+            mine = path.with_name(f"{key}.{me()}-{uuid.uuid4().hex[:8]}")
+            mine.write_text(me())
         told = False
         try:
             while not _link(mine, path):
                 owner = _read(path)
-                if owner and not _alive(owner):
+                if owner and not alive(owner):
                     _break(path, owner)
                     continue
                 if waiting and owner and not told:
@@ -201,13 +201,14 @@ def _born(pid: str) -> str:
     return ""
 
 
-def _me() -> str:
+def me() -> str:
+    """This process, so that others can tell whether it lives: HOST+BOOT+PID+START."""
     pid = str(os.getpid())
     return f"{socket.gethostname()}+{_boot()}+{pid}+{_born(pid)}"
 
 
-def _alive(owner: str) -> bool:
-    """Whether OWNER (as `_me` wrote it, perhaps with a suffix) may live: on another host we cannot know, so yes."""
+def alive(owner: str) -> bool:
+    """Whether OWNER (as `me` wrote it, perhaps with a suffix) may live: on another host we cannot know, so yes."""
     host, _, rest = owner.partition("+")
     boot, _, rest = rest.partition("+")
     pid, _, born = rest.partition("+")

@@ -43,9 +43,9 @@ class Testbed:
     ) -> subprocess.CompletedProcess[str]:
         return self.run("hpcstack", *argv, timeout=timeout, check=check, **env)
 
-    def json(self, *argv: str, check: bool = True, **env: str) -> Any:
+    def json(self, *argv: str, check: bool = True) -> Any:
         """The JSON document that a verb prints."""
-        return json.loads(self.run("hpcstack", *argv, "--json", check=check, **env).stdout)
+        return json.loads(self.run("hpcstack", *argv, "--json", check=check).stdout)
 
     def bash(
         self, script: str, *arguments: str, check: bool = True, timeout: float = 600

@@ -1,0 +1,57 @@
+"""The testbed, an image built on it once, and a small base for tests of the build."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from support.recipes import Recipes
+from support.testbed import REPO, Testbed
+
+STACK = "pytorch-24.11"
+
+
+@pytest.fixture(scope="session")
+def testbed() -> Testbed:
+    return Testbed()
+
+
+@pytest.fixture(scope="session")
+def built(testbed: Testbed) -> dict[str, Any]:
+    """The artifact of pytorch-24.11, built if it is not there."""
+    document: dict[str, Any] = testbed.json("build", STACK)
+    return document
+
+
+@pytest.fixture(scope="session")
+def published(testbed: Testbed, built: dict[str, Any]) -> dict[str, Any]:
+    document: dict[str, Any] = testbed.json("publish", STACK)
+    return document
+
+
+@pytest.fixture(scope="session")
+def small_base(testbed: Testbed) -> str:
+    """A small image in the testbed's registry, under nvcr.io's name."""
+    facts = REPO / "tests/fixtures/debian-python.json"
+    cache, address = testbed.folder / "cache", _registry(testbed)
+    subprocess.run(
+        [sys.executable, str(REPO / "ci/standin"), str(facts), str(cache), address], check=True, capture_output=True
+    )
+    return "nvcr.io/hpcstack-tests/debian-python:12"
+
+
+def _registry(testbed: Testbed) -> str:
+    import re
+
+    text = (testbed.folder / "etc/registry.yml").read_text()
+    match = re.search(r'addr: "([^"]+)"', text)
+    assert match
+    return match[1]
+
+
+@pytest.fixture
+def recipes(testbed: Testbed, small_base: str, request: pytest.FixtureRequest) -> Recipes:
+    return Recipes(testbed, small_base, request.node.name.replace("[", "-").replace("]", ""))

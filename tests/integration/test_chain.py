@@ -1,0 +1,269 @@
+"""The chain, as the ordinary user, on the testbed: lock, render, build, publish, module, launch, test."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from conftest import HERE
+from support.testbed import Testbed
+
+STACK = "pytorch-24.11"
+TRAIN = """\
+import json, os, socket, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1) * (dist.get_rank() + 1)
+dist.all_reduce(total)
+print(json.dumps({"rank": dist.get_rank(), "world": dist.get_world_size(), "host": socket.gethostname(),
+    "sum": total.item(), "arguments": sys.argv[1:], "torch": torch.__version__, "cwd": os.getcwd(),
+    "void": os.environ.get("NVIDIA_VISIBLE_DEVICES"), "hub": os.environ.get("HF_HUB_DISABLE_TELEMETRY")}) + "\\n", end="", flush=True)
+dist.destroy_process_group()
+"""
+RUNTIMES = [
+    pytest.param("pyxis", marks=[pytest.mark.pyxis, pytest.mark.enroot]),
+    pytest.param("apptainer", marks=pytest.mark.apptainer),
+]
+
+pytestmark = [pytest.mark.testbed, pytest.mark.slurm]
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    """The JSON objects in TEXT, also where two ranks wrote on one line."""
+    out, decoder, place = [], json.JSONDecoder(), text.find("{")
+    while place >= 0:
+        document, end = decoder.raw_decode(text, place)
+        out.append(document)
+        place = text.find("{", end)
+    return sorted(out, key=lambda d: d["rank"])
+
+
+def test_list_names_the_recipes(testbed: Testbed) -> None:
+    assert {STACK, "pytorch-25.10"} <= {row["name"] for row in testbed.json("list")}
+
+
+@pytest.mark.registry
+def test_lock_says_what_the_base_is(testbed: Testbed) -> None:
+    document = testbed.json("lock", STACK)
+    assert document["base"]["answered_by"].startswith("127.0.0.1:")
+    assert document["base"]["platforms"]["linux/amd64"]["environment"]["PYTORCH_VERSION"] == "2.6.0a0+df5bbc0"
+    assert testbed.hpcstack("lock", STACK, "--check").returncode == 0
+
+
+def test_render_writes_all_files(testbed: Testbed) -> None:
+    files = testbed.bash(
+        f"rm -rf rendered && hpcstack render {STACK} -o rendered >&2 && cd rendered && find . -maxdepth 1 -type f | sort"
+    ).stdout.split()
+    assert files == ["./Dockerfile", "./apptainer.def", "./enroot.sh", "./modulefile.lua", "./sbatch.sh", "./srun.sh"]
+
+
+@pytest.mark.apptainer
+def test_a_second_build_is_no_build(testbed: Testbed, built: dict[str, Any]) -> None:
+    again = testbed.json("build", STACK)
+    assert (again["built"], again["sha256"]) == (False, built["sha256"])
+    assert "Debian" in again["stand_in"]
+
+
+def test_the_image_holds_nvidias_torch_and_what_was_asked_for(built: dict[str, Any]) -> None:
+    assert built["pip"]["torch"] == "2.6.0a0+df5bbc09d1.nv24.11"
+    assert built["pip"]["deepspeed"] == "0.19.8"
+    assert "infiniband-diags" in built["apt"]
+
+
+@pytest.mark.apptainer
+def test_apptainer_runs_the_image(testbed: Testbed, built: dict[str, Any]) -> None:
+    script = "import torch, os; print(torch.__version__, os.environ['HF_HUB_DISABLE_TELEMETRY'])"
+    done = testbed.run("apptainer", "--quiet", "exec", built["image"], "python3", "-c", script, check=True)
+    assert done.stdout.split() == ["2.6.0a0+df5bbc09d1.nv24.11", "1"]
+
+
+@pytest.mark.pyxis
+@pytest.mark.enroot
+def test_pyxis_runs_the_same_file(testbed: Testbed, built: dict[str, Any]) -> None:
+    script = (
+        "import torch, os; print(torch.__version__, os.environ['HF_HUB_DISABLE_TELEMETRY'], os.environ['CUDA_VERSION'])"
+    )
+    done = testbed.bash(
+        'NVIDIA_VISIBLE_DEVICES=void srun --container-image="$1" --container-env=NVIDIA_VISIBLE_DEVICES python3 -c "$2"',
+        built["image"],
+        script,
+    )
+    assert done.stdout.split() == ["2.6.0a0+df5bbc09d1.nv24.11", "1", "12.6.3.001"]
+
+
+@pytest.mark.apptainer
+def test_layers_were_merged_as_oci_says(testbed: Testbed, built: dict[str, Any]) -> None:
+    script = "ls /opt/pytorch/examples; ls -d /usr/local/lib/python3.11/dist-packages/torch-*; stat -c %h /opt/nvidia/nvidia_entrypoint.sh; find /dev -mindepth 1 -xdev -type b -o -type c | wc -l"
+    done = testbed.run("unsquashfs", "-ll", built["image"], check=True)
+    names = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith(("-", "d", "l", "c", "b"))]
+    assert "squashfs-root/opt/pytorch/examples/README.md" in names
+    assert not any("hidden-by-the-opaque" in name or "torch-2.13.0" in name or ".wh." in name for name in names), script
+    assert not [line for line in done.stdout.splitlines() if line[:1] in ("b", "c")]
+
+
+@pytest.mark.lmod
+def test_the_module_loads_and_unloads_without_a_trace(
+    testbed: Testbed, published: dict[str, Any], built: dict[str, Any]
+) -> None:
+    done = testbed.bash(
+        'env | grep -v -E "^(_|LMOD|__LMOD|_ModuleTable|LOADEDMODULES|_LMFILES_|BASH_FUNC)" | sort >before;'
+        'module load pytorch/24.11; command -v torchrun deepspeed; echo "$HPCSTACK_IMAGE";'
+        'module unload pytorch; env | grep -v -E "^(_|LMOD|__LMOD|_ModuleTable|LOADEDMODULES|_LMFILES_|BASH_FUNC)" | sort >after; diff before after'
+    )
+    release = f"{testbed.folder}/site/store/releases/{published['release']}"
+    assert done.stdout.split() == [f"{release}/bin/torchrun", f"{release}/bin/deepspeed", built["image"]]
+
+
+@pytest.mark.lmod
+def test_spider_finds_what_is_inside(testbed: Testbed, published: dict[str, Any]) -> None:
+    assert "pytorch/24.11" in testbed.bash("module spider deepspeed/0.19.8 2>&1").stdout
+    assert "STAND-IN" in testbed.bash("module help pytorch/24.11 2>&1").stdout
+
+
+def test_publishing_the_same_image_again_makes_no_release(testbed: Testbed, published: dict[str, Any]) -> None:
+    again = testbed.json("publish", STACK)
+    assert (again["new"], again["release"]) == (False, published["release"])
+
+
+@pytest.mark.lmod
+@pytest.mark.apptainer
+def test_a_wrapper_passes_arguments_input_and_status(testbed: Testbed, published: dict[str, Any]) -> None:
+    testbed.give("w.py", "import sys; print(sys.argv[1:], sys.stdin.read()); sys.exit(9)")
+    done = testbed.bash(
+        'module load pytorch/24.11; echo in | torchrun --no-python python3 w.py "a b" "c;d"; echo "rc $?"; echo x | srun -n1 "$(command -v torchrun)" --help >/dev/null; echo "rc $?"'
+    )
+    assert "['a b', 'c;d'] in" in done.stdout
+    assert [line for line in done.stdout.splitlines() if line.startswith("rc")] == ["rc 1", "rc 0"]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_launch_starts_torchrun_on_both_nodes(testbed: Testbed, published: dict[str, Any], runtime: str) -> None:
+    testbed.give("train.py", TRAIN)
+    done = testbed.hpcstack(
+        "launch", STACK, "-N", "2", "--nproc-per-node", "2", "--runtime", runtime, "--", "train.py", "a b", "$X;{{y}}"
+    )
+    ranks = documents(done.stdout)
+    assert [d["rank"] for d in ranks] == [0, 1, 2, 3]
+    assert [d["host"] for d in ranks] == ["node1", "node1", "node2", "node2"]
+    assert {d["sum"] for d in ranks} == {10.0}
+    assert ranks[0]["arguments"] == ["a b", "$X;{{y}}"]
+    assert {(d["void"], d["hub"], d["torch"]) for d in ranks} == {("void", "1", "2.6.0a0+df5bbc09d1.nv24.11")}
+    assert {d["cwd"] for d in ranks} == {str(testbed.home)}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_launch_returns_the_steps_own_status(testbed: Testbed, built: dict[str, Any], runtime: str) -> None:
+    done = testbed.hpcstack(
+        "launch", STACK, "--mode", "plain", "--runtime", runtime, "--", "sh", "-c", "exit 7", check=False
+    )
+    assert done.returncode == 7
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_suite_proves_ddp_and_deepspeed_on_two_nodes(testbed: Testbed, built: dict[str, Any], runtime: str) -> None:
+    document = testbed.json("test", STACK, "-N", "2", "--runtime", runtime)
+    status = {outcome["code"]: outcome["status"] for outcome in document["outcomes"]}
+    assert document["verdict"] == "PASS", document
+    assert document["nodes"] == ["node1", "node2"]
+    assert document["virtual_nodes"] and document["stand_in"]
+    for code in (
+        "ddp.fp32",
+        "ddp.placement",
+        "deepspeed.zero1",
+        "deepspeed.zero2",
+        "deepspeed.zero3",
+        "nccl.gloo",
+        "node.torch",
+        "fabric.tools",
+    ):
+        assert status[code] == "PASS", code
+    for code in ("node.driver", "node.gpus", "nccl.exact", "nccl.bandwidth", "fabric.hcas"):
+        assert status[code] == "SKIP", code
+    shown = testbed.hpcstack("report", document["folder"]).stdout
+    assert "STAND-IN" in shown and "VIRTUAL" in shown
+    suite = ElementTree.fromstring(testbed.hpcstack("report", document["folder"], "--junit").stdout.split("\n", 1)[1])
+    assert suite.get("skipped") == str(sum(1 for value in status.values() if value == "SKIP"))
+
+
+@pytest.mark.apptainer
+def test_nothing_but_skip_is_not_a_pass(testbed: Testbed, built: dict[str, Any]) -> None:
+    document = testbed.json("test", STACK, "--runtime", "apptainer", "--only", "node.driver,node.gpus", check=False)
+    assert document["verdict"] == "SKIP"
+    assert (
+        testbed.hpcstack("test", STACK, "--runtime", "apptainer", "--only", "node.driver", check=False).returncode == 1
+    )
+
+
+PLANTED = """\
+import sys, torch
+from torch.nn import parallel
+BUG = "{bug}"
+if BUG == "no-sync":
+    class Unsynced(torch.nn.Module):
+        def __init__(self, module, device_ids=None):
+            super().__init__(); self.module = module
+        def forward(self, *a): return self.module(*a)
+    parallel.DistributedDataParallel = Unsynced
+elif BUG == "sum":
+    original = parallel.DistributedDataParallel
+    def summed(module, **kw):
+        wrapped = original(module, **kw)
+        for p in module.parameters():
+            p.register_hook(lambda g: g * torch.distributed.get_world_size())
+        return wrapped
+    parallel.DistributedDataParallel = summed
+from hpcstack_smoke import ranks
+ranks.main()
+"""
+
+
+@pytest.mark.apptainer
+@pytest.mark.parametrize("bug", ["no-sync", "sum"])
+def test_a_planted_bug_is_caught(testbed: Testbed, built: dict[str, Any], bug: str) -> None:
+    """The bug is planted in the launched job, where DDP is; nothing is forged before the judge."""
+    script = testbed.give(f"planted-{bug}.py", PLANTED.replace("{bug}", bug))
+    folder = testbed.bash(f"mktemp -d {testbed.home}/planted-XXXXXX").stdout.strip()
+    testbed.run(
+        "env", "PYTHONPATH=/opt/hpcstack/smoke", "hpcstack", "launch", STACK, "--runtime", "apptainer", "--nproc-per-node", "2",
+        "--", str(script), "--output", folder, "--tests", "ddp.fp32", check=True,
+    )  # fmt: skip
+    rows = json.loads(testbed.bash(f"cat {folder}/rank-0.json").stdout)["rows"]
+    assert [row["status"] for row in rows] == ["FAIL"], rows
+
+
+@pytest.mark.lmod
+@pytest.mark.parametrize("script", ["srun.sh -N 2 --", "sbatch"])
+def test_the_scripts_that_users_copy_run(testbed: Testbed, published: dict[str, Any], script: str) -> None:
+    testbed.give("train.py", TRAIN)
+    prepare = f"rm -rf copied && hpcstack render {STACK} -o copied >&2 && cd copied && cp ../train.py . && module load pytorch/24.11;"
+    if script == "sbatch":
+        run = "sbatch --wait --output=out.txt sbatch.sh train.py >&2; cat out.txt"
+    else:
+        run = f"./{script} train.py"
+    ranks = documents(testbed.bash(f"{prepare} {run}").stdout)
+    assert [d["host"] for d in ranks] == ["node1", "node2"]
+    assert {d["sum"] for d in ranks} == {3.0}
+
+
+@pytest.mark.enroot
+def test_the_enroot_script_builds_an_image_that_runs(testbed: Testbed, built: dict[str, Any]) -> None:
+    """Slow: imports the base by Enroot. The registry is named as a mirror, since Enroot knows none."""
+    lock = json.loads((testbed.folder / f"site/locks/{STACK}.lock.json").read_text())
+    platform, base = lock["base"]["platforms"]["linux/amd64"], lock["base"]
+    uri = f"docker://{base['answered_by']}#{base['repository']}:{platform['digest']}"
+    done = testbed.bash(
+        "set -e; rm -rf enroot-build && hpcstack render pytorch-24.11 -o enroot-build >&2 && cd enroot-build;"
+        'mkdir lent && cp "${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}" lent/ca.pem;'
+        'echo "export PIP_CERT=/mnt/ca.pem" >lent/hpcstack-site.sh;'
+        "export ENROOT_DATA_PATH=$PWD/data ENROOT_RUNTIME_PATH=$PWD/run ENROOT_CACHE_PATH=$PWD/cache ENROOT_TEMP_PATH=$PWD ENROOT_ALLOW_HTTP=yes;"
+        f'HPCSTACK_LENT=$PWD/lent HPCSTACK_BASE="{uri}" ./enroot.sh out.sqsh >&2;'
+        'apptainer --quiet exec out.sqsh python3 -c "import deepspeed, torch; print(torch.__version__)" | tail -n1; rm -rf "$PWD"'
+    )
+    assert done.stdout.split() == ["2.6.0a0+df5bbc09d1.nv24.11"]
+
+
+def test_the_golden_locks_are_of_stand_ins_and_of_todays_recipes() -> None:
+    for path in sorted((HERE / "golden/locks").glob("*.json")):
+        assert "stands in for" in path.read_text()

@@ -1,0 +1,150 @@
+"""What goes wrong, as a user meets it: the message, the hint, the exit code, and nothing left half-made."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from support.recipes import Recipes
+from support.testbed import Testbed
+
+pytestmark = [pytest.mark.testbed, pytest.mark.apptainer, pytest.mark.registry]
+
+
+def test_an_unknown_stack_names_the_nearest(testbed: Testbed) -> None:
+    done = testbed.hpcstack("build", "pytorch-24.12", check=False)
+    assert done.returncode == 2
+    assert "there is no stack 'pytorch-24.12' (did you mean 'pytorch-24.11'?)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_recipe_says_file_line_and_column(recipes: Recipes) -> None:
+    name = recipes.write("1", packages="{pipp: [x]}")
+    done = recipes.run("build", name)
+    assert done.returncode == 2
+    assert "recipes/demo-1.yaml:6:12: packages.pipp: unknown key 'pipp' (did you mean 'pip'?)" in done.stderr
+
+
+def test_a_missing_tool_names_its_package(recipes: Recipes) -> None:
+    name = recipes.write("1")
+    bin_folder = recipes.testbed.bash("dirname $(command -v hpcstack)").stdout.strip()
+    done = recipes.run("build", name, PATH=bin_folder)
+    assert done.returncode == 3
+    assert "apptainer is not installed" in done.stderr or "no engine is installed" in done.stderr
+    assert "TIP: install apptainer" in done.stderr
+
+
+def test_a_tag_that_is_not_there(recipes: Recipes) -> None:
+    recipes.base = "nvcr.io/hpcstack-tests/debian-python:99"
+    done = recipes.run("build", recipes.write("1"))
+    assert done.returncode == 5
+    assert "has no nvcr.io/hpcstack-tests/debian-python:99" in done.stderr
+
+
+def test_a_pull_that_fails_in_the_build_is_told(recipes: Recipes) -> None:
+    """The lock names a digest that the registry does not have (any more)."""
+    name = recipes.write("1")
+    assert recipes.run("lock", name).returncode == 0
+    recipes.testbed.bash(
+        'sed -i "s/\\"digest\\": \\"sha256:..../\\"digest\\": \\"sha256:0000/" "$1"',
+        f"{recipes.folder}/locks/{name}.lock.json",
+    )
+    done = recipes.run("build", name)
+    assert done.returncode == 4
+    assert "the whole log is" in done.stderr
+    assert recipes.stored() == []
+
+
+def test_a_failed_step_shows_its_command_and_its_log(recipes: Recipes) -> None:
+    name = recipes.write("1", packages="{apt: [hello, no-such-package-of-ours]}")
+    done = recipes.run("build", name)
+    assert done.returncode == 4
+    assert "the build failed in step 1/2 apt: hello no-such-package-of-ours" in done.stderr
+    assert "> DEBIAN_FRONTEND=noninteractive apt-get -q install" in done.stderr
+    assert "Unable to locate package no-such-package-of-ours" in done.stderr
+    log = done.stderr.split("the whole log is ")[1].split()[0]
+    assert "hpcstack step 1/2" in recipes.testbed.run("cat", log).stdout
+    assert recipes.stored() == []
+    assert workspaces(recipes) == ""
+
+
+def test_pip_may_not_replace_what_the_base_brings(recipes: Recipes) -> None:
+    recipes.base = "nvcr.io/nvidia/pytorch:24.11-py3"
+    done = recipes.run("build", recipes.write("1", packages="{pip: [torch==2.12.0]}"))
+    assert done.returncode == 4
+    assert "failed in step 1/2 pip: torch==2.12.0" in done.stderr
+    assert "2.6.0a0+df5bbc09d1.nv24.11" in done.stderr
+
+
+def test_a_stale_lock_is_refused(recipes: Recipes) -> None:
+    name = recipes.write("1")
+    assert recipes.run("lock", name).returncode == 0
+    recipes.write("1", environment='{A: "1"}')
+    assert recipes.run("lock", name, "--check").returncode == 1
+    done = recipes.run("build", name)
+    assert done.returncode == 2
+    assert f"the lock of {name} is stale: the recipe has changed since it was locked" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_build_leaves_nothing_and_the_next_one_works(recipes: Recipes, number: signal.Signals) -> None:
+    name = recipes.write("1", packages="{apt: [hello]}")
+    process = begin(recipes, name)
+    assert process.stderr
+    for line in process.stderr:
+        if "step 1/2" in line:
+            break
+    time.sleep(0.3)
+    recipes.testbed.bash(f'kill -{number.name.removeprefix("SIG")} "$(cat "$1")"', str(recipes.folder / "pid"))
+    process.communicate(timeout=60)
+    assert [path for path in recipes.stored() if not path.startswith("store/leases/")] == []
+    if number != signal.SIGKILL:
+        assert process.returncode == 130
+        assert recipes.stored() == []
+        assert workspaces(recipes) == ""
+    done = recipes.run("build", name, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["apt"]["hello"]
+    assert workspaces(recipes) == ""
+
+
+def begin(recipes: Recipes, name: str) -> subprocess.Popen[str]:
+    """A build in the background; its pid is in the file `pid`."""
+    script = 'echo $$ >"$4"; exec hpcstack --site "$1" --recipes "$2" build "$3"'
+    places = [str(recipes.folder / part) for part in ("site.yaml", "recipes")]
+    argv = [
+        str(recipes.testbed_control),
+        "exec",
+        "bash",
+        "-c",
+        script,
+        "bash",
+        *places,
+        name,
+        str(recipes.folder / "pid"),
+    ]
+    default = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a test run in the background ignores it
+    return subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, preexec_fn=default)
+
+
+def workspaces(recipes: Recipes) -> str:
+    return recipes.testbed.bash("ls /tmp | grep hpcstack-build || true").stdout
+
+
+def test_launch_without_an_image_says_how_to_build_one(recipes: Recipes) -> None:
+    done = recipes.run("launch", recipes.write("1"), "--", "true")
+    assert done.returncode == 2
+    assert "no image of demo-1" in done.stderr
+    assert "TIP: hpcstack build demo-1" in done.stderr
+
+
+def test_a_store_that_cannot_be_written(recipes: Recipes) -> None:
+    recipes.site("store: /proc/nowhere\n")
+    done = recipes.run("build", recipes.write("1"))
+    assert done.returncode == 7
+    assert "Traceback" not in done.stderr
