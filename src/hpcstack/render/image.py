@@ -13,6 +13,7 @@ from hpcstack.spec.model import Stack
 from hpcstack_smoke import __version__ as suite_version
 
 CONTEXT = "context/hpcstack"
+KERNEL_NAMES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}  # as `uname -m` says, and Enroot's --arch wants
 
 
 def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
@@ -29,7 +30,7 @@ def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
         "repository": base.repository,
         "digest": digest,
         "enroot_uri": f"docker://{base.registry}#{base.repository}:{digest}",
-        "architecture": platform.partition("/")[2],
+        "architecture": KERNEL_NAMES[platform],
         "stand_in": lock.stand_in(),
     }
     return {

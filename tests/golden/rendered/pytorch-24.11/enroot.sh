@@ -10,7 +10,7 @@ trap 'enroot remove --force "$name" >/dev/null 2>&1 || true; rm -rf "$work"' EXI
 base=${HPCSTACK_BASE:-docker://nvcr.io#nvidia/pytorch:sha256:df7eef2ed3ed08f1bea5dc6b3f878b006b03492aa2356e77613ed7f5879b7123} # a mirror: docker://MIRROR#nvidia/pytorch:sha256:df7eef2ed3ed08f1bea5dc6b3f878b006b03492aa2356e77613ed7f5879b7123
 here=$(cd "$(dirname "$0")" && pwd)
 
-enroot import --arch amd64 --output "$work/base.sqsh" "$base"
+enroot import --arch x86_64 --output "$work/base.sqsh" "$base"
 enroot create --name "$name" "$work/base.sqsh"
 rm "$work/base.sqsh"
 

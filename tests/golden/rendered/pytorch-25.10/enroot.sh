@@ -10,7 +10,7 @@ trap 'enroot remove --force "$name" >/dev/null 2>&1 || true; rm -rf "$work"' EXI
 base=${HPCSTACK_BASE:-docker://nvcr.io#nvidia/pytorch:sha256:82e38fb200761f538daab0b1852f6811f882b891bb7a1db40fed7762aba33591} # a mirror: docker://MIRROR#nvidia/pytorch:sha256:82e38fb200761f538daab0b1852f6811f882b891bb7a1db40fed7762aba33591
 here=$(cd "$(dirname "$0")" && pwd)
 
-enroot import --arch amd64 --output "$work/base.sqsh" "$base"
+enroot import --arch x86_64 --output "$work/base.sqsh" "$base"
 enroot create --name "$name" "$work/base.sqsh"
 rm "$work/base.sqsh"
 

@@ -1,0 +1,63 @@
+# shellcheck shell=bash
+# The quickstart without root: no cluster can be started, so the image is built, published and tested on this machine.
+
+quickstart_user() {
+    local top=${XDG_CACHE_HOME:-$HOME/.cache}/hpcstack-quickstart missing=() tool
+    echo "ci/quickstart: not root, so no cluster is started: no munge, Slurm, virtual nodes (sudo ./ci/quickstart has them)"
+    ci/setup
+    PATH=$PWD/.venv/bin:$PATH
+    show "hpcstack list" && hpcstack list
+    show "hpcstack lint --all" && hpcstack lint --all
+    for tool in apptainer mksquashfs docker-registry mmdebstrap pigz newuidmap; do
+        command -v "$tool" >/dev/null || missing+=("$tool")
+    done
+    if [ "${#missing[@]}" -gt 0 ]; then
+        echo
+        echo "SKIPPED: build, publish and test: not installed: ${missing[*]}"
+        echo "  TIP: 'sudo ci/packages' installs them; then run this again"
+        return 0
+    fi
+    mkdir -p "$top/registry"
+    start_registry "$top"
+    say "the stand-in image"
+    python3 ci/standin "ci/standin/$STACK.json" "$top/cache" "127.0.0.1:$port"
+    write_user_site "$top"
+    export HPCSTACK_SITE=$top/site.yaml
+    say "build, publish, test on this machine"
+    show "hpcstack lock $STACK" && hpcstack lock "$STACK"
+    show "hpcstack build $STACK" && hpcstack build "$STACK"
+    show "hpcstack publish $STACK" && hpcstack publish "$STACK"
+    show "hpcstack test $STACK --runtime local" && hpcstack test "$STACK" --runtime local
+}
+
+# A registry on a free port of loopback, which ends with this script.
+start_registry() { # FOLDER
+    port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    printf 'version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s/registry}}\nhttp: {addr: "127.0.0.1:%s"}\n' \
+        "$1" "$port" >"$1/registry.yml"
+    docker-registry serve "$1/registry.yml" >"$1/registry.log" 2>&1 &
+    # shellcheck disable=SC2034  # `verdict` of ci/quickstart ends it
+    registry_pid=$!
+    for _ in $(seq 50); do
+        python3 -c "import urllib.request as r; r.urlopen('http://127.0.0.1:$port/v2/', timeout=1)" 2>/dev/null && return 0
+        sleep 0.2
+    done
+    echo "ERROR: the registry did not come up; its log is $1/registry.log" >&2
+    return 1
+}
+
+write_user_site() { # FOLDER
+    local ca=${PIP_CERT:-${SSL_CERT_FILE:-}}
+    cat >"$1/site.yaml" <<SITE
+apiVersion: hpcstack/site/v1
+name: quickstart
+store: $1/store
+lock_dir: $1/locks
+module_root: $1/modules
+registries:
+  nvcr.io: {mirror: 127.0.0.1:$port, plain_http: true}
+build:
+  engine: apptainer
+SITE
+    if [ -n "$ca" ]; then printf '  ca_bundle: "%s"\n' "$ca" >>"$1/site.yaml"; fi
+}
