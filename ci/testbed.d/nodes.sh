@@ -58,6 +58,7 @@ NODE_START='
 set -eu
 node=$1 folder=$2 etc=$3
 hostname "$node"
+cd /
 mount --bind "$folder/tmp" /tmp
 mount -t tmpfs -o size=2g tmpfs /dev/shm
 mount --bind "$etc/hosts" /etc/hosts
