@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcstack import data
 from hpcstack.engines import Engine, Job, choose
 from hpcstack.errors import BuildError, InputError, StoreError
 from hpcstack.lock import model as lock_model
@@ -31,14 +32,18 @@ from hpcstack_smoke import __version__ as suite_version
 Say = Callable[[str], None]
 NEEDED_BYTES = 4 << 30
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
+PULL = re.compile(
+    r"(?i)while (fetching|making image|pulling)|reading manifest|unauthorized|connection refused|initializing source"
+)
 PREFIX = "hpcstack-build-"
 LOCK_SUFFIX = ".lock.json"
 
 
 def lock_path(recipe: Recipe, site: Site) -> Path:
-    """Beside a recipe that the user owns and has locked before, else in the site's lock directory."""
-    beside = recipe.path.with_name(recipe.stack.full_name + LOCK_SUFFIX)
-    return beside if beside.exists() else site.lock_dir / beside.name
+    """Beside a recipe in a folder that can be written, else (the package's own) in the site's lock directory."""
+    name, folder = recipe.stack.full_name + LOCK_SUFFIX, recipe.path.resolve().parent
+    ours = folder == data.folder("recipes").resolve()
+    return folder / name if os.access(folder, os.W_OK) and not ours else site.lock_dir / name
 
 
 def write_lock(recipe: Recipe, site: Site, registry: Registry) -> tuple[Lock, Path]:
@@ -117,7 +122,7 @@ def _build_in(work: Path, order: Order, store: Store, runner: Runner, say: Say) 
     try:
         failed = order.engine.build(job, runner)
         if failed.status:
-            raise BuildError(*_explain(failed, job.log, kept))
+            raise BuildError(*_explain(failed, job.log, kept, order.lock))
         artifact = _inspect(order, job, runner)
         say(f"storing {job.output.stat().st_size / 1e6:.0f} MB")
         return store.put(artifact, job.output, job.log)
@@ -187,17 +192,22 @@ def _progress(say: Say) -> Say:
     return on_line
 
 
-def _explain(failed: Completed, log: Path, kept: Path) -> tuple[str, str]:
+def _explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> tuple[str, str]:
     """The step and command that failed, the last lines that count, and where the whole log is."""
     text = log.read_text(encoding="utf-8", errors="replace")
     marks = {match[1]: match[2] for line in text.splitlines() if (match := MARK.match(line))}
     if "failed in step" in marks:
         command, status = marks.get("command", "?"), marks.get("status", "?")
         head = f"the build failed in step {marks['failed in step']}\n  > {command}  (exit {status})"
+    elif "step" not in marks and PULL.search(text):
+        base = f"{lock.base.registry}/{lock.base.repository}:{lock.base.tag}"
+        command = f"{failed.command()}  (exit {failed.status})"
+        head = f"the base {base} was not fetched from {lock.base.answered_by}\n  > {command}"
     else:
         head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
     said = [line for line in failed.tail if not MARK.match(line)]
-    return "\n".join([head, *(f"  < {line}" for line in said)]), f"{_advice(text)}the whole log is {kept}"
+    advice = _advice(text).replace("REGISTRY", lock.base.answered_by).replace("STACK", lock.stack)
+    return "\n".join([head, *(f"  < {line}" for line in said)]), f"{advice}the whole log is {kept}"
 
 
 def _advice(log: str) -> str:
@@ -210,7 +220,8 @@ def _advice(log: str) -> str:
             r"CERTIFICATE_VERIFY_FAILED|certificate verify failed",
             "name your proxy's CA as build.ca_bundle in site.yaml; ",
         ),
-        (r"unauthorized|authentication required|denied: ", "log in to the registry: docker login; "),
+        (r"unauthorized|authentication required|denied: ", "log in: docker login REGISTRY; "),
+        (r"manifest unknown", "the registry no longer has what was locked: hpcstack lock STACK; "),
         (r"No space left on device", "make room, or set build.tmpdir in site.yaml; "),
         (r"No matching distribution found", "check the version with: pip index versions NAME; "),
         (r"E: Unable to locate package", "check the package's name for the base's distribution; "),

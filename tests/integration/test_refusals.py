@@ -52,10 +52,12 @@ def test_a_pull_that_fails_in_the_build_is_told(recipes: Recipes) -> None:
     assert recipes.run("lock", name).returncode == 0
     recipes.testbed.bash(
         'sed -i "s/\\"digest\\": \\"sha256:..../\\"digest\\": \\"sha256:0000/" "$1"',
-        f"{recipes.folder}/locks/{name}.lock.json",
+        f"{recipes.folder}/recipes/{name}.lock.json",
     )
     done = recipes.run("build", name)
     assert done.returncode == 4
+    assert "the base nvcr.io/hpcstack-tests/debian-python:12 was not fetched from 127.0.0.1:" in done.stderr
+    assert f"hpcstack lock {name}" in done.stderr
     assert "the whole log is" in done.stderr
     assert recipes.stored() == []
 

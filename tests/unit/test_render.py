@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcstack.errors import BuildError
 from hpcstack.lock.model import Lock
 from hpcstack.render.image import environment_file
 from hpcstack.render.lend import lent_files, registries_conf
 from hpcstack.render.module import modulerc
+from hpcstack.render.readback import check
 from hpcstack.render.stack import stack_files
 from hpcstack.render.steps import steps
 from hpcstack.site import Site
@@ -69,17 +71,14 @@ def test_rendering_twice_gives_the_same_bytes(stack: Stack, lock: Lock, files: d
     assert stack_files(stack, lock, example_site(), PLATFORM) == files
 
 
-def test_spython_reads_the_definition_back(stack: Stack, lock: Lock, files: dict[str, str], tmp_path: Path) -> None:
-    from spython.main.parse.parsers import get_parser
-
-    path = tmp_path / "apptainer.def"
-    path.write_text(files["apptainer.def"])
-    recipe = next(iter(get_parser("singularity")(str(path)).recipe.values()))
-    assert recipe.fromHeader == f"nvcr.io/nvidia/pytorch@{lock.platform(PLATFORM).digest}"
+def test_spython_reads_the_definition_back(stack: Stack, lock: Lock, files: dict[str, str]) -> None:
+    base = f"nvcr.io/nvidia/pytorch@{lock.platform(PLATFORM).digest}"
+    check(stack, files["apptainer.def"], base)
+    with pytest.raises(BuildError, match="with the base"):
+        check(stack, files["apptainer.def"], "docker.io/other")
     for step in steps(stack):
-        for line in step.lines:
-            assert line in recipe.install
-    assert recipe.files == ["context/hpcstack /opt/hpcstack"]
+        with pytest.raises(BuildError, match="reads back without"):
+            check(stack, files["apptainer.def"].replace(step.lines[0], "true"), base)
 
 
 @pytest.mark.parametrize(

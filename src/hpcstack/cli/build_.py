@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option, say, stack_argument
+from hpcstack.cli.session import Session, answer, json_option, progress, say, stack_argument
 
 
 @click.command("build")
@@ -35,7 +35,8 @@ def command(session: Session, name: str, platform: str, dry_run: bool, as_json: 
             lambda: f"{order.key} by {order.engine.name}: {'is there' if there else 'would be built'}",
         )
         return
-    artifact, built = build.build(order, session.store, session.runner, say)
+    with progress(f"building {recipe.stack.full_name}") as step:
+        artifact, built = build.build(order, session.store, session.runner, step)
 
     def text() -> str:
         lines = [

@@ -18,12 +18,16 @@ from hpcstack.cli.session import Session, answer, json_option, say, stack_argume
 def command(session: Session, name: str, output: str, platform: str, as_json: bool) -> None:
     """Write the definitions, the modulefile and the launchers of a stack."""
     from hpcstack.build import current_lock
+    from hpcstack.render import readback
     from hpcstack.render.stack import stack_files
     from hpcstack.store import write_tree
 
     recipe = session.recipe(name)
     lock = current_lock(recipe, session.site, session.registry, say)
-    files = stack_files(recipe.stack, lock, session.site, platform or recipe.stack.base.platforms[0])
+    platform = platform or recipe.stack.base.platforms[0]
+    files = stack_files(recipe.stack, lock, session.site, platform)
+    pinned = f"{lock.base.registry}/{lock.base.repository}@{lock.platform(platform).digest}"
+    readback.check(recipe.stack, files["apptainer.def"], pinned)
     if output:
         folder = Path(output)
         with session.store.acting("the files were not written"):

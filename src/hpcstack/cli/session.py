@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -84,6 +86,26 @@ def _terminate(*_: object) -> None:
 def say(message: str) -> None:
     """A step, on stderr: stdout is for answers."""
     click.echo(f"* {message}", err=True)
+
+
+@contextlib.contextmanager
+def progress(doing: str) -> Iterator[Callable[[str], None]]:
+    """A sayer of steps: on a terminal the last one has a moving mark and a clock, elsewhere they are plain lines."""
+    if not sys.stderr.isatty():
+        yield say
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(doing)
+
+        def step(message: str) -> None:
+            bar.console.print(f"* {message}", markup=False, highlight=False)
+            bar.update(task, description=message.replace("[", "\\["))
+
+        yield step
 
 
 def answer(document: Any, as_json: bool, text: Callable[[], str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hpcstack.cli.resources import resource_options, resources
-from hpcstack.cli.session import Session, answer, json_option, say, stack_argument
+from hpcstack.cli.session import Session, answer, json_option, progress, say, stack_argument
 
 
 @click.command("test")
@@ -34,10 +34,12 @@ def command(
     recipe = session.recipe(name)
     artifact = image_of(recipe.stack.full_name, session.store)
     tests = tuple(filter(None, only.split(",")))
-    report, folder = validate.test(
-        recipe.stack, artifact, tests, resources(options), session.site, session.runner, say,
-        runtime=options["runtime"], suite_from_host=suite_from_host, parent=Path(output).absolute() if output else None,
-    )  # fmt: skip
+    parent = Path(output).absolute() if output else None
+    with progress(f"testing {recipe.stack.full_name}") as step:
+        report, folder = validate.test(
+            recipe.stack, artifact, tests, resources(options), session.site, session.runner, step,
+            runtime=options["runtime"], suite_from_host=suite_from_host, parent=parent,
+        )  # fmt: skip
     if junit:
         with session.store.acting("the JUnit file was not written"):
             write_text(Path(junit), reports.junit(report))

@@ -1,0 +1,27 @@
+"""The rendered definition as another reader sees it: spython's parser, which is sound where its writer is not."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hpcstack.errors import BuildError
+from hpcstack.render.steps import steps
+from hpcstack.spec.model import Stack
+
+
+def check(stack: Stack, definition: str, base: str) -> None:
+    """BuildError unless DEFINITION reads back with the image BASE and every line of every step."""
+    from spython.main.parse.parsers import get_parser
+
+    with tempfile.TemporaryDirectory(prefix="hpcstack-") as folder:
+        path = Path(folder) / "apptainer.def"
+        path.write_text(definition, encoding="utf-8")
+        recipe = next(iter(get_parser("singularity")(str(path)).recipe.values()))
+    if recipe.fromHeader != base:
+        raise BuildError(
+            f"the definition reads back with the base {recipe.fromHeader}, not {base}", "this is a bug: tell us"
+        )
+    missing = [line for step in steps(stack) for line in step.lines if line not in recipe.install]
+    if missing:
+        raise BuildError(f"the definition reads back without: {'; '.join(missing)}", "this is a bug: tell us")
