@@ -32,9 +32,7 @@ from hpcstack_smoke import __version__ as suite_version
 Say = Callable[[str], None]
 NEEDED_BYTES = 4 << 30
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
-PULL = re.compile(
-    r"(?i)while (fetching|making image|pulling)|reading manifest|unauthorized|connection refused|initializing source"
-)
+PULL = re.compile(r"conveyor failed to get|unauthorized|manifest unknown|initializing source", re.IGNORECASE)
 PREFIX = "hpcstack-build-"
 LOCK_SUFFIX = ".lock.json"
 
@@ -226,7 +224,7 @@ def _advice(log: str) -> str:
         (r"No matching distribution found", "check the version with: pip index versions NAME; "),
         (r"E: Unable to locate package", "check the package's name for the base's distribution; "),
     )
-    return next((advice for pattern, advice in known if re.search(pattern, log)), "")
+    return next((advice for pattern, advice in known if re.search(pattern, log, re.IGNORECASE)), "")
 
 
 def _inspect(order: Order, job: Job, runner: Runner) -> Artifact:
