@@ -79,9 +79,9 @@ class Order:
 
     @property
     def key(self) -> str:
-        """A digest of all that determines the image."""
+        """A digest of all that determines the image; which registry answered is not among it, the base's digest is."""
         digest = hashlib.sha256()
-        settings = {"engine": self.engine.name, "compression": self.site.build.compression, "base": self.lock.digest()}
+        settings = {"engine": self.engine.name, "compression": self.site.build.compression}
         for path, text in sorted({**self.files, "": json.dumps(settings, sort_keys=True)}.items()):
             digest.update(f"{path}\0{len(text)}\0{text}".encode())
         return digest.hexdigest()[:40]
