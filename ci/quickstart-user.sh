@@ -12,11 +12,15 @@ quickstart_user() {
         command -v "$tool" >/dev/null || missing+=("$tool")
     done
     if [ "${#missing[@]}" -gt 0 ]; then
+        # shellcheck disable=SC2034
+        left_out="cluster, build, publish, launch, test"
         echo
         echo "SKIPPED: build, publish and test: not installed: ${missing[*]}"
         echo "  TIP: 'sudo ci/packages' installs them; then run this again"
         return 0
     fi
+    # shellcheck disable=SC2034  # the verdict of ci/quickstart names it
+    left_out="cluster, module load, launch"
     mkdir -p "$top/registry"
     start_registry "$top"
     say "the stand-in image"

@@ -36,19 +36,26 @@ HPCSTACK_GUARDED_PIP='^(torch|torchvision|torchaudio|triton|pytorch[-_]triton|tr
 HPCSTACK_GUARDED_APT='^(libnccl|libcudnn|cuda-|libcu|libnv|rdma-core|libibverbs|librdmacm|libibumad|ibverbs-providers|libucx|ucx|openmpi|libopenmpi|hpcx)'
 
 hpcstack_guarded() {
-    python3 -m pip list --format=freeze 2>/dev/null | grep -iE "$HPCSTACK_GUARDED_PIP" | sed 's/^/pip /' || true
+    local listed=
+    # A list that cannot be had must fail the step: an empty one would guard nothing.
+    if command -v python3 >/dev/null && python3 -c 'import pip' 2>/dev/null; then
+        listed=$(python3 -m pip list --format=freeze 2>/dev/null)
+    fi
+    printf '%s\n' "$listed" | grep -iE "$HPCSTACK_GUARDED_PIP" | sed 's/^/pip /' || true
     if command -v dpkg-query >/dev/null; then
         dpkg-query -W -f '${Package}=${Version}\n' | grep -E "$HPCSTACK_GUARDED_APT" | sed 's/^/apt /' || true
     fi
 }
 
 hpcstack_guard() {
-    hpcstack_guarded | sort >"$HPCSTACK_WORK/before"
+    hpcstack_guarded >"$HPCSTACK_WORK/unsorted"
+    sort "$HPCSTACK_WORK/unsorted" >"$HPCSTACK_WORK/before"
     sed -n 's/^pip //p' "$HPCSTACK_WORK/before" >"$HPCSTACK_CONSTRAINT"
 }
 
 hpcstack_guard_check() {
-    hpcstack_guarded | sort >"$HPCSTACK_WORK/after"
+    hpcstack_guarded >"$HPCSTACK_WORK/unsorted"
+    sort "$HPCSTACK_WORK/unsorted" >"$HPCSTACK_WORK/after"
     local lost
     lost=$(comm -23 "$HPCSTACK_WORK/before" "$HPCSTACK_WORK/after")
     if [ -n "$lost" ]; then

@@ -32,6 +32,8 @@ if [ "$nodes" -gt 1 ]; then
 else
     : "${MASTER_ADDR:=127.0.0.1}"
 fi
+# Enroot's PyTorch hook makes its port of the job id alone: two steps of one job would meet.
+if [ "${MASTER_PORT:-}" = "$((61000 + ${SLURM_JOB_ID:-0} % 4536))" ]; then unset MASTER_PORT; fi
 # Two steps of one job must not meet: the port is made of both numbers, below the ephemeral range.
 : "${MASTER_PORT:=$((10000 + (${SLURM_JOB_ID:-$$} * 31 + ${SLURM_STEP_ID:-0}) % 20000))}"
 : "${OMP_NUM_THREADS:=1}"

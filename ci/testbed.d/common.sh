@@ -88,7 +88,12 @@ report() { # NAME LOG
 # What a crash may have left: any process that was started with a file of the testbed's.
 sweep() {
     local pid
-    for pid in $(pgrep -f -- "$ETC/(slurm|slurmdbd|registry)" || true) $(pgrep -f -- "$TESTBED/state/mariadb" || true); do
+    for pid in $(pgrep -x slurmstepd || true); do
+        if tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qxF "SLURM_CONF=$ETC/slurm.conf"; then
+            kill -KILL "$pid" 2>/dev/null || true
+        fi
+    done
+    for pid in $(pgrep -f -- "munged .*--socket=$RUN/munge" || true) $(pgrep -f -- "$ETC/(slurm|slurmdbd|registry)" || true) $(pgrep -f -- "$TESTBED/state/mariadb" || true); do
         kill -KILL "$pid" 2>/dev/null || true
     done
 }

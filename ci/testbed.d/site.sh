@@ -62,4 +62,7 @@ partitions:
   debug: {node_type: virtual, default: true}
 SITE
     } >>"$ETC/site.yaml"
+    # a proxy's or an index's URL may hold a password
+    chown "root:$(id -gn "$USER_NAME")" "$ETC/site.yaml"
+    chmod 640 "$ETC/site.yaml"
 }

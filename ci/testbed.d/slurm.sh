@@ -94,8 +94,8 @@ slurmctld_status() { report slurmctld "$LOG/slurmctld.log"; }
 
 all_idle() {
     local line
-    line=$(SLURM_CONF=$ETC/slurm.conf sinfo -h -o '%T %D')
-    case "$line" in "idle $NODES" | mixed* | allocated*) return 0 ;; esac
+    line=$(SLURM_CONF=$ETC/slurm.conf sinfo -h -N -o '%T' | sort -u | tr '\n' ' ')
+    if [[ $line =~ ^((idle|mixed|allocated|completing)\ )+$ ]]; then return 0; fi
     case "$line" in *down* | *drain*) SLURM_CONF=$ETC/slurm.conf scontrol update nodename=ALL state=resume || true ;; esac
     return 1
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcstack import data
 from hpcstack.engines import Engine, Job, choose
-from hpcstack.errors import BuildError, InputError, StoreError
+from hpcstack.errors import BuildError, HpcstackError, InputError, RegistryError, StoreError
 from hpcstack.lock import model as lock_model
 from hpcstack.lock.model import Lock
 from hpcstack.lock.resolve import Registry, resolve, stale
@@ -30,7 +30,7 @@ from hpcstack.store import Artifact, Store, alive, digest_of, me, write_text, wr
 from hpcstack_smoke import __version__ as suite_version
 
 Say = Callable[[str], None]
-NEEDED_BYTES = 4 << 30
+LEAST_BYTES, UNPACKED = 2 << 30, 5  # an unpacked base, its squashfs in a SIF, and out of it
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
 PULL = re.compile(r"conveyor failed to get|unauthorized|manifest unknown|initializing source", re.IGNORECASE)
 PREFIX = "hpcstack-build-"
@@ -52,9 +52,11 @@ def write_lock(recipe: Recipe, site: Site, registry: Registry) -> tuple[Lock, Pa
     return lock, path
 
 
-def current_lock(recipe: Recipe, site: Site, registry: Registry, say: Say) -> Lock:
+def current_lock(recipe: Recipe, site: Site, registry: Registry, say: Say, *, write: bool = True) -> Lock:
     """The lock that is there, or a first one. A stale lock is refused: what is built must be what was locked."""
     path = lock_path(recipe, site)
+    if not path.exists() and not write:
+        return resolve(recipe.stack, registry)
     if not path.exists():
         lock, path = write_lock(recipe, site, registry)
         say(f"locked {recipe.stack.full_name} for the first time: {path}")
@@ -76,6 +78,11 @@ class Order:
     platform: str
     engine: Engine
     files: dict[str, str]
+
+    @property
+    def needs(self) -> int:
+        """Bytes of local disk that a build takes, from the compressed size of the base."""
+        return max(LEAST_BYTES, UNPACKED * self.lock.platform(self.platform).compressed_bytes)
 
     @property
     def key(self) -> str:
@@ -103,13 +110,13 @@ def build(order: Order, store: Store, runner: Runner, say: Say) -> tuple[Artifac
         if there := _there(order, store):
             return there, False
         say(f"building {name} with {order.engine.name} (key {order.key[:12]})")
-        with workspace(order.site, runner) as work:
+        with workspace(order.site, runner, order.needs) as work:
             return _build_in(work, order, store, runner, say), True
 
 
 def _there(order: Order, store: Store) -> Artifact | None:
     there = store.artifact(order.key)
-    if there:
+    if there and order.platform == order.stack.base.platforms[0]:
         store.point(order.stack.full_name, there.key)
     return there
 
@@ -118,9 +125,10 @@ def _build_in(work: Path, order: Order, store: Store, runner: Runner, say: Say) 
     job = _job(work, order, _progress(say))
     kept = store.top / "logs" / f"{order.stack.full_name}-{order.key[:12]}.log"
     try:
-        failed = order.engine.build(job, runner)
+        with store.acting("the build ran into the machine's limits"):
+            failed = order.engine.build(job, runner)
         if failed.status:
-            raise BuildError(*_explain(failed, job.log, kept, order.lock))
+            raise _explain(failed, job.log, kept, order.lock)
         artifact = _inspect(order, job, runner)
         say(f"storing {job.output.stat().st_size / 1e6:.0f} MB")
         return store.put(artifact, job.output, job.log)
@@ -152,19 +160,20 @@ def _job(work: Path, order: Order, on_line: Say) -> Job:
 
 
 @contextlib.contextmanager
-def workspace(site: Site, runner: Runner) -> Iterator[Path]:
+def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
     """A private folder on local disk, gone afterwards; those of killed builds go, too. StoreError without room."""
     parent = Path(site.build.tmpdir or tempfile.gettempdir())
     with Store(site.store).acting("no folder to build in"):
         free = shutil.disk_usage(parent).free
-        if free < NEEDED_BYTES:
+        if free < needed:
             raise StoreError(
-                f"{parent} has {free / 1e9:.1f} GB free, a build needs {NEEDED_BYTES / 1e9:.0f}",
+                f"{parent} has {free / 1e9:.1f} GB free, a build needs about {needed / 1e9:.0f}",
                 "make room, or name another folder: build.tmpdir in site.yaml, or $TMPDIR",
             )
         for old in parent.glob(f"{PREFIX}*"):
-            if not alive(old.name.removeprefix(PREFIX)) and old.stat().st_uid == os.getuid():
-                _remove(old, runner)
+            with contextlib.suppress(FileNotFoundError):  # another builder may sweep, too
+                if not alive(old.name.removeprefix(PREFIX)) and old.stat().st_uid == os.getuid():
+                    _remove(old, runner)
         work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{me()}-", dir=parent))
     try:
         yield work
@@ -190,22 +199,24 @@ def _progress(say: Say) -> Say:
     return on_line
 
 
-def _explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> tuple[str, str]:
+def _explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> HpcstackError:
     """The step and command that failed, the last lines that count, and where the whole log is."""
     text = log.read_text(encoding="utf-8", errors="replace")
     marks = {match[1]: match[2] for line in text.splitlines() if (match := MARK.match(line))}
+    kind: type[HpcstackError] = BuildError
     if "failed in step" in marks:
         command, status = marks.get("command", "?"), marks.get("status", "?")
         head = f"the build failed in step {marks['failed in step']}\n  > {command}  (exit {status})"
     elif "step" not in marks and PULL.search(text):
         base = f"{lock.base.registry}/{lock.base.repository}:{lock.base.tag}"
+        kind = RegistryError
         command = f"{failed.command()}  (exit {failed.status})"
         head = f"the base {base} was not fetched from {lock.base.answered_by}\n  > {command}"
     else:
         head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
     said = [line for line in failed.tail if not MARK.match(line)]
     advice = _advice(text).replace("REGISTRY", lock.base.answered_by).replace("STACK", lock.stack)
-    return "\n".join([head, *(f"  < {line}" for line in said)]), f"{advice}the whole log is {kept}"
+    return kind("\n".join([head, *(f"  < {line}" for line in said)]), f"{advice}the whole log is {kept}")
 
 
 def _advice(log: str) -> str:
@@ -233,8 +244,11 @@ def _inspect(order: Order, job: Job, runner: Runner) -> Artifact:
     def read(path: str) -> str:
         done = runner.output(["unsquashfs", "-cat", str(job.output), path.lstrip("/")], timeout=120)
         if done.status:
-            raise BuildError(f"the image holds no {path}: {' '.join(done.tail[-2:])}", "this is a bug: tell us")
-        return "\n".join(done.tail)
+            said = " ".join(done.tail[-2:])
+            raise BuildError(
+                f"the image's {path} cannot be read: {said}", "unsquashfs must be of squashfs-tools 4.5 or newer"
+            )
+        return done.stdout
 
     about = json.loads(read(f"{HOME}/stack.json"))
     if about != json.loads(order.files[f"{CONTEXT}/stack.json"]):
@@ -253,6 +267,7 @@ def _inspect(order: Order, job: Job, runner: Runner) -> Artifact:
         facts=order.lock.facts(order.platform),
         apt=_versions(read(f"{HOME}/packages/apt.txt"), "="),
         pip=_versions(read(f"{HOME}/packages/pip.txt"), "=="),
+        environment=order.lock.platform(order.platform).environment | order.stack.environment,
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcstack.errors import InputError
 from hpcstack.process import Runner
+from hpcstack.publish import released
 from hpcstack.render.launcher import inner
 from hpcstack.runtimes import Runtime, Step, choose
 from hpcstack.site import Site
@@ -36,11 +38,11 @@ class Resources:
     exclusive: bool = False
     extra: tuple[str, ...] = field(default=())
 
-    def slurm(self, tasks: int) -> list[str]:
+    def slurm(self) -> list[str]:
         """srun's options, in a fixed order."""
         said = {
             "nodes": self.nodes,
-            "ntasks-per-node": tasks,
+            "ntasks-per-node": self.ntasks_per_node,
             "gpus-per-node": self.gpus_per_node,
             "cpus-per-task": self.cpus_per_task,
             "partition": self.partition,
@@ -71,18 +73,47 @@ class Plan:
 
 
 def image_of(name: str, store: Store) -> Artifact:
-    """The image that NAME means: the one built last."""
+    """The image of NAME that was built last."""
     if artifact := store.newest(name):
         return artifact
     built = ", ".join(store.stacks()) or "none"
     raise InputError(f"no image of {name} is in {store.top} (there: {built})", f"hpcstack build {name}")
 
 
-def ranks(resources: Resources, site: Site) -> int:
-    """Ranks per node: as said, else one a GPU, else one."""
-    real = site.node_type(resources.partition).real_gpus
-    asked = resources.gpus_per_node if real else 0
-    return resources.nproc_per_node or asked or real or 1
+def image_to_launch(name: str, site: Site, store: Store, environ: Mapping[str, str]) -> tuple[Artifact, str]:
+    """The image that users mean by NAME, and why: the loaded module's, else the published one, else the last built."""
+    if environ.get("HPCSTACK_STACK") == name:
+        loaded = store.artifact(Path(environ.get("HPCSTACK_IMAGE", "")).parent.name)
+        if loaded and str(loaded.image) == environ["HPCSTACK_IMAGE"]:
+            return loaded, f"module {environ.get('HPCSTACK_RELEASE', '')}"
+    if found := released(name, site, store):
+        return found
+    return image_of(name, store), "not published: the image built last"
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a step takes of each node: real GPUs (0 where there is none), ranks, CPUs of a task (0: not said)."""
+
+    gpus: int
+    ranks: int
+    cpus: int
+
+
+def share(resources: Resources, site: Site, *, here: bool = False) -> Share:
+    """Real GPUs as asked, else all of the node type's; where the site says nothing, what was asked counts as real.
+
+    HERE asks this machine instead: a step without Slurm.
+    """
+    node = site.node_type(resources.partition)
+    if node is not None and not here:
+        gpus = (resources.gpus_per_node or node.real_gpus) if node.real_gpus else 0
+    else:
+        gpus = resources.gpus_per_node or (len(list(Path("/dev").glob("nvidia[0-9]*"))) if here else 0)
+    cpus = resources.cpus_per_task
+    if not cpus and node and node.cpus:
+        cpus = node.cpus * gpus // node.real_gpus if gpus else node.cpus
+    return Share(gpus, resources.nproc_per_node or gpus or 1, cpus)
 
 
 def plan(
@@ -101,20 +132,29 @@ def plan(
     """The step of COMMAND in the image of ARTIFACT. InputError for resources that make no sense here."""
     chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
     _check(resources, chosen, site)
+    taken = share(resources, site, here=chosen.name == "local")
     script = inner(mode)
     if script:
-        command = ("/bin/sh", "-c", script, "torchrun", str(ranks(resources, site)), *command)
-    tasks = 1 if script else resources.ntasks_per_node
+        command = ("/bin/sh", "-c", script, "torchrun", str(taken.ranks), *command)
     step = Step(
         image=artifact.image,
         command=command,
-        slurm=("--kill-on-bad-exit=1", f"--job-name={artifact.stack}", *resources.slurm(tasks)),
+        slurm=("--kill-on-bad-exit=1", f"--job-name={artifact.stack}", *slurm_options(resources, taken, bool(script))),
         mounts=(*site.mounts, *mounts),
         workdir=workdir or Path.cwd(),
-        gpus=bool(site.node_type(resources.partition).real_gpus),
+        gpus=bool(taken.gpus),
         environment={"PYTHONNOUSERSITE": os.environ.get("PYTHONNOUSERSITE", "1")} | (environment or {}),
+        image_environment=artifact.environment,
     )
     return Plan(tuple(chosen.argv(step)), chosen.environment(step), chosen.name, reason)
+
+
+def slurm_options(resources: Resources, taken: Share, one_task: bool) -> list[str]:
+    """srun's options, with the GPUs and, where one task holds a whole node's ranks, the CPUs said."""
+    said = replace(resources, gpus_per_node=taken.gpus or resources.gpus_per_node)
+    if one_task:
+        said = replace(said, ntasks_per_node=1, cpus_per_task=taken.cpus)
+    return said.slurm()
 
 
 def _check(resources: Resources, runtime: Runtime, site: Site) -> None:

@@ -36,6 +36,7 @@ class Completed:
     argv: tuple[str, ...]
     status: int
     tail: tuple[str, ...] = ()
+    stdout: str = ""
 
     def command(self) -> str:
         return shlex.join(self.argv)
@@ -65,7 +66,7 @@ class Runner:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return Completed(tuple(argv), 124, (f"no answer within {timeout:.0f} s",))
-        return Completed(tuple(argv), done.returncode, tuple((done.stdout + done.stderr).splitlines()))
+        return Completed(tuple(argv), done.returncode, tuple((done.stdout + done.stderr).splitlines()), done.stdout)
 
     def logged(
         self,

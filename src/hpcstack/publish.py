@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,13 +54,10 @@ def publish(
         if current and current.sha256 == artifact.sha256 and modulefile(current) == _text(_file(tree, current)):
             return _published(current, channel, tree, new=False, checked="when it was published")
         release = _release(stack, artifact, tree, store)
-        _write(release, tree, artifact)
-        try:
-            checked = round_trip(release, tree, runner)
-        except StoreError:
-            _file(tree, release).unlink(missing_ok=True)
-            raise
+        _write(release, artifact)
+        checked = _tried(release, runner)
         say(f"module {release.name}: {checked}")
+        write_text(_file(tree, release), modulefile(release))
         _flip(release, tree)
     return _published(release, channel, tree, new=True, checked=checked)
 
@@ -113,11 +111,7 @@ def _current(stack: Stack, tree: Path, store: Store) -> Release | None:
     match = NUMBER.search(named)
     if not match:
         return None
-    try:
-        folder = _folder(store, stack, f"{stack.version}-r{match[1]}")
-        artifact = store.artifact(json.loads((folder / "release.json").read_text())["key"])
-    except (OSError, ValueError, KeyError, StoreError):
-        return None
+    artifact = _artifact(_folder(store, stack, f"{stack.version}-r{match[1]}"), store)
     return _make(stack, int(match[1]), artifact, store) if artifact else None
 
 
@@ -126,8 +120,34 @@ def aliases(folder: Path) -> dict[str, str]:
     return {match["alias"]: match["release"] for match in ALIAS.finditer(_text(folder / ".modulerc.lua"))}
 
 
-def _write(release: Release, tree: Path, artifact: Artifact) -> None:
-    """The release's folder by one rename, then its modulefile by another."""
+def _tried(release: Release, runner: Runner) -> str:
+    """The round trip in a module tree of its own: nobody sees a module that was not tried."""
+    with tempfile.TemporaryDirectory(prefix="hpcstack-module-") as folder:
+        write_text(_file(Path(folder), release), modulefile(release))
+        return round_trip(release, Path(folder), runner)
+
+
+def released(name: str, site: Site, store: Store) -> tuple[Artifact, str] | None:
+    """The image that the published alias of NAME (`pytorch-24.11`) names, and its release; None if there is none."""
+    for channel in CHANNELS:
+        for folder in sorted((site.module_root / channel).glob("[!.]*")):
+            version = name.removeprefix(f"{folder.name}-")
+            release = aliases(folder).get(version, "") if name.startswith(f"{folder.name}-") else ""
+            if release and (artifact := _artifact(store.top / "releases" / release, store)):
+                return artifact, f"release {release} in {channel}"
+    return None
+
+
+def _artifact(folder: Path, store: Store) -> Artifact | None:
+    """The image that a release's record names, if both are there and whole."""
+    try:
+        return store.artifact(json.loads((folder / "release.json").read_text())["key"])
+    except (OSError, ValueError, KeyError, TypeError, StoreError):
+        return None
+
+
+def _write(release: Release, artifact: Artifact) -> None:
+    """The release's folder by one rename."""
     final = Path(release.bin).parent
     part = final.with_name(f".{final.name}.{os.getpid()}.part")
     record = {
@@ -140,7 +160,6 @@ def _write(release: Release, tree: Path, artifact: Artifact) -> None:
     write_tree(part, {**files, "release.json": json.dumps(record, indent=1) + "\n"})
     (part / "bin").mkdir(exist_ok=True)
     part.rename(final)
-    write_text(_file(tree, release), modulefile(release))
 
 
 def _flip(release: Release, tree: Path) -> None:
@@ -174,8 +193,6 @@ env -0 >"$1/after"
 
 def round_trip(release: Release, tree: Path, runner: Runner) -> str:
     """Load and unload the release in a clean shell. StoreError says what was not as it should be."""
-    import tempfile
-
     program = lmod()
     if not program:
         return "not tried: there is no Lmod on this machine"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from hpcstack.errors import RegistryError
+from hpcstack.errors import InputError, RegistryError
 from hpcstack.site import Site
 from hpcstack.spec.model import Base
 
@@ -37,6 +38,7 @@ class Answer:
     index_digest: str
     manifests: dict[str, str]
     configs: dict[str, dict[str, Any]]
+    sizes: dict[str, int]
 
 
 class Registry:
@@ -48,33 +50,34 @@ class Registry:
     def __init__(self, site: Site, *, timeout: float = 20) -> None:
         self.site = site
         self.tokens: dict[tuple[str, str], str] = {}
-        proxy = site.build.proxy
-        self.how: dict[str, Any] = {
-            "timeout": timeout,
-            "verify": site.build.ca_bundle or None,
-            "proxies": {name: url for name, url in (("http", proxy.http), ("https", proxy.https)) if url} or None,
-        }
+        self.timeout = timeout
+        self.bundle = site.build.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+        if self.bundle and not Path(self.bundle).exists():
+            raise InputError(f"the CA bundle {self.bundle} is not there", "build.ca_bundle in site.yaml")
 
     def look_up(self, base: Base) -> Answer:
         """The digests and configs of BASE for each platform that it names. RegistryError where there are none."""
         entry = self.site.registry(base.registry)
-        host = entry.mirror or base.registry
-        url = f"{'http' if entry.plain_http else 'https'}://{host}/v2/{base.repository}"
+        host, _, path = (entry.mirror or base.registry).partition("/")
+        repository = f"{path}/{base.repository}".lstrip("/")
+        url = f"{'http' if entry.plain_http else 'https'}://{host}/v2/{repository}"
         reference = base.digest or base.tag
         top, body = self._manifest(url, reference, base, host)
         manifests = self._platforms(top, body, base, host, url)
-        configs = {}
+        configs, sizes = {}, {}
         for platform, digest in manifests.items():
             manifest = body if digest == top else self._manifest(url, digest, base, host)[1]
             blob = self._get(f"{url}/blobs/{manifest['config']['digest']}", (), base, host)
             _verify(blob.content, manifest["config"]["digest"], host)
-            configs[platform] = json.loads(blob.content)
-        return Answer(host, top, manifests, configs)
+            configs[platform] = _document(blob, host)
+            sizes[platform] = sum(int(layer.get("size", 0)) for layer in manifest.get("layers", []))
+        return Answer(entry.mirror or base.registry, top, manifests, configs, sizes)
 
     def _platforms(self, top: str, body: dict[str, Any], base: Base, host: str, url: str) -> dict[str, str]:
         if "manifests" not in body:
-            blob = self._get(f"{url}/blobs/{body['config']['digest']}", (), base, host).json()
-            have = {f"{blob.get('os', 'linux')}/{blob.get('architecture')}": top}
+            blob = self._get(f"{url}/blobs/{body['config']['digest']}", (), base, host)
+            config = _document(blob, host)
+            have = {f"{config.get('os', 'linux')}/{config.get('architecture')}": top}
         else:
             have = {_platform(entry): entry["digest"] for entry in reversed(body["manifests"])}
         missing = [name for name in base.platforms if name not in have]
@@ -90,7 +93,7 @@ class Registry:
         digest = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
         if reference.startswith("sha256:"):
             _verify(answer.content, reference, host)
-        return digest, answer.json()
+        return digest, _document(answer, host)
 
     def _get(self, url: str, accept: tuple[str, ...], base: Base, host: str) -> requests.Response:
         """GET with a token where one is asked for, and again after a pause where the registry is busy."""
@@ -111,36 +114,52 @@ class Registry:
             raise RegistryError(*_refused(answer.status_code, host, base))
         return answer
 
-    def _once(self, url: str, accept: tuple[str, ...], base: Base, host: str) -> requests.Response:
+    def _fetch(self, url: str, **how: Any) -> requests.Response:
+        """One GET, by the site's proxy or the environment's. No netrc: it would replace the token."""
         import requests
 
+        proxy = self.site.build.proxy
+        said = {name: value for name, value in (("http", proxy.http), ("https", proxy.https)) if value}
+        around = requests.utils.should_bypass_proxies(url, no_proxy=proxy.no or None)
+        proxies = {} if around else said or requests.utils.get_environ_proxies(url)
+        with requests.Session() as session:
+            session.trust_env = False
+            return session.get(url, proxies=proxies, verify=self.bundle or True, timeout=self.timeout, **how)
+
+    def _once(self, url: str, accept: tuple[str, ...], base: Base, host: str) -> requests.Response:
         headers = {"Accept": ", ".join(accept)} if accept else {}
         key = (host, base.repository)
         if key in self.tokens:
             headers["Authorization"] = self.tokens[key]
-        answer = requests.get(url, headers=headers, **self.how)
+        answer = self._fetch(url, headers=headers)
         if answer.status_code == 401 and key not in self.tokens:
-            self.tokens[key] = self._authorization(answer.headers.get("WWW-Authenticate", ""), host, base)
+            self.tokens[key] = self._authorization(
+                answer.headers.get("WWW-Authenticate", ""), host, base, _repository(url)
+            )
             return self._once(url, accept, base, host)
         return answer
 
-    def _authorization(self, challenge: str, host: str, base: Base) -> str:
+    def _authorization(self, challenge: str, host: str, base: Base, repository: str) -> str:
         """The header that answers a 401: basic, or a bearer token from the realm that it names."""
         import base64
-
-        import requests
 
         user, password = _credentials(host)
         if challenge.lower().startswith("basic"):
             return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-        realm, query = _realm(challenge, base.repository)
+        realm, query = _realm(challenge, repository)
         if not realm:
             raise RegistryError(*_refused(401, host, base))
-        answer = requests.get(realm, params=query, auth=(user, password) if user else None, **self.how)
+        trusted = user and _may_know(realm, host, plain_http=self.site.registry(base.registry).plain_http)
+        answer = self._fetch(realm, params=query, auth=(user, password) if trusted else None)
         if answer.status_code != 200:
             raise RegistryError(*_refused(answer.status_code, host, base))
-        body = answer.json()
+        body = _document(answer, host)
         return f"Bearer {body.get('token') or body.get('access_token', '')}"
+
+
+def _repository(url: str) -> str:
+    """The repository that a URL of the distribution protocol names."""
+    return re.sub(r"^/v2/|/(manifests|blobs)/[^/]*$", "", urlsplit(url).path)
 
 
 def _realm(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
@@ -152,6 +171,26 @@ def _realm(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
         query["service"] = fields["service"]
     query["scope"] = f"repository:{repository}:pull"
     return realm._replace(query="").geturl() if realm.scheme else "", query
+
+
+def _document(answer: requests.Response, host: str) -> dict[str, Any]:
+    """The JSON object of an answer; a proxy's login page is none."""
+    try:
+        found = answer.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise RegistryError(f"{host} answered with something that is no registry's answer", "is a proxy in between?")
+    return found
+
+
+def _may_know(realm: str, host: str, *, plain_http: bool) -> bool:
+    """Whether the user's key for HOST may go to REALM: the same host or its own domain, never in the clear."""
+    where = urlsplit(realm)
+    name, own = where.hostname or "", host.partition(":")[0]
+    if where.scheme != "https" and not plain_http:
+        return False
+    return name == own or (own[-1:].isalpha() and name.split(".")[-2:] == own.split(".")[-2:])
 
 
 def _credentials(host: str) -> tuple[str, str]:

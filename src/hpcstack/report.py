@@ -45,6 +45,7 @@ class Report(Model):
     seconds: float
     stand_in: str = ""
     virtual_nodes: bool = False
+    step_status: int = 0
     outcomes: tuple[Outcome, ...] = Field(())
 
     def counts(self) -> Counter[str]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from hpcstack.errors import InputError, ProblemsError
+from hpcstack.errors import InputError, ProblemsError, did_you_mean
 from hpcstack.yamlfile import CONTROL, Document, dotted, parse, problems_of
 
 SYSTEM = Path("/etc/hpcstack/site.yaml")
@@ -27,7 +27,11 @@ class Model(BaseModel):
 class RegistrySite(Model):
     """How one registry is reached from here."""
 
-    mirror: str = Field("", description="HOST[:PORT] that answers in its place")
+    mirror: str = Field(
+        "",
+        pattern=r"^([A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*)?$",
+        description="HOST[:PORT][/PATH] that answers in its place",
+    )
     plain_http: bool = Field(False, description="the mirror (or the registry) speaks http, not https")
 
 
@@ -52,6 +56,9 @@ class BuildSite(Model):
 
     engine: Literal["auto", "apptainer"] = "auto"
     tmpdir: str = Field("", description="node-local folder to build in; by default $TMPDIR or /tmp")
+    cachedir: str = Field(
+        "", description="where Apptainer keeps layers; by default $APPTAINER_CACHEDIR or ~/.apptainer/cache"
+    )
     compression: Literal["zstd", "gzip", "xz", "lz4"] = "zstd"
     ca_bundle: str = Field("", description="PEM file to trust, for a proxy that signs anew")
     proxy: Proxy = Proxy()
@@ -66,6 +73,7 @@ class Gpus(Model):
 
 class NodeType(Model):
     gpus: Gpus | None = None
+    cpus: int = Field(0, ge=0, description="cores that Slurm gives out; 0 where it is not said")
     virtual: bool = Field(False, description="several nodes share one machine: figures say nothing")
 
     @property
@@ -104,12 +112,21 @@ class Site(Model):
                 raise ValueError(f"{str(path)!r}: no control characters, ':' or ',' in a path that runtimes mount")
         return value
 
-    def node_type(self, partition: str = "") -> NodeType:
-        """The node type of PARTITION, or of the default one."""
-        chosen = self.partitions.get(partition) if partition else None
-        if chosen is None:
+    @model_validator(mode="after")
+    def _known(self) -> Site:
+        for name, partition in self.partitions.items():
+            if partition.node_type not in self.node_types:
+                near = did_you_mean(partition.node_type, self.node_types)
+                raise ValueError(f"partitions.{name}: there is no node type {partition.node_type!r}{near}")
+        return self
+
+    def node_type(self, partition: str = "") -> NodeType | None:
+        """The node type of PARTITION, or of the default one; None where the site does not say."""
+        if partition:
+            chosen = self.partitions.get(partition)
+        else:
             chosen = next((p for p in self.partitions.values() if p.default), None)
-        return self.node_types.get(chosen.node_type, NodeType()) if chosen else NodeType()
+        return self.node_types[chosen.node_type] if chosen else None
 
     def registry(self, host: str) -> RegistrySite:
         return self.registries.get(host, RegistrySite())
@@ -152,9 +169,8 @@ def load(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded
     documents: list[Document] = []
     for path in layers(environ, explicit):
         document = _read(path)
-        force = document.value.pop("force", {})
-        if force and path == SYSTEM:
-            forced.append((force, f"{path} (force)"))
+        if "force" in document.value:
+            forced.append((_force(document, path), f"{path} (force)"))
         _merge(merged, document.value, origins, str(path))
         documents.append(document)
     for values, origin in forced:
@@ -165,8 +181,20 @@ def load(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded
         raise ProblemsError(_problems(error, documents)) from None
 
 
+def _force(document: Document, path: Path) -> dict[str, Any]:
+    force = document.value.pop("force")
+    if path != SYSTEM:
+        raise ProblemsError([document.problem(("force",), f"`force` counts in {SYSTEM} only", at_key=True)])
+    if not isinstance(force, dict):
+        raise ProblemsError([document.problem(("force",), "`force` is a mapping of what is forced")])
+    return force
+
+
 def _read(path: Path) -> Document:
-    document = parse(path.read_text(encoding="utf-8"), str(path))
+    try:
+        document = parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', '') or error}") from None
     if document.value is None:
         document.value = {}
     if not isinstance(document.value, dict):

@@ -6,17 +6,19 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from hpcstack.errors import StoreError
 
+KEY = re.compile(r"^[0-9a-z]+$")
 IMAGE, ARTIFACT, LOG = "image.sqsh", "artifact.json", "build.log"
 POLL_S = 0.5
 
@@ -38,6 +40,7 @@ class Artifact:
     facts: dict[str, str]
     apt: dict[str, str]
     pip: dict[str, str]
+    environment: dict[str, str] = field(default_factory=dict)
     folder: str = ""
 
     @property
@@ -58,41 +61,57 @@ class Store:
         """The image of KEY, if it is there and whole."""
         folder = self.top / "images" / key
         try:
-            fields = json.loads((folder / ARTIFACT).read_text())
-        except FileNotFoundError:
+            found = json.loads((folder / ARTIFACT).read_text())
+            known = {entry.name: found[entry.name] for entry in fields(Artifact) if entry.name in found}
+            artifact = Artifact(**{**known, "folder": str(folder)})
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise StoreError(
                 f"{folder / ARTIFACT} cannot be read: {error}", "remove the folder and build again"
             ) from None
         image = folder / IMAGE
-        if not image.is_file() or image.stat().st_size != fields["size"]:
+        if not image.is_file() or image.stat().st_size != artifact.size:
             raise StoreError(f"{image} is not the file that was stored", f"remove {folder} and build again")
-        return Artifact(**{**fields, "folder": str(folder)})
+        return artifact
 
     def newest(self, stack: str) -> Artifact | None:
         """The image that was built last for STACK."""
-        with contextlib.suppress(FileNotFoundError):
-            return self.artifact((self.top / "stacks" / stack).read_text().strip())
-        return None
+        key = self._pointed(stack)
+        return self.artifact(key) if KEY.match(key) else None
+
+    def _pointed(self, stack: str) -> str:
+        try:
+            return (self.top / "stacks" / stack).read_text().strip()
+        except (OSError, ValueError):
+            return ""
 
     def stacks(self) -> dict[str, Artifact]:
         """{stack: its newest image}."""
         folder = self.top / "stacks"
-        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-        return {name: artifact for name in names if (artifact := self.newest(name))}
+        names = sorted(path.name for path in folder.glob("[!.]*")) if folder.is_dir() else []
+        return {name: artifact for name in names if (artifact := self._whole(name))}
+
+    def _whole(self, stack: str) -> Artifact | None:
+        """The newest image of STACK; a damaged one is as good as none where many are listed."""
+        with contextlib.suppress(StoreError):
+            return self.newest(stack)
+        return None
 
     # -- writing
 
     @contextlib.contextmanager
     def acting(self, what: str) -> Iterator[None]:
-        """Turns the operating system's refusals into StoreError."""
+        """Turns the system's refusals into StoreError. What is made is readable for all, whatever the umask."""
+        mask = os.umask(0o022)
         try:
             yield
         except OSError as error:
             raise StoreError(
                 f"{what}: {error.strerror or error} ({error.filename or self.top})", _advice(error)
             ) from None
+        finally:
+            os.umask(mask)
 
     def put(self, artifact: Artifact, image: Path, log: Path) -> Artifact:
         """IMAGE and LOG as the image of ARTIFACT.key; the pointer of its stack then names it."""
@@ -102,9 +121,8 @@ class Store:
             try:
                 shutil.copyfile(image, incoming / IMAGE)
                 shutil.copyfile(log, incoming / LOG)
-                fields = asdict(artifact)
-                del fields["folder"]
-                write_text(incoming / ARTIFACT, json.dumps(fields, indent=1, sort_keys=True) + "\n")
+                record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
+                write_text(incoming / ARTIFACT, json.dumps(record, indent=1, sort_keys=True) + "\n")
                 _sync(incoming / IMAGE)
                 if digest_of(incoming / IMAGE) != artifact.sha256:
                     raise StoreError("the stored image differs from the built one", "the disk or memory is damaged")
@@ -119,7 +137,9 @@ class Store:
         return stored
 
     def point(self, stack: str, key: str) -> None:
-        """STACK's newest image is KEY."""
+        """STACK's newest image is KEY. Nothing is written if it is already: a store may be read-only for its users."""
+        if self._pointed(stack) == key:
+            return
         with self.acting("the pointer was not written"):
             write_text(self.top / "stacks" / stack, key + "\n")
 
@@ -134,39 +154,44 @@ class Store:
         folder.mkdir()
         return folder
 
+    def _linked(self, mine: Path, path: Path) -> bool:
+        with self.acting("the lease was not taken"):
+            return _link(mine, path)
+
     @contextlib.contextmanager
     def lease(self, key: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
         """One builder per key: others wait. The lease of a process that died on this host is taken over."""
         path = self.top / "leases" / key
         with self.acting("the lease was not taken"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            mine = path.with_name(f"{key}.{me()}-{uuid.uuid4().hex[:8]}")
+            mine = path.with_name(f".{key}.{me()}-{uuid.uuid4().hex[:8]}")
             mine.write_text(me())
         told = False
         try:
-            while not _link(mine, path):
+            while not self._linked(mine, path):
                 owner = _read(path)
                 if owner and not alive(owner):
                     _break(path, owner)
                     continue
                 if waiting and owner and not told:
-                    waiting(owner)
+                    waiting(f"{owner} (if that host is gone, remove {path})")
                     told = True
                 time.sleep(POLL_S)
             try:
                 yield
             finally:
-                path.unlink(missing_ok=True)
+                if _read(path) == mine.read_text():
+                    path.unlink(missing_ok=True)
         finally:
             mine.unlink(missing_ok=True)
 
 
 def _link(mine: Path, path: Path) -> bool:
-    try:
+    """Whether PATH is now MINE. A file server may say `exists` of a link that it made: the count of links tells."""
+    with contextlib.suppress(FileExistsError):
         os.link(mine, path)
-    except FileExistsError:
-        return False
-    return True
+        return True
+    return mine.stat().st_nlink == 2
 
 
 def _break(path: Path, owner: str) -> None:

@@ -9,17 +9,18 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from hpcstack.errors import SlurmError
-from hpcstack.launch import Plan, Resources, plan
+from hpcstack.launch import Plan, Resources, Share, plan, share
 from hpcstack.process import Completed, Runner
 from hpcstack.render.launcher import inner
 from hpcstack.render.steps import HOME
 from hpcstack.report import Outcome, Report, worst
+from hpcstack.runtimes import choose
 from hpcstack.site import Site
 from hpcstack.spec.model import Stack
 from hpcstack.store import Artifact, Store, write_text, write_tree
@@ -39,6 +40,7 @@ class Run:
     tests: str
     ranks_per_node: int
     nodes: int
+    share: Share
 
     @property
     def world(self) -> int:
@@ -51,15 +53,17 @@ def state_folder() -> Path:
     return Path(home) / "hpcstack"
 
 
-def prepare(stack: Stack, tests: tuple[str, ...], resources: Resources, site: Site, parent: Path | None) -> Run:
+def prepare(
+    stack: Stack, tests: tuple[str, ...], resources: Resources, site: Site, parent: Path | None, *, here: bool
+) -> Run:
     """A new folder for a run. Nodes without real GPUs get two ranks: enough to talk within a node and between."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     folder = (parent or state_folder() / "tests" / stack.full_name) / f"{stamp}-{uuid.uuid4().hex[:6]}"
     with Store(site.store).acting("no folder for the run"):
         folder.mkdir(parents=True)
-    real = site.node_type(resources.partition).real_gpus
-    ranks = resources.nproc_per_node or resources.gpus_per_node * bool(real) or real or CPU_RANKS
-    return Run(folder, ",".join(tests or stack.tests), ranks, resources.nodes)
+    taken = share(resources, site, here=here)
+    ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
+    return Run(folder, ",".join(tests or stack.tests), ranks, resources.nodes, taken)
 
 
 def step_plan(
@@ -67,33 +71,13 @@ def step_plan(
 ) -> Plan:
     """The job step of one run: an agent a node, which starts the ranks there. SUITE is the caller's own, if given."""
     where = str(suite) if suite else SUITE
-    arguments = ("--output", str(run.folder), "--tests", run.tests)
-    ranks = (
-        "/bin/sh",
-        "-c",
-        inner("torchrun"),
-        "torchrun",
-        str(run.ranks_per_node),
-        "-m",
-        "hpcstack_smoke.ranks",
-        *arguments,
-    )
-    gpus = site.node_type(resources.partition).real_gpus
-    agent = (
-        "python3",
-        "-m",
-        "hpcstack_smoke",
-        *arguments,
-        "--stack",
-        artifact.stack,
-        "--gpus",
-        str(gpus),
-        "--",
-        *ranks,
-    )
-    one_a_node = Resources(**{**resources.__dict__, "ntasks_per_node": 1})
+    arguments = ("--output", str(run.folder), "--tests", run.tests, "--gpus", str(run.share.gpus))
+    launcher = ("/bin/sh", "-c", inner("torchrun"), "torchrun", str(run.ranks_per_node))
+    agent = ("python3", "-m", "hpcstack_smoke", *arguments, "--stack", artifact.stack)
+    command = (*agent, "--", *launcher, "-m", "hpcstack_smoke.ranks", *arguments)
+    one_a_node = replace(resources, ntasks_per_node=1, cpus_per_task=run.share.cpus)
     return plan(
-        artifact, agent, "plain", one_a_node, site, runner,
+        artifact, command, "plain", one_a_node, site, runner,
         runtime=runtime, workdir=run.folder, mounts=(f"{suite}:{suite}",) if suite else (),
         environment={"PYTHONPATH": where},
     )  # fmt: skip
@@ -104,7 +88,8 @@ def test(
     say: Say, *, runtime: str = "auto", suite_from_host: bool = False, parent: Path | None = None,
 ) -> tuple[Report, Path]:  # fmt: skip
     """The report of one run, and its folder. SlurmError if the step did not start on any node."""
-    run = prepare(stack, tests, resources, site, parent)
+    here = choose(site.runtime if runtime == "auto" else runtime, runner)[0].name == "local"
+    run = prepare(stack, tests, resources, site, parent, here=here)
     suite = _host_suite(run) if suite_from_host else None
     line = step_plan(run, artifact, resources, site, runner, runtime=runtime, suite=suite)
     log = run.folder / "step.log"
@@ -115,12 +100,13 @@ def test(
     rows, nodes, backend = collect(run.folder)
     if not rows:
         raise SlurmError(_nothing(done), f"the step's log is {log}; the line was: {run.folder / 'command.txt'}")
+    node = site.node_type(resources.partition)
     report = Report(
         stack=artifact.stack, image=str(artifact.image), image_sha256=artifact.sha256, suite=artifact.suite,
         runtime=line.runtime, backend=backend, nodes=nodes, world_size=run.world, started=started,
         seconds=round(time.monotonic() - began, 1), stand_in=artifact.stand_in,
-        virtual_nodes=site.node_type(resources.partition).virtual and line.runtime != "local",
-        outcomes=tuple(outcomes(run, rows, _tail(run.folder, done))),
+        virtual_nodes=bool(node and node.virtual and not here), step_status=done.status,
+        outcomes=(*outcomes(run, rows, _tail(run.folder, done)), *step_outcome(done)),
     )  # fmt: skip
     write_text(run.folder / "report.json", report.model_dump_json(indent=1) + "\n")
     return report, run.folder
@@ -163,6 +149,16 @@ def outcomes(run: Run, rows: list[dict[str, Any]], tail: str) -> list[Outcome]:
                 by_code[code].append(_silent(code, what, tail))
             out.append(worst(by_code[code]))
     return out
+
+
+def step_outcome(done: Completed) -> list[Outcome]:
+    """An ERROR where the step itself did not end with 0, whatever the checks wrote before."""
+    if done.status == 0:
+        return []
+    said = (list(done.tail) or [""])[-1].strip()
+    return [
+        Outcome(code="run.step", status="ERROR", measured=f"the step ended with {done.status}", evidence=said[:400])
+    ]
 
 
 def _silent(code: str, what: str, tail: str) -> dict[str, Any]:

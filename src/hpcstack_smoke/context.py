@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Context:
-    """One rank of the process group; `gpu` says whether `device` is one."""
+    """One rank of the process group; `gpu`: `device` is one; `named`: checks were asked for by name."""
 
     rank: int
     world: int
@@ -18,17 +19,25 @@ class Context:
     backend: str
     gpu: bool
     device: Any
+    named: bool = False
 
 
-def join(timeout_s: float) -> Context:
-    """Join the process group that torchrun has prepared: NCCL where every rank has a GPU of its own, else gloo."""
+def join(timeout_s: float, *, gpus: int, named: bool = False) -> Context:
+    """Join the process group that torchrun has prepared: NCCL where every rank has a GPU of its own, else gloo.
+
+    Where GPUS are expected on each node, fewer are an error, not a reason to fall back.
+    """
     from datetime import timedelta
 
     import torch
     import torch.distributed as dist
 
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    gpu = torch.cuda.is_available() and torch.cuda.device_count() > local
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if gpus and seen < ranks_here:
+        raise RuntimeError(f"torch sees {seen} GPU(s) on {socket.gethostname()}, and {ranks_here} ranks want one each")
+    gpu = seen >= ranks_here
     device = torch.device("cuda", local) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
@@ -37,4 +46,4 @@ def join(timeout_s: float) -> Context:
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     world, rank = dist.get_world_size(), dist.get_rank()
     nodes = max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    return Context(rank, world, local, nodes, backend, gpu, device)
+    return Context(rank, world, local, nodes, backend, gpu, device, named)

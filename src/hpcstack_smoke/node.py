@@ -16,6 +16,7 @@ STACK_FILE = "/opt/hpcstack/stack.json"
 DRIVER_FILE = "/proc/driver/nvidia/version"
 HCAS = "/sys/class/infiniband"
 SHM_BYTES = 1 << 30
+GPU_REMEDY = "look at nvidia-smi and dmesg on the node, at --gpus-per-node, and with Pyxis at NVIDIA_VISIBLE_DEVICES"
 
 
 def image(expected_stack: str) -> Result:
@@ -48,24 +49,34 @@ def torch_is_the_bases() -> Result:
     )
 
 
-def driver() -> Result:
-    """The NVIDIA kernel driver."""
+def driver(expected: int) -> Result:
+    """The NVIDIA kernel driver. Missing where GPUs are expected is a failure, never a SKIP."""
     try:
         with open(DRIVER_FILE) as file:
             line = file.readline()
     except FileNotFoundError:
+        if expected:
+            return Result(FAIL, "no NVIDIA driver", f"a driver: {expected} GPU(s) were asked for", remedy=GPU_REMEDY)
         raise Skip("no NVIDIA driver on this node") from None
     version = next((word for word in line.split() if word[0].isdigit() and "." in word), "")
     return Result(PASS, version, evidence=line.strip())
 
 
 def gpus(expected: int) -> Result:
-    """As many GPUs as the site says the node has."""
-    have = len(glob.glob("/dev/nvidia[0-9]*"))
+    """As many GPUs as the step was given, counted by opening their devices: a cgroup hides what it does not list."""
+    have = sum(_opens(path) for path in glob.glob("/dev/nvidia[0-9]*"))
     if not have and not expected:
         raise Skip("no GPU on this node")
-    remedy = "look at nvidia-smi and dmesg on the node; with Pyxis, at NVIDIA_VISIBLE_DEVICES"
-    return judge(have == expected or not expected, f"{have} GPU(s)", str(expected), "site.yaml", remedy=remedy)
+    source = "what the step asked for"
+    return judge(have >= expected, f"{have} GPU(s)", f">= {expected}", source, remedy=GPU_REMEDY)
+
+
+def _opens(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError:
+        return False
+    return True
 
 
 def shared_memory() -> Result:
@@ -85,8 +96,9 @@ def hcas() -> Result:
     ports = sorted(glob.glob(f"{HCAS}/*/ports/*"))
     if not ports:
         raise Skip(f"no HCA on this node ({HCAS} is empty)")
-    states = {port.split("/")[4]: _line(f"{port}/state") for port in ports}
-    rates = ", ".join(f"{port.split('/')[4]} {_line(f'{port}/rate')}" for port in ports)
+    names = {port: f"{port.split('/')[-3]}:{port.split('/')[-1]}" for port in ports}
+    states = {names[port]: _line(f"{port}/state") for port in ports}
+    rates = ", ".join(f"{names[port]} {_line(f'{port}/rate')}" for port in ports)
     down = [name for name, state in states.items() if "ACTIVE" not in state]
     return judge(
         not down, rates, "every port ACTIVE", evidence=str(states), remedy=f"look at {', '.join(down)}: ibstat"
@@ -130,7 +142,7 @@ def checks(expected_stack: str, expected_gpus: int) -> dict[str, Callable[[], Re
     return {
         "node.image": lambda: image(expected_stack),
         "node.torch": torch_is_the_bases,
-        "node.driver": driver,
+        "node.driver": lambda: driver(expected_gpus),
         "node.gpus": lambda: gpus(expected_gpus),
         "node.shm": shared_memory,
         "fabric.hcas": hcas,

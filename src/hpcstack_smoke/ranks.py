@@ -53,6 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python3 -m hpcstack_smoke.ranks")
     parser.add_argument("--output", required=True)
     parser.add_argument("--tests", default="")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs that each node must show")
     options = parser.parse_args()
     settle()
     import torch
@@ -64,7 +65,7 @@ def main() -> None:
 
     from hpcstack_smoke.context import join
 
-    context = join(TIMEOUT_S)
+    context = join(TIMEOUT_S, gpus=options.gpus, named=bool(options.tests))
     where = f"{socket.gethostname()}:{context.rank}"
     document: dict[str, Any] = {"rank": context.rank, "world": context.world, "backend": context.backend, "rows": []}
     table = checks(context)

@@ -81,10 +81,10 @@ def _result(context: Context, losses: list[float], parameters: Any, evidence: st
 def _deepspeed(context: Context) -> Any:
     try:
         import deepspeed
-    except ImportError as error:
-        if "deepspeed" in str(error):
-            raise Skip("the image has no DeepSpeed") from None
-        raise
+    except ModuleNotFoundError as error:
+        if error.name != "deepspeed" or context.named:
+            raise
+        raise Skip("the image has no DeepSpeed") from None
     if not context.gpu and not shutil.which("g++"):
         # Without a compiler its shared-memory collective cannot be built; gloo does the same. An internal of DeepSpeed.
         from deepspeed.ops import __compatible_ops__

@@ -196,6 +196,60 @@ def test_nothing_but_skip_is_not_a_pass(testbed: Testbed, built: dict[str, Any])
     )
 
 
+EXACT = """\
+import torch
+from hpcstack_smoke.collective import summed
+from hpcstack_smoke.context import Context
+for world in (2, 8, 128, 129, 1000, 9999):
+    context = Context(0, world, 0, 1, "gloo", False, torch.device("cpu"))
+    total = sum(summed(context, rank, torch.float32) for rank in range(world))
+    assert 0 < total.min() and total.max() <= 256, (world, total.min(), total.max())
+    assert not torch.equal(summed(context, 0, torch.float32), summed(context, 1, torch.float32))
+"""
+
+
+@pytest.mark.apptainer
+def test_sums_prove_something_and_are_exact_at_any_size(testbed: Testbed, built: dict[str, Any]) -> None:
+    testbed.run(
+        "env",
+        "APPTAINERENV_PYTHONPATH=/opt/hpcstack/smoke",
+        "apptainer",
+        "--quiet",
+        "exec",
+        built["image"],
+        "python3",
+        "-c",
+        EXACT,
+        check=True,
+    )
+
+
+@pytest.mark.apptainer
+def test_gpus_that_are_expected_and_missing_are_no_pass(testbed: Testbed, built: dict[str, Any]) -> None:
+    """A site that says H100, on nodes without: not one check of a GPU may pass or be skipped away."""
+    site = (
+        (testbed.folder / "etc/site.yaml")
+        .read_text()
+        .replace("model: virtual", "model: H100")
+        .replace("count: 4", "count: 2")
+    )
+    path = testbed.give("tests/h100.yaml", site)
+    argv = ("hpcstack", "--site", str(path), "test", STACK, "--runtime", "apptainer", "--only", "node,ddp", "--json")
+    done = testbed.run(*argv)
+    document = json.loads(done.stdout)
+    status = {outcome["code"]: outcome["status"] for outcome in document["outcomes"]}
+    assert (done.returncode, document["verdict"]) == (1, "ERROR")
+    assert (status["node.driver"], status["node.gpus"], status["ddp.fp32"]) == ("FAIL", "FAIL", "ERROR")
+    evidence = next(outcome["evidence"] for outcome in document["outcomes"] if outcome["code"] == "ddp.fp32")
+    assert "torch sees 0 GPU(s) on node1, and 2 ranks want one each" in evidence
+
+
+def test_a_check_that_is_not_there_is_refused(testbed: Testbed) -> None:
+    done = testbed.hpcstack("test", STACK, "--only", "ddp.fp23", check=False)
+    assert done.returncode == 2
+    assert "no check or family 'ddp.fp23' (did you mean 'ddp.fp32'?)" in done.stderr
+
+
 PLANTED = """\
 import sys, torch
 from torch.nn import parallel

@@ -55,7 +55,7 @@ def test_a_pull_that_fails_in_the_build_is_told(recipes: Recipes) -> None:
         f"{recipes.folder}/recipes/{name}.lock.json",
     )
     done = recipes.run("build", name)
-    assert done.returncode == 4
+    assert done.returncode == 5
     assert "the base nvcr.io/hpcstack-tests/debian-python:12 was not fetched from 127.0.0.1:" in done.stderr
     assert f"hpcstack lock {name}" in done.stderr
     assert "the whole log is" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def line(
 def test_pyxis_on_gpu_nodes(tmp_path: Path) -> None:
     assert line(gpu_site(tmp_path), PYXIS, nodes=2, gpus_per_node=8, ntasks_per_node=8, time="1:00:00") == [
         "PYTHONNOUSERSITE=1",
-        "srun", "--kill-on-bad-exit=1", "--job-name=pytorch-24.11", "--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8",
+        "srun", "--export=ALL", "--kill-on-bad-exit=1", "--job-name=pytorch-24.11", "--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8",
         "--time=1:00:00", "--container-image=/store/images/k/image.sqsh", "--no-container-mount-home",
         "--container-mounts=/scratch:/scratch,/work:/work", "--container-workdir=/work",
         "--container-env=PYTHONNOUSERSITE", "hostname",
@@ -176,3 +177,44 @@ def test_what_the_user_set_is_kept_and_what_a_hook_set_is_not(tmp_path: Path) ->
 def test_two_steps_of_a_job_have_two_ports(tmp_path: Path) -> None:
     ports = {torchrun(tmp_path, "1", "t.py", **{**STEP, "SLURM_STEP_ID": str(step)})[10] for step in range(4)}
     assert len(ports) == 4
+
+
+def test_a_gpu_node_gives_its_gpus_without_being_asked(tmp_path: Path) -> None:
+    assert "--gpus-per-node=8" in line(gpu_site(tmp_path), PYXIS, "torchrun", ("t.py",))
+    assert "--gpus-per-node=2" in line(gpu_site(tmp_path), PYXIS, gpus_per_node=2)
+
+
+def test_where_the_site_says_nothing_what_was_asked_for_counts(tmp_path: Path) -> None:
+    nothing = Site.model_validate({"store": tmp_path, "lock_dir": tmp_path, "module_root": tmp_path})
+    asked = line(nothing, PLAIN, "torchrun", ("t.py",), gpus_per_node=8)
+    assert "--nv" in asked and "--gpus-per-node=8" in asked and asked[-2] == "8"
+    assert not any("void" in word for word in asked)
+    assert "APPTAINERENV_NVIDIA_VISIBLE_DEVICES=void" in line(nothing, PLAIN)
+
+
+def test_one_task_a_node_gets_the_cpus_of_its_gpus(tmp_path: Path) -> None:
+    """With task affinity, a task with one CPU would pin all of its ranks to one core."""
+    site = gpu_site(tmp_path)
+    node = site.node_types["n"].model_copy(update={"cpus": 64})
+    site = site.model_copy(update={"node_types": {"n": node}})
+    assert "--cpus-per-task=64" in line(site, PYXIS, "torchrun", ("t.py",))
+    assert "--cpus-per-task=16" in line(site, PYXIS, "torchrun", ("t.py",), gpus_per_node=2)
+    assert "--cpus-per-task=3" in line(site, PYXIS, "torchrun", ("t.py",), cpus_per_task=3)
+
+
+def test_the_image_wins_over_the_hosts_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_HOME", "/opt/host/cuda")
+    image = replace(ARTIFACT, environment={"CUDA_HOME": "/usr/local/cuda", "PATH": "/x", "NOT_ON_THE_HOST": "1"})
+    made = plan(image, ("true",), "plain", Resources(), gpu_site(tmp_path), PLAIN, workdir=Path("/work"))
+    assert made.environment["APPTAINERENV_CUDA_HOME"] == "/usr/local/cuda"
+    assert {"APPTAINERENV_PATH", "APPTAINERENV_NOT_ON_THE_HOST"}.isdisjoint(made.environment)
+
+
+def test_a_folder_that_no_runtime_can_mount_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be mounted"):
+        plan(ARTIFACT, ("true",), "plain", Resources(), gpu_site(tmp_path), PYXIS, workdir=Path("/a,b"))
+
+
+def test_the_port_of_enroots_hook_is_not_kept(tmp_path: Path) -> None:
+    said = torchrun(tmp_path, "1", "t.py", MASTER_PORT=str(61000 + 100 % 4536), **STEP)
+    assert said[said.index("--master-port") + 1] == "13103"

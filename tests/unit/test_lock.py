@@ -27,11 +27,13 @@ class Fixed:
     """A registry that always says the same."""
 
     def look_up(self, base: Base) -> Answer:
+        names = base.platforms
         return Answer(
             "mirror:5000",
             "sha256:index",
-            dict.fromkeys(base.platforms, "sha256:one"),
-            dict.fromkeys(base.platforms, CONFIG),
+            dict.fromkeys(names, "sha256:one"),
+            dict.fromkeys(names, CONFIG),
+            dict.fromkeys(names, 7),
         )
 
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import make_site
 from hpcstack import registry
 from hpcstack.errors import RegistryError
-from hpcstack.registry import Registry, _realm
+from hpcstack.registry import Registry, _may_know, _realm
 from hpcstack.spec.model import Base
 
 CONFIG = json.dumps({"os": "linux", "architecture": "amd64", "config": {"Env": ["A=1"]}}).encode()
@@ -189,3 +189,39 @@ def test_the_users_own_credentials_are_sent_for_a_token(fake: Given, tmp_path: P
 def test_both_forms_of_a_challenge(challenge: str, realm: str, query: dict[str, str]) -> None:
     """nvcr.io's form is recorded in Apache Mesos' test for MESOS-9968, Docker Hub's in its own documentation."""
     assert _realm(challenge, "nvidia/x") == (realm, query)
+
+
+@pytest.mark.parametrize(
+    ("realm", "host", "plain_http", "may"),
+    [
+        ("https://nvcr.io/proxy_auth", "nvcr.io", False, True),
+        ("https://auth.docker.io/token", "registry-1.docker.io", False, True),
+        ("https://authn.nvidia.com/token", "nvcr.io", False, False),
+        ("http://nvcr.io/proxy_auth", "nvcr.io", False, False),
+        ("http://127.0.0.1:5000/token", "127.0.0.1:5000", True, True),
+        ("https://10.0.0.1/token", "99.0.0.1", False, False),
+    ],
+)
+def test_a_key_goes_to_its_registrys_own_domain_only(realm: str, host: str, plain_http: bool, may: bool) -> None:
+    assert bool(_may_know(realm, host, plain_http=plain_http)) is may
+
+
+def test_a_login_page_is_no_answer(fake: Given) -> None:
+    server, client, host = fake
+    server.content = {**server.content, "24.11-py3": b"<html>please log in</html>"}
+    with pytest.raises(RegistryError, match=f"{host} answered with something that is no registry's answer"):
+        client.look_up(Base(image=IMAGE))
+
+
+def test_a_mirror_may_have_a_path(fake: Given, tmp_path: Path) -> None:
+    server, _, host = fake
+    site = make_site(tmp_path, registries={"nvcr.io": {"mirror": f"{host}/proxy", "plain_http": True}})
+    Registry(site).look_up(Base(image=IMAGE))
+    assert server.seen[0][0].startswith("/v2/proxy/nvidia/pytorch/manifests/")
+
+
+def test_a_mirror_that_needs_no_proxy_is_asked_directly(fake: Given, tmp_path: Path) -> None:
+    _, _, host = fake
+    build = {"proxy": {"http": "http://127.0.0.1:1", "no": "127.0.0.1"}}
+    site = make_site(tmp_path, registries={"nvcr.io": {"mirror": host, "plain_http": True}}, build=build)
+    assert Registry(site).look_up(Base(image=IMAGE)).answered_by == host

@@ -48,10 +48,17 @@ def test_what_etc_forces_nothing_overrides(environ: dict[str, str], tmp_path: Pa
     assert loaded.origins["store"].endswith("(force)")
 
 
-def test_force_counts_in_etc_only(environ: dict[str, str], tmp_path: Path) -> None:
-    put(tmp_path / "etc.yaml", "store: /a\n")
+def test_force_elsewhere_is_refused_and_not_ignored(environ: dict[str, str], tmp_path: Path) -> None:
     explicit = put(tmp_path / "explicit.yaml", "force: {store: /mine}\n")
-    assert str(site.load(explicit, environ).site.store) == "/a"
+    with pytest.raises(ProblemsError, match="explicit.yaml:1:1: force: `force` counts in"):
+        site.load(explicit, environ)
+
+
+def test_a_site_that_cannot_be_read(environ: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "explicit.yaml"
+    path.write_bytes(b"name: \xff\n")
+    with pytest.raises(InputError, match="cannot be read"):
+        site.load(str(path), environ)
 
 
 def test_a_named_file_must_be_there(environ: dict[str, str]) -> None:
@@ -72,6 +79,11 @@ def test_a_named_file_must_be_there(environ: dict[str, str]) -> None:
             "node_types: {a: {gpus: {model: H100, count: four}}}\n",
             ":1:45: node_types.a.gpus.count: input should be a valid integer",
         ),
+        (
+            "partitions: {gpu: {node_type: dgx1}}\nnode_types: {dgx: {}}\n",
+            "there is no node type 'dgx1' (did you mean 'dgx'?)",
+        ),
+        ("registries: {nvcr.io: {mirror: 'http://x'}}\n", ":1:32: registries.nvcr.io.mirror: string should match"),
         ("- a\n", ":1:1: a site file is a mapping"),
     ],
 )

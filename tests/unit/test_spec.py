@@ -62,6 +62,7 @@ def test_the_version_is_text_even_without_quotes(tmp_path: Path) -> None:
         ("{A:", "{A-B:", "demo-1.0.yaml:9:14: environment: 'A-B' is not a variable's name"),
         ("{A:", "{SLURM_X:", "demo-1.0.yaml:9:14: environment: SLURM_X belongs to"),
         ("ddp.fp32", "dpp", "demo-1.0.yaml:10:8: tests: no check or family 'dpp' (did you mean 'ddp'?)"),
+        ("ddp.fp32", "ddp.fp23", "demo-1.0.yaml:10:8: tests: no check or family 'ddp.fp23' (did you mean 'ddp.fp32'?)"),
         ("hpcstack/v1", "hpcstack/v9", "demo-1.0.yaml:1:13: apiVersion: input should be 'hpcstack/v1'"),
         ("name: demo", "name: demos", "demo-1.0.yaml:2:7: name: the file of demos-1.0 must be named"),
         ("name: demo", "name: De mo", "demo-1.0.yaml:2:7: name: string should match pattern"),

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,32 @@ def test_files_are_written_by_rename_with_their_mode(tmp_path: Path) -> None:
 def test_a_tree_never_leads_out(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="leads out"):
         write_tree(tmp_path / "in", {"../out": "x"})
+
+
+def test_what_is_stored_is_readable_for_all_whatever_the_umask(tmp_path: Path, image: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        put = Store(tmp_path / "store").put(artifact(image), image, tmp_path / "log")
+    finally:
+        os.umask(old)
+    for path in (put.image, put.image.parent, put.image.parent.parent, tmp_path / "store", tmp_path / "store/stacks"):
+        assert path.stat().st_mode & 0o444 == 0o444, path
+
+
+def test_leftovers_and_damage_do_not_disturb_a_list(tmp_path: Path, image: Path) -> None:
+    store = Store(tmp_path / "store")
+    put = store.put(artifact(image), image, tmp_path / "log")
+    (tmp_path / "store/stacks/.demo-1.0.abc.part").write_text("k1")
+    (tmp_path / "store/stacks/other-1").write_bytes(b"\xff")
+    store.put(replace(artifact(image, "k2"), stack="damaged-1"), image, tmp_path / "log").image.write_bytes(b"")
+    assert store.stacks() == {"demo-1.0": put}
+
+
+def test_a_record_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Path, image: Path) -> None:
+    store = Store(tmp_path / "store")
+    record = store.put(artifact(image), image, tmp_path / "log").image.parent / "artifact.json"
+    record.write_text(record.read_text().replace("{", '{"added_later": 1,', 1))
+    assert store.artifact("k1")
+    record.write_text("{}")
+    with pytest.raises(StoreError, match="cannot be read"):
+        store.artifact("k1")

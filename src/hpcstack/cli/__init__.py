@@ -90,6 +90,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        _refuse(
+            f"{error.strerror or error}: {error.filename or 'a file of hpcstack'}",
+            "is the disk full, or the path not yours?",
+        )
+        sys.exit(7)
     except Exception as error:
         import traceback
 

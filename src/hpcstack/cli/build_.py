@@ -19,7 +19,7 @@ def command(session: Session, name: str, platform: str, dry_run: bool, as_json: 
     from hpcstack.store import as_dict
 
     recipe = session.recipe(name)
-    lock = build.current_lock(recipe, session.site, session.registry, say)
+    lock = build.current_lock(recipe, session.site, session.registry, say, write=not dry_run)
     order = build.order(recipe, lock, session.site, session.runner, platform)
     if dry_run:
         there = session.store.artifact(order.key)

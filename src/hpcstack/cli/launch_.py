@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -23,12 +24,13 @@ def command(session: Session, /, name: str, mode: str, dry_run: bool, argv: tupl
     Mode torchrun starts torchrun once a node (a .py file or -m MODULE is Python); mode plain runs the command itself.
     """
     from hpcstack.errors import HpcstackError
-    from hpcstack.launch import OWN_FAILURE, image_of, plan
+    from hpcstack.launch import OWN_FAILURE, image_to_launch, plan
 
     try:
         recipe = session.recipe(name)
+        artifact, why = image_to_launch(recipe.stack.full_name, session.site, session.store, os.environ)
         line = plan(
-            image_of(recipe.stack.full_name, session.store), argv, mode or recipe.stack.launch.mode, resources(options),
+            artifact, argv, mode or recipe.stack.launch.mode, resources(options),
             session.site, session.runner, runtime=options["runtime"],
         )  # fmt: skip
         session.runner.which(line.argv[0])
@@ -38,5 +40,5 @@ def command(session: Session, /, name: str, mode: str, dry_run: bool, argv: tupl
     if dry_run:
         click.echo(line.shown())
         return
-    say(f"{name} by {line.runtime} ({line.reason})")
+    say(f"{name} ({why}) by {line.runtime} ({line.reason})")
     raise click.exceptions.Exit(session.runner.attached(line.argv, env=line.environment))

@@ -23,8 +23,8 @@ def command(path: str, junit: bool, as_json: bool) -> None:
     file = Path(path) / "report.json" if Path(path).is_dir() else Path(path)
     try:
         report = reports.Report.model_validate_json(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} cannot be read: {getattr(error, 'strerror', '') or error}") from None
     except ValidationError as error:
         raise InputError(f"{file}: not a report: {error.errors()[0]['msg']}") from None
     answer(report.model_dump(mode="json"), as_json, lambda: reports.junit(report) if junit else reports.text(report))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ from hpcstack.launch import Resources
 F = TypeVar("F", bound=Callable[..., Any])
 
 OPTIONS = (
-    click.option("-N", "--nodes", default=1, show_default=True, help="How many nodes."),
+    click.option("-N", "--nodes", type=int, help="How many nodes; the allocation's, or 1."),
     click.option("--ntasks-per-node", default=0, help="Slurm tasks a node (mode plain)."),
     click.option("-G", "--gpus-per-node", default=0, help="GPUs a node."),
     click.option("-c", "--cpus-per-task", default=0, help="CPUs a task."),
@@ -44,4 +45,7 @@ def resource_options(function: F) -> F:
 
 def resources(options: dict[str, Any]) -> Resources:
     """Resources from the parsed options."""
-    return Resources(**{name: value for name, value in options.items() if name not in OTHER})
+    given = {name: value for name, value in options.items() if name not in OTHER}
+    allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if options["runtime"] != "local" else ""
+    nodes = options["nodes"] if options["nodes"] is not None else int(allocated) if allocated.isdigit() else 1
+    return Resources(**{**given, "nodes": nodes})

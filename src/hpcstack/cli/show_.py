@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 import click
 
@@ -35,7 +37,7 @@ def command(session: Session, name: str, of_site: bool, as_json: bool) -> None:
 
 def _site(session: Session, as_json: bool) -> None:
     document = {
-        "site": session.site.model_dump(mode="json", by_alias=True),
+        "site": _without_passwords(session.site.model_dump(mode="json", by_alias=True)),
         "origins": dict(session.loaded.origins),
     }
 
@@ -44,6 +46,15 @@ def _site(session: Session, as_json: bool) -> None:
         return table(rows, ("KEY", "VALUE", "FROM"))
 
     answer(document, as_json, text)
+
+
+def _without_passwords(value: Any) -> Any:
+    """VALUE with `user:password@` in its URLs hidden: what is shown ends up in tickets."""
+    if isinstance(value, dict):
+        return {key: _without_passwords(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_passwords(item) for item in value]
+    return re.sub(r"//[^/@\s]+@", "//***@", value) if isinstance(value, str) else value
 
 
 def _value(site: object, key: str) -> str:

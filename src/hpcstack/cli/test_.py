@@ -28,12 +28,18 @@ def command(
     """Run the smoke suite in a stack's image, on every node, and report each check."""
     from hpcstack import report as reports
     from hpcstack import validate
+    from hpcstack.errors import InputError, did_you_mean
     from hpcstack.launch import image_of
+    from hpcstack.spec.model import known_tests
     from hpcstack.store import write_text
 
     recipe = session.recipe(name)
     artifact = image_of(recipe.stack.full_name, session.store)
     tests = tuple(filter(None, only.split(",")))
+    for test in tests:
+        if test not in known_tests():
+            near = did_you_mean(test, known_tests())
+            raise InputError(f"no check or family {test!r}{near}", f"known: {', '.join(known_tests())}")
     parent = Path(output).absolute() if output else None
     with progress(f"testing {recipe.stack.full_name}") as step:
         report, folder = validate.test(

@@ -41,7 +41,9 @@ def environment(job: Job, home: Path) -> dict[str, str]:
         **{name: value for name, value in said.items() if value},
         "HOME": str(home),
         "APPTAINER_TMPDIR": str(job.work),
-        "APPTAINER_CACHEDIR": os.environ.get("APPTAINER_CACHEDIR") or str(Path.home() / ".apptainer/cache"),
+        "APPTAINER_CACHEDIR": job.settings.cachedir
+        or os.environ.get("APPTAINER_CACHEDIR")
+        or str(Path.home() / ".apptainer/cache"),
         "APPTAINER_CONFIGDIR": str(home / ".apptainer"),
     }
 
@@ -82,12 +84,12 @@ class Apptainer:
         listing = runner.output(["apptainer", "sif", "list", str(sif)])
         if listing.status:
             return listing
-        return self._extract(sif, partition("\n".join(listing.tail)), job, runner)
+        return self._extract(sif, partition(listing.stdout), job, runner)
 
     def _extract(self, sif: Path, number: str, job: Job, runner: Runner) -> Completed:
         """The partition's bytes into job.output, as they are."""
         info = runner.output(["apptainer", "sif", "info", number, str(sif)])
-        text = "\n".join(info.tail)
+        text = info.stdout
         offset, size = OFFSET.search(text), SIZE.search(text)
         if info.status or not offset or not size:
             return Completed(info.argv, info.status or 1, info.tail)

@@ -24,6 +24,7 @@ class LockedPlatform(Model):
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     workdir: str = ""
+    compressed_bytes: int = 0
 
 
 class LockedBase(Model):
@@ -89,6 +90,8 @@ def read(path: Path) -> Lock:
     """The lock in PATH."""
     try:
         return Lock.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', '') or error}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

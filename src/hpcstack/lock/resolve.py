@@ -18,7 +18,10 @@ class Registry(Protocol):
 def resolve(stack: Stack, registry: Registry) -> Lock:
     """The lock of STACK. RegistryError if the registry refuses or lacks a platform."""
     answer = registry.look_up(stack.base)
-    platforms = {name: _platform(answer.manifests[name], answer.configs[name]) for name in stack.base.platforms}
+    platforms = {
+        name: _platform(answer.manifests[name], answer.configs[name], answer.sizes[name])
+        for name in stack.base.platforms
+    }
     base = LockedBase(
         registry=stack.base.registry,
         repository=stack.base.repository,
@@ -30,7 +33,7 @@ def resolve(stack: Stack, registry: Registry) -> Lock:
     return Lock(stack=stack.full_name, spec_sha256=stack.checksum(), base=base)
 
 
-def _platform(digest: str, config: dict[str, Any]) -> LockedPlatform:
+def _platform(digest: str, config: dict[str, Any], size: int) -> LockedPlatform:
     inner = config.get("config") or {}
     pairs = (entry.partition("=") for entry in inner.get("Env") or [])
     return LockedPlatform(
@@ -40,6 +43,7 @@ def _platform(digest: str, config: dict[str, Any]) -> LockedPlatform:
         entrypoint=tuple(inner.get("Entrypoint") or ()),
         command=tuple(inner.get("Cmd") or ()),
         workdir=inner.get("WorkingDir") or "",
+        compressed_bytes=size,
     )
 
 

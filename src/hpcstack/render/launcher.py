@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcstack.render.template import fill, plain
-from hpcstack.site import Site
+from hpcstack.site import NodeType, Site
 from hpcstack.spec.model import Stack
 
 
@@ -14,7 +14,7 @@ def inner(mode: str) -> str:
 
 def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
     """`srun.sh` and `sbatch.sh` for STACK at SITE."""
-    node = site.node_type()
+    node = site.node_type() or NodeType()
     values = {
         "stack": stack.full_name,
         "name": stack.name,
@@ -23,6 +23,7 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
         "inner": inner(stack.launch.mode),
         "ranks": max(node.real_gpus, 1),
         "gpus": node.gpus.count if node.gpus else 0,
+        "cpus": node.cpus,
         "real_gpus": bool(node.real_gpus),
         "runtime": site.runtime,
         "mounts": "".join(f"{mount}," for mount in site.mounts),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from hpcstack.runtimes.base import Step, binds, forced
+
+OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")  # Apptainer makes these itself, from both sides
 
 
 def exec_argv(step: Step) -> list[str]:
@@ -20,8 +23,12 @@ def exec_argv(step: Step) -> list[str]:
 
 
 def exec_environment(step: Step) -> dict[str, str]:
-    """Apptainer gives the container what is set as APPTAINERENV_NAME, above the image's own value."""
-    return {f"APPTAINERENV_{name}": value for name, value in forced(step).items()}
+    """Apptainer gives the container what is set as APPTAINERENV_NAME, above the image's own value.
+
+    Left alone, it lets the host's CUDA_HOME, say, win over the image's; here the image wins, as under Pyxis.
+    """
+    image = {name: value for name, value in step.image_environment.items() if name in os.environ and name not in OWN}
+    return {f"APPTAINERENV_{name}": value for name, value in (image | forced(step)).items()}
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class Apptainer:
     name: str = "apptainer"
 
     def argv(self, step: Step) -> list[str]:
-        return ["srun", *step.slurm, *exec_argv(step)]
+        return ["srun", "--export=ALL", *step.slurm, *exec_argv(step)]
 
     def environment(self, step: Step) -> dict[str, str]:
         return exec_environment(step)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from hpcstack.errors import InputError
+
 VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
@@ -13,8 +15,8 @@ VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 class Step:
     """One job step in an image.
 
-    `slurm` are srun's own options; `mounts` are SOURCE:TARGET; `environment` overrides the image's variables;
-    `gpus` says whether real GPUs are behind the nodes.
+    `slurm` are srun's own options; `mounts` are SOURCE:TARGET; `environment` overrides the
+    image's variables, which are `image_environment`; `gpus` says whether real GPUs are behind the nodes.
     """
 
     image: Path
@@ -24,6 +26,7 @@ class Step:
     workdir: Path = Path("/")
     gpus: bool = False
     environment: dict[str, str] = field(default_factory=dict)
+    image_environment: dict[str, str] = field(default_factory=dict)
 
 
 class Runtime(Protocol):
@@ -43,6 +46,8 @@ def forced(step: Step) -> dict[str, str]:
 
 
 def binds(step: Step) -> list[str]:
-    """Each mount once, the working directory among them."""
+    """Each mount once, the working directory among them. InputError for a path that no runtime can mount."""
+    if any(sign in str(step.workdir) for sign in ":,"):
+        raise InputError(f"{step.workdir} cannot be mounted: its path holds ':' or ','", "start from another folder")
     workdir = f"{step.workdir}:{step.workdir}"
     return list(dict.fromkeys((*step.mounts, *(() if str(step.workdir) == "/" else (workdir,)))))

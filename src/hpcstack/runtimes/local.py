@@ -16,7 +16,9 @@ class Local:
         return exec_argv(step)
 
     def environment(self, step: Step) -> dict[str, str]:
-        return exec_environment(step)
+        """One node, whatever allocation this shell is in."""
+        alone = {"SLURM_STEP_NUM_NODES": "1", "SLURM_NODEID": "0"}
+        return exec_environment(step) | {f"APPTAINERENV_{name}": value for name, value in alone.items()}
 
 
 RUNTIME = Local()

@@ -21,7 +21,7 @@ class Pyxis:
     name: str = "pyxis"
 
     def argv(self, step: Step) -> list[str]:
-        line = ["srun", *step.slurm, f"--container-image={step.image}", "--no-container-mount-home"]
+        line = ["srun", "--export=ALL", *step.slurm, f"--container-image={step.image}", "--no-container-mount-home"]
         if mounts := binds(step):
             line.append(f"--container-mounts={','.join(mounts)}")
         if str(step.workdir) != "/":

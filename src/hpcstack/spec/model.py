@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from hpcstack.yamlfile import CONTROL
+from hpcstack_smoke.select import CODES
 
 NAME = r"^[a-z0-9]+(?:[._+-][a-z0-9]+)*$"
 VERSION = r"^[A-Za-z0-9]+(?:[._+-][A-Za-z0-9]+)*$"
@@ -20,10 +21,15 @@ IMAGE = re.compile(
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?$"
 )
 SHADOWS = {"python", "python3", "pip", "sh", "bash", "env", "srun", "sbatch", "apptainer", "enroot"}
-FAMILIES = ("node", "fabric", "nccl", "ddp", "deepspeed")
+FAMILIES = tuple(dict.fromkeys(code.partition(".")[0] for codes in CODES.values() for code in codes))
 
 Platform = Literal["linux/amd64", "linux/arm64"]
 Mode = Literal["torchrun", "plain"]
+
+
+def known_tests() -> tuple[str, ...]:
+    """Every family and every check of the suite."""
+    return (*FAMILIES, *(code for codes in CODES.values() for code in codes))
 
 
 def one_line(text: str) -> str:
@@ -162,10 +168,11 @@ class Stack(Model):
     def _tests(cls, tests: tuple[str, ...]) -> tuple[str, ...]:
         from hpcstack.errors import did_you_mean
 
+        known = known_tests()
         for test in tests:
-            if test.split(".")[0] not in FAMILIES:
+            if test not in known:
                 raise ValueError(
-                    f"no check or family {test!r}{did_you_mean(test, FAMILIES)}; known: {', '.join(FAMILIES)}"
+                    f"no check or family {test!r}{did_you_mean(test, known)}; known: {', '.join(FAMILIES)}"
                 )
         return tests
 

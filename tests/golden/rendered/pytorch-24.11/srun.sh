@@ -54,6 +54,8 @@ if [ "$nodes" -gt 1 ]; then
 else
     : "${MASTER_ADDR:=127.0.0.1}"
 fi
+# Enroot's PyTorch hook makes its port of the job id alone: two steps of one job would meet.
+if [ "${MASTER_PORT:-}" = "$((61000 + ${SLURM_JOB_ID:-0} % 4536))" ]; then unset MASTER_PORT; fi
 # Two steps of one job must not meet: the port is made of both numbers, below the ephemeral range.
 : "${MASTER_PORT:=$((10000 + (${SLURM_JOB_ID:-$$} * 31 + ${SLURM_STEP_ID:-0}) % 20000))}"
 : "${OMP_NUM_THREADS:=1}"
@@ -70,17 +72,19 @@ exec torchrun --nnodes "$nodes" --node-rank "${SLURM_NODEID:-0}" --nproc-per-nod
 HPCSTACK_TORCHRUN
 )
 set -- /bin/sh -c "$inner" torchrun "${RANKS_PER_NODE:-8}" "$@"
-options+=(--ntasks-per-node=1)
+options=(--ntasks-per-node=1 "${options[@]}")
+export PYTHONNOUSERSITE="${PYTHONNOUSERSITE:-1}" # packages in ~/.local are not the image's
 nv=(--nv)
 
 if srun --help 2>&1 | grep -q -- --container-image; then runtime=pyxis; else runtime=apptainer; fi
 case $runtime in
 pyxis)
-    exec srun --kill-on-bad-exit=1 "${options[@]}" --container-image="$image" --container-mounts=/scratch:/scratch,"$PWD:$PWD" \
+    exec srun --export=ALL --kill-on-bad-exit=1 "${options[@]}" --container-image="$image" --container-mounts=/scratch:/scratch,"$PWD:$PWD" \
+        --no-container-mount-home \
         --container-workdir="$PWD" "$@"
     ;;
 *)
-    exec srun --kill-on-bad-exit=1 "${options[@]}" apptainer --quiet exec "${nv[@]}" --bind /scratch:/scratch,"$PWD" --pwd "$PWD" \
+    exec srun --export=ALL --kill-on-bad-exit=1 "${options[@]}" apptainer --quiet exec "${nv[@]}" --bind /scratch:/scratch,"$PWD" --pwd "$PWD" \
         "$image" "$@"
     ;;
 esac
