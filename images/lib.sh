@@ -5,7 +5,7 @@ set -Eeuo pipefail
 umask 022
 
 # In the image, not in /tmp: Apptainer binds the host's /tmp, which other users and builds share.
-HPCSTACK_WORK=/opt/hpcstack/work
+HPCSTACK_WORK=/opt/hpcstack/scratch
 HPCSTACK_CONSTRAINT=$HPCSTACK_WORK/constraint.txt
 export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 # An extension that is not built now is built when it is first used, on the machine that has the GPU.

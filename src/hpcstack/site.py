@@ -12,16 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hpcstack.errors import InputError, ProblemsError, did_you_mean
+from hpcstack.spec.model import Model
 from hpcstack.yamlfile import CONTROL, Document, dotted, parse, problems_of
 
 SYSTEM = Path("/etc/hpcstack/site.yaml")
-
-
-class Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class RegistrySite(Model):

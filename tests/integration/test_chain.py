@@ -278,7 +278,7 @@ ranks.main()
 def test_a_planted_bug_is_caught(testbed: Testbed, built: dict[str, Any], bug: str) -> None:
     """The bug is planted in the launched job, where DDP is; nothing is forged before the judge."""
     script = testbed.give(f"planted-{bug}.py", PLANTED.replace("{bug}", bug))
-    folder = testbed.bash(f"mktemp -d {testbed.home}/planted-XXXXXX").stdout.strip()
+    folder = testbed.bash(f"mktemp -d --tmpdir={testbed.home}").stdout.strip()
     testbed.run(
         "env", "PYTHONPATH=/opt/hpcstack/smoke", "hpcstack", "launch", STACK, "--runtime", "apptainer", "--nproc-per-node", "2",
         "--", str(script), "--output", folder, "--tests", "ddp.fp32", check=True,
