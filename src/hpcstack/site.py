@@ -92,10 +92,10 @@ class Site(Model):
     lock_dir: Path
     module_root: Path
     recipe_dirs: tuple[Path, ...] = ()
-    registries: dict[str, RegistrySite] = {}
+    registries: dict[str, RegistrySite] = Field({})
     build: BuildSite = BuildSite()
-    node_types: dict[str, NodeType] = {}
-    partitions: dict[str, Partition] = {}
+    node_types: dict[str, NodeType] = Field({})
+    partitions: dict[str, Partition] = Field({})
     runtime: Literal["auto", "pyxis", "apptainer", "local"] = "auto"
     mounts: tuple[str, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
 
