@@ -41,6 +41,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmdTimeout=60
 KillWait=5
+InactiveLimit=60
 GresTypes=gpu
 PropagateResourceLimitsExcept=MEMLOCK
 CONF
