@@ -41,7 +41,10 @@ def lock_path(recipe: Recipe, site: Site) -> Path:
     """Beside a recipe in a folder that can be written, else (the package's own) in the site's lock directory."""
     name, folder = recipe.stack.full_name + LOCK_SUFFIX, recipe.path.resolve().parent
     ours = folder == data.folder("recipes").resolve()
-    return folder / name if os.access(folder, os.W_OK) and not ours else site.lock_dir / name
+    if ours:
+        return site.lock_dir / name
+    # A lock that is there counts for everybody, whoever may write it.
+    return folder / name if (folder / name).exists() or os.access(folder, os.W_OK) else site.lock_dir / name
 
 
 def write_lock(recipe: Recipe, site: Site, registry: Registry) -> tuple[Lock, Path]:
@@ -268,6 +271,7 @@ def _inspect(order: Order, job: Job, runner: Runner) -> Artifact:
         apt=_versions(read(f"{HOME}/packages/apt.txt"), "="),
         pip=_versions(read(f"{HOME}/packages/pip.txt"), "=="),
         environment=order.lock.platform(order.platform).environment | order.stack.environment,
+        mode=order.stack.launch.mode,
     )
 
 

@@ -146,7 +146,8 @@ def plan(
         environment={"PYTHONNOUSERSITE": os.environ.get("PYTHONNOUSERSITE", "1")} | (environment or {}),
         image_environment=artifact.environment,
     )
-    return Plan(tuple(chosen.argv(step)), chosen.environment(step), chosen.name, reason)
+    own = {} if chosen.name == "local" else {"SLURM_EXIT_ERROR": os.environ.get("SLURM_EXIT_ERROR", str(OWN_FAILURE))}
+    return Plan(tuple(chosen.argv(step)), chosen.environment(step) | own, chosen.name, reason)
 
 
 def slurm_options(resources: Resources, taken: Share, one_task: bool) -> list[str]:
@@ -160,8 +161,10 @@ def slurm_options(resources: Resources, taken: Share, one_task: bool) -> list[st
 def _check(resources: Resources, runtime: Runtime, site: Site) -> None:
     if resources.nodes < 1:
         raise InputError(f"-N {resources.nodes}: a step has at least one node")
+    if runtime.name == "local" and (asked := replace(resources, nodes=0, gpus_per_node=0).slurm()):
+        raise InputError(f"{' '.join(asked)}: there is no Slurm in this step, only this machine", "leave it out")
     if runtime.name == "local" and resources.nodes > 1:
-        raise InputError(f"-N {resources.nodes}: there is no Slurm here, only this machine", "leave out -N")
+        raise InputError(f"-N {resources.nodes}: there is no Slurm in this step, only this machine", "leave out -N")
     if resources.partition and site.partitions and resources.partition not in site.partitions:
         from hpcstack.errors import did_you_mean
 

@@ -98,19 +98,30 @@ class Runner:
     def attached(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
         """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended it).
 
-        Interrupts reach the program itself; we wait for how it ends.
+        Ctrl-C on a terminal reaches the program itself; what is sent to us alone, it gets as a TERM; and it gets one
+        if we are killed. We wait for how it ends.
         """
         self.which(argv[0])
-        process = subprocess.Popen(argv, env=_env(env))
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        process = subprocess.Popen(argv, env=_env(env), preexec_fn=_end_with_parent)
+        ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        handlers = {number: signal.getsignal(number) for number in ends}
         try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+            for number in ends:
+                signal.signal(number, lambda *_: process.terminate())
+            if _on_terminal():
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
             status = process.wait()
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         return status if status >= 0 else 128 - status
+
+
+def _on_terminal() -> bool:
+    """Whether we are in the foreground of a terminal, whose Ctrl-C our children get as well."""
+    with contextlib.suppress(OSError):
+        return os.tcgetpgrp(0) == os.getpgrp()
+    return False
 
 
 def _end_with_parent() -> None:

@@ -6,6 +6,7 @@ is interrupted before leaves a release that no alias names.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -74,7 +75,10 @@ def _file(tree: Path, release: Release) -> Path:
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    try:
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+    except UnicodeDecodeError:
+        raise StoreError(f"{path} is damaged: it is not text", "publish the stack again after removing it") from None
 
 
 def _folder(store: Store, stack: Stack, version: str) -> Path:
@@ -111,7 +115,9 @@ def _current(stack: Stack, tree: Path, store: Store) -> Release | None:
     match = NUMBER.search(named)
     if not match:
         return None
-    artifact = _artifact(_folder(store, stack, f"{stack.version}-r{match[1]}"), store)
+    artifact = None
+    with contextlib.suppress(StoreError):  # a damaged release is no reason not to publish a good one
+        artifact = _artifact(_folder(store, stack, f"{stack.version}-r{match[1]}"), store)
     return _make(stack, int(match[1]), artifact, store) if artifact else None
 
 
@@ -133,17 +139,24 @@ def released(name: str, site: Site, store: Store) -> tuple[Artifact, str] | None
         for folder in sorted((site.module_root / channel).glob("[!.]*")):
             version = name.removeprefix(f"{folder.name}-")
             release = aliases(folder).get(version, "") if name.startswith(f"{folder.name}-") else ""
-            if release and (artifact := _artifact(store.top / "releases" / release, store)):
+            if release:
+                artifact = _artifact(store.top / "releases" / release, store)
+                if not artifact:
+                    raise StoreError(
+                        f"{release} is published in {channel}, and its image is gone", f"hpcstack build {name}"
+                    )
                 return artifact, f"release {release} in {channel}"
     return None
 
 
 def _artifact(folder: Path, store: Store) -> Artifact | None:
-    """The image that a release's record names, if both are there and whole."""
+    """The image that a release's record names, if both are there; StoreError if one is damaged."""
     try:
         return store.artifact(json.loads((folder / "release.json").read_text())["key"])
-    except (OSError, ValueError, KeyError, TypeError, StoreError):
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{folder / 'release.json'} cannot be read: {error}", "publish the stack again") from None
 
 
 def _write(release: Release, artifact: Artifact) -> None:

@@ -220,7 +220,7 @@ def _verify(content: bytes, digest: str, host: str) -> None:
 
 def _unreachable(host: str, base: Base, error: Exception) -> tuple[str, str]:
     reason = str(getattr(error, "args", [error])[0] or type(error).__name__)
-    reason = re.sub(r"^.*(?:Caused by |: )", "", reason.splitlines()[0])[:200]
+    reason = re.sub(r"^.*(?:Caused by |: )", "", reason.splitlines()[0])[:200].rstrip("\"')")
     return (
         f"{host} cannot be reached for {base.image}: {reason}",
         f"check the network and the proxy, or name a mirror under registries.{base.registry} in site.yaml",

@@ -7,6 +7,7 @@ file in /etc puts under `force` nothing later overrides.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,16 @@ class Site(Model):
     partitions: dict[str, Partition] = Field({})
     runtime: Literal["auto", "pyxis", "apptainer", "local"] = "auto"
     mounts: tuple[str, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
+
+    @field_validator("mounts")
+    @classmethod
+    def _mounts(cls, mounts: tuple[str, ...]) -> tuple[str, ...]:
+        for mount in mounts:
+            if not re.fullmatch(r"/[^:,$`\"'\\\s]*:/[^:,$`\"'\\\s]*", mount):
+                raise ValueError(
+                    f"{mount!r} is not SOURCE:TARGET of two absolute paths without blanks, quotes, $ or ','"
+                )
+        return mounts
 
     @field_validator("store", "lock_dir", "module_root", "recipe_dirs", mode="after")
     @classmethod

@@ -41,6 +41,7 @@ class Artifact:
     apt: dict[str, str]
     pip: dict[str, str]
     environment: dict[str, str] = field(default_factory=dict)
+    mode: str = "torchrun"
     folder: str = ""
 
     @property
@@ -64,6 +65,7 @@ class Store:
             found = json.loads((folder / ARTIFACT).read_text())
             known = {entry.name: found[entry.name] for entry in fields(Artifact) if entry.name in found}
             artifact = Artifact(**{**known, "folder": str(folder)})
+            _check_types(artifact)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError) as error:
@@ -108,7 +110,7 @@ class Store:
             yield
         except OSError as error:
             raise StoreError(
-                f"{what}: {error.strerror or error} ({error.filename or self.top})", _advice(error)
+                f"{what}: {error.strerror or error} ({error.filename or self.top})", _advice(error, self.top)
             ) from None
         finally:
             os.umask(mask)
@@ -186,6 +188,16 @@ class Store:
             mine.unlink(missing_ok=True)
 
 
+def _check_types(artifact: Artifact) -> None:
+    """TypeError unless every field of a record that was read has the type that it is declared with."""
+    for entry in fields(artifact):
+        value = getattr(artifact, entry.name)
+        kind = {"str": str, "int": int}.get(str(entry.type), dict)
+        texts = value.values() if isinstance(value, dict) else ()
+        if not isinstance(value, kind) or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"{entry.name} is {value!r}")
+
+
 def _link(mine: Path, path: Path) -> bool:
     """Whether PATH is now MINE. A file server may say `exists` of a link that it made: the count of links tells."""
     with contextlib.suppress(FileExistsError):
@@ -242,12 +254,13 @@ def alive(owner: str) -> bool:
     return boot == _boot() and _born(pid) == born.partition("-")[0]
 
 
-def _advice(error: OSError) -> str:
+def _advice(error: OSError, top: Path) -> str:
     import errno
 
     if error.errno == errno.ENOSPC:
         return "make room, or name another store in site.yaml"
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+    ours = Path(str(error.filename or top)).is_relative_to(top)
+    if ours and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return "the store must be writable for you: see `store` in site.yaml (hpcstack show --site)"
     return ""
 

@@ -41,6 +41,7 @@ class Run:
     ranks_per_node: int
     nodes: int
     share: Share
+    here: bool = False
 
     @property
     def world(self) -> int:
@@ -63,7 +64,7 @@ def prepare(
         folder.mkdir(parents=True)
     taken = share(resources, site, here=here)
     ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
-    return Run(folder, ",".join(tests or stack.tests), ranks, resources.nodes, taken)
+    return Run(folder, ",".join(tests or stack.tests), ranks, resources.nodes, taken, here)
 
 
 def step_plan(
@@ -75,7 +76,7 @@ def step_plan(
     launcher = ("/bin/sh", "-c", inner("torchrun"), "torchrun", str(run.ranks_per_node))
     agent = ("python3", "-m", "hpcstack_smoke", *arguments, "--stack", artifact.stack)
     command = (*agent, "--", *launcher, "-m", "hpcstack_smoke.ranks", *arguments)
-    one_a_node = replace(resources, ntasks_per_node=1, cpus_per_task=run.share.cpus)
+    one_a_node = replace(resources, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else resources
     return plan(
         artifact, command, "plain", one_a_node, site, runner,
         runtime=runtime, workdir=run.folder, mounts=(f"{suite}:{suite}",) if suite else (),

@@ -288,6 +288,15 @@ def test_a_planted_bug_is_caught(testbed: Testbed, built: dict[str, Any], bug: s
 
 
 @pytest.mark.lmod
+@pytest.mark.apptainer
+def test_a_loaded_module_is_launched_without_its_recipe(testbed: Testbed, published: dict[str, Any]) -> None:
+    done = testbed.bash(
+        "module load pytorch/24.11; hpcstack launch pytorch-24.11 --mode plain --runtime apptainer -- hostname 2>&1"
+    )
+    assert f"module {published['release']}" in done.stdout and "node1" in done.stdout
+
+
+@pytest.mark.lmod
 @pytest.mark.parametrize("script", ["srun.sh -N 2 --", "sbatch"])
 def test_the_scripts_that_users_copy_run(testbed: Testbed, published: dict[str, Any], script: str) -> None:
     testbed.give("train.py", TRAIN)

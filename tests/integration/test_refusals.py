@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import time
+from typing import Any
 
 import pytest
 
@@ -150,3 +151,30 @@ def test_a_store_that_cannot_be_written(recipes: Recipes) -> None:
     done = recipes.run("build", recipes.write("1"))
     assert done.returncode == 7
     assert "Traceback" not in done.stderr
+
+
+def test_a_lock_that_is_there_counts_for_everybody(recipes: Recipes) -> None:
+    name = recipes.write("1")
+    assert recipes.run("lock", name).returncode == 0
+    recipes.testbed.bash('chmod a-w "$1"', str(recipes.folder / "recipes"))
+    done = recipes.run("lock", name, "--check")
+    recipes.testbed.bash('chmod u+w "$1"', str(recipes.folder / "recipes"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_slurms_own_refusal_is_not_the_commands_status(testbed: Testbed, built: dict[str, Any]) -> None:
+    done = testbed.hpcstack("launch", "pytorch-24.11", "-N", "99", "--mode", "plain", "--", "true", check=False)
+    assert done.returncode == 125, done.stderr
+    assert testbed.hpcstack("launch", "pytorch-24.11", "-p", "nope", "--", "true", check=False).returncode == 2
+
+
+def test_lint_reports_all_that_it_was_given(recipes: Recipes) -> None:
+    bad = recipes.write("1", packages="{pipp: [x]}")
+    done = recipes.run("lint", bad, "nope", "--json")
+    assert done.returncode == 2
+    assert len(json.loads(done.stdout)["problems"]) == 2
+
+
+def test_no_verb_at_all_shows_the_help(testbed: Testbed) -> None:
+    done = testbed.hpcstack(check=False)
+    assert (done.returncode, "Verbs" in done.stdout, done.stderr) == (0, True, "")

@@ -56,7 +56,7 @@ def line(
 
 def test_pyxis_on_gpu_nodes(tmp_path: Path) -> None:
     assert line(gpu_site(tmp_path), PYXIS, nodes=2, gpus_per_node=8, ntasks_per_node=8, time="1:00:00") == [
-        "PYTHONNOUSERSITE=1",
+        "PYTHONNOUSERSITE=1", "SLURM_EXIT_ERROR=125",
         "srun", "--export=ALL", "--kill-on-bad-exit=1", "--job-name=pytorch-24.11", "--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8",
         "--time=1:00:00", "--container-image=/store/images/k/image.sqsh", "--no-container-mount-home",
         "--container-mounts=/scratch:/scratch,/work:/work", "--container-workdir=/work",
@@ -83,8 +83,22 @@ def test_apptainer_under_srun_has_nv_on_gpu_nodes_only(tmp_path: Path) -> None:
 
 def test_without_slurm_it_runs_here(tmp_path: Path) -> None:
     assert "srun" not in line(gpu_site(tmp_path), ALONE)
-    with pytest.raises(InputError, match="no Slurm here"):
+    with pytest.raises(InputError, match="no Slurm in this step"):
         line(gpu_site(tmp_path), ALONE, nodes=2)
+
+
+def test_what_only_slurm_knows_is_refused_without_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--partition=p --time=5: there is no Slurm"):
+        line(gpu_site(tmp_path), ALONE, partition="p", time="5")
+
+
+def test_apptainer_takes_values_as_text(tmp_path: Path) -> None:
+    assert "APPTAINER_NO_EVAL=1" in line(gpu_site(tmp_path), PLAIN)
+
+
+def test_pyxis_refuses_a_folder_that_enroot_would_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="takes quotes, blanks and"):
+        plan(ARTIFACT, ("true",), "plain", Resources(), gpu_site(tmp_path), PYXIS, workdir=Path("/we$x"))
 
 
 def test_torchrun_is_one_task_a_node_with_a_rank_a_gpu(tmp_path: Path) -> None:

@@ -64,3 +64,22 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path, number: signal.Sig
 def test_attached_returns_the_programs_status() -> None:
     assert Runner().attached(["sh", "-c", "exit 7"]) == 7
     assert Runner().attached(["sh", "-c", "kill -KILL $$"]) == 137
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
+def test_what_ends_us_ends_the_attached_program(number: signal.Signals, tmp_path: Path) -> None:
+    script = (
+        "import sys; from hpcstack.process import Runner\n"
+        "sys.exit(Runner().attached(['sh', '-c', 'echo $$ >\"$1\"; exec sleep 4343', 'sh', sys.argv[1]]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "pid")], stdin=subprocess.DEVNULL)
+    until = time.monotonic() + 20
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    time.sleep(0.2)
+    process.send_signal(number)
+    assert process.wait(20) == (143 if number != signal.SIGKILL else -signal.SIGKILL)
+    time.sleep(0.2)
+    left = subprocess.run(["pgrep", "-f", "^sleep 4343$"], capture_output=True, text=True, check=False).stdout
+    assert left == ""

@@ -169,6 +169,10 @@ def test_a_record_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Pat
     record = store.put(artifact(image), image, tmp_path / "log").image.parent / "artifact.json"
     record.write_text(record.read_text().replace("{", '{"added_later": 1,', 1))
     assert store.artifact("k1")
+    text = record.read_text()
+    record.write_text(text.replace('"pip": {}', '"pip": [1]'))
+    with pytest.raises(StoreError, match="cannot be read: pip is"):
+        store.artifact("k1")
     record.write_text("{}")
     with pytest.raises(StoreError, match="cannot be read"):
         store.artifact("k1")

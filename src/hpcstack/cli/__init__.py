@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -72,6 +74,8 @@ def group(ctx: click.Context, site: str, recipes: tuple[str, ...]) -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The one boundary between errors and exit codes."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends us as it ends any other tool
+    arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         status = group.main(args=arguments, prog_name="hpcstack", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
@@ -87,9 +91,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         _refuse("interrupted", "")
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
     except OSError as error:
         _refuse(
             f"{error.strerror or error}: {error.filename or 'a file of hpcstack'}",
@@ -108,6 +109,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _refuse(message: str, hint: str) -> None:
-    click.echo(f"{click.style('ERROR:', fg='red')} {message}", err=True)
+    color = False if os.environ.get("NO_COLOR") else None
+    click.echo(f"{click.style('ERROR:', fg='red')} {message}", err=True, color=color)
     if hint:
-        click.echo(f"  {click.style('TIP:', fg='yellow')} {hint}", err=True)
+        click.echo(f"  {click.style('TIP:', fg='yellow')} {hint}", err=True, color=color)

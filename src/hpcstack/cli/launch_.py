@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcstack.cli.resources import resource_options, resources
 from hpcstack.cli.session import Session, say, stack_argument
+
+if TYPE_CHECKING:
+    from hpcstack.store import Artifact
 
 
 @click.command("launch", context_settings={"ignore_unknown_options": False})
@@ -23,22 +26,41 @@ def command(session: Session, /, name: str, mode: str, dry_run: bool, argv: tupl
 
     Mode torchrun starts torchrun once a node (a .py file or -m MODULE is Python); mode plain runs the command itself.
     """
-    from hpcstack.errors import HpcstackError
-    from hpcstack.launch import OWN_FAILURE, image_to_launch, plan
+    from hpcstack.errors import HpcstackError, InputError
+    from hpcstack.launch import OWN_FAILURE, plan
 
     try:
-        recipe = session.recipe(name)
-        artifact, why = image_to_launch(recipe.stack.full_name, session.site, session.store, os.environ)
+        artifact, why = _image(session, name)
         line = plan(
-            artifact, argv, mode or recipe.stack.launch.mode, resources(options),
-            session.site, session.runner, runtime=options["runtime"],
-        )  # fmt: skip
+            artifact,
+            argv,
+            mode or artifact.mode,
+            resources(options),
+            session.site,
+            session.runner,
+            runtime=options["runtime"],
+        )
         session.runner.which(line.argv[0])
     except HpcstackError as error:
         error.exit_code = error.exit_code if error.exit_code == 2 else OWN_FAILURE
         raise
+    except FileNotFoundError:
+        raise InputError("the folder that this was started in is gone", "cd to one that is there") from None
     if dry_run:
         click.echo(line.shown())
         return
     say(f"{name} ({why}) by {line.runtime} ({line.reason})")
     raise click.exceptions.Exit(session.runner.attached(line.argv, env=line.environment))
+
+
+def _image(session: Session, name: str) -> tuple[Artifact, str]:
+    """The image that NAME means. Its recipe is not needed: who loads a module need not have it; only a refusal asks."""
+    from hpcstack.errors import InputError
+    from hpcstack.launch import image_to_launch
+
+    full = session.recipe(name).stack.full_name if name.endswith(".yaml") else name
+    try:
+        return image_to_launch(full, session.site, session.store, os.environ)
+    except InputError:
+        session.recipe(name)
+        raise

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option
+from hpcstack.cli.session import Session, answer, complete, json_option
 
 
 @click.command("lint")
-@click.argument("names", metavar="[STACK|FILE]...", nargs=-1)
+@click.argument(
+    "names", metavar="[STACK|FILE]...", nargs=-1, shell_complete=lambda ctx, _param, start: complete(ctx, start)
+)
 @click.option("--all", "everything", is_flag=True, help="Every recipe that can be found.")
 @json_option
 @click.pass_obj
@@ -26,6 +28,8 @@ def command(session: Session, names: tuple[str, ...], everything: bool, as_json:
             catalog.find(name, session.folders)
         except ProblemsError as error:
             problems += error.problems
+        except InputError as error:
+            problems.append(Problem(name, 1, 1, "", error.message))
     document = {"checked": len(chosen), "problems": [problem.__dict__ for problem in problems]}
     if problems and not as_json:
         raise ProblemsError(problems)

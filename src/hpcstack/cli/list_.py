@@ -16,13 +16,14 @@ def command(session: Session, as_json: bool) -> None:
     from hpcstack.spec import catalog
 
     rows = []
+    whole = session.store.stacks()
     for name, path in catalog.files(session.folders).items():
         try:
             stack = catalog.read(path).stack
         except ProblemsError as error:
             say(f"{name} is left out: {error.problems[0]}")
             continue
-        built = session.store.newest(name)
+        built = whole.get(name)
         rows.append(
             {
                 "name": name,

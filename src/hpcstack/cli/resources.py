@@ -12,12 +12,15 @@ from hpcstack.launch import Resources
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+NUMBER = click.IntRange(min=0)
 OPTIONS = (
-    click.option("-N", "--nodes", type=int, help="How many nodes; the allocation's, or 1."),
-    click.option("--ntasks-per-node", default=0, help="Slurm tasks a node (mode plain)."),
-    click.option("-G", "--gpus-per-node", default=0, help="GPUs a node."),
-    click.option("-c", "--cpus-per-task", default=0, help="CPUs a task."),
-    click.option("--nproc-per-node", default=0, help="Ranks a node (mode torchrun); one a GPU by default."),
+    click.option("-N", "--nodes", type=click.IntRange(min=1), help="How many nodes; the allocation's, or 1."),
+    click.option("--ntasks-per-node", type=NUMBER, default=0, help="Slurm tasks a node (mode plain)."),
+    click.option("-G", "--gpus-per-node", type=NUMBER, default=0, help="GPUs a node."),
+    click.option("-c", "--cpus-per-task", type=NUMBER, default=0, help="CPUs a task."),
+    click.option(
+        "--nproc-per-node", type=NUMBER, default=0, help="Ranks a node (mode torchrun); one a GPU by default."
+    ),
     click.option("-p", "--partition", default=""),
     click.option("-A", "--account", default=""),
     click.option("-q", "--qos", default=""),

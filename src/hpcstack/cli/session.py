@@ -46,11 +46,12 @@ class Session:
         from hpcstack import data
         from hpcstack.errors import InputError
 
-        for option in self.recipe_options:
-            if not Path(option).is_dir():
-                raise InputError(f"--recipes {option}: no such folder")
-        named = os.environ.get("HPCSTACK_RECIPES", "")
-        given = [*self.recipe_options, *filter(None, named.split(":"))]
+        named = [folder for folder in os.environ.get("HPCSTACK_RECIPES", "").split(":") if folder]
+        given = [*self.recipe_options, *named]
+        for folder in given:
+            if not Path(folder).is_dir():
+                how = "--recipes" if folder in self.recipe_options else "$HPCSTACK_RECIPES"
+                raise InputError(f"{how} {folder}: no such folder")
         return [*map(Path, given), *self.site.recipe_dirs, data.folder("recipes")]
 
     def recipe(self, name: str) -> Recipe:
@@ -114,15 +115,20 @@ def answer(document: Any, as_json: bool, text: Callable[[], str]) -> None:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-stack_argument = click.argument("name", metavar="STACK", shell_complete=lambda _ctx, _param, start: complete(start))
+stack_argument = click.argument("name", metavar="STACK", shell_complete=lambda ctx, _param, start: complete(ctx, start))
 
 
-def complete(start: str) -> list[str]:
+def complete(ctx: click.Context, start: str) -> list[str]:
     """Stacks that begin with START, for shells."""
+    given = ctx.find_root().params
     try:
         from hpcstack.spec import catalog
 
-        return [name for name in catalog.files(Session("", ()).folders) if name.startswith(start)]
+        return [
+            name
+            for name in catalog.files(Session(given.get("site") or "", given.get("recipes") or ()).folders)
+            if name.startswith(start)
+        ]
     except Exception:  # a completion must never disturb the line that is being typed
         return []
 

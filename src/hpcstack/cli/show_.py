@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option, table
+from hpcstack.cli.session import Session, answer, complete, json_option, table
 from hpcstack.errors import InputError
 
 
 @click.command("show")
-@click.argument("name", metavar="[STACK]", default="")
+@click.argument("name", metavar="[STACK]", default="", shell_complete=lambda ctx, _param, start: complete(ctx, start))
 @click.option("--site", "of_site", is_flag=True, help="The effective site, with the file each value came from.")
 @json_option
 @click.pass_obj

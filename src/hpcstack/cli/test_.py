@@ -46,11 +46,11 @@ def command(
             recipe.stack, artifact, tests, resources(options), session.site, session.runner, step,
             runtime=options["runtime"], suite_from_host=suite_from_host, parent=parent,
         )  # fmt: skip
-    if junit:
-        with session.store.acting("the JUnit file was not written"):
-            write_text(Path(junit), reports.junit(report))
     say(f"all of it is in {folder}")
     verdict = report.verdict(strict=strict)
     document = {**report.model_dump(mode="json"), "verdict": verdict, "folder": str(folder)}
     answer(document, as_json, lambda: reports.text(report, strict=strict))
+    if junit:
+        with session.store.acting("the JUnit file was not written"):
+            write_text(Path(junit), reports.junit(report))
     raise click.exceptions.Exit(0 if verdict == "PASS" else 1)

@@ -95,4 +95,5 @@ def read(path: Path) -> Lock:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path}: not a lock: {where}: {first['msg']}", "write it anew with hpcstack lock") from None
+        what = f"{where}: {first['msg']}" if where else first["msg"]
+        raise InputError(f"{path}: not a lock: {what}", f"hpcstack lock {path.name.split('.lock')[0]}") from None

@@ -28,7 +28,8 @@ def exec_environment(step: Step) -> dict[str, str]:
     Left alone, it lets the host's CUDA_HOME, say, win over the image's; here the image wins, as under Pyxis.
     """
     image = {name: value for name, value in step.image_environment.items() if name in os.environ and name not in OWN}
-    return {f"APPTAINERENV_{name}": value for name, value in (image | forced(step)).items()}
+    given = {f"APPTAINERENV_{name}": value for name, value in (image | forced(step)).items()}
+    return {"APPTAINER_NO_EVAL": "1"} | given  # a value is text: `$(...)` in it is not run
 
 
 @dataclass(frozen=True)

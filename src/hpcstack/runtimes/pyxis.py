@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcstack.errors import InputError
 from hpcstack.runtimes.base import Step, binds, forced
 
 
@@ -22,6 +23,10 @@ class Pyxis:
 
     def argv(self, step: Step) -> list[str]:
         line = ["srun", "--export=ALL", *step.slurm, f"--container-image={step.image}", "--no-container-mount-home"]
+        if any(sign in str(step.workdir) for sign in "$`\"'\\ "):
+            raise InputError(
+                f"{step.workdir}: Enroot takes quotes, blanks and $ in a path for shell", "start elsewhere"
+            )
         if mounts := binds(step):
             line.append(f"--container-mounts={','.join(mounts)}")
         if str(step.workdir) != "/":

@@ -30,7 +30,7 @@ def read(path: Path) -> Recipe:
     except UnicodeDecodeError as error:
         raise ProblemsError([Problem(str(path), 1, 1, "", f"not UTF-8: {error.reason}")]) from None
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
+        raise ProblemsError([Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}")]) from None
     document = parse(text, str(path))
     if not isinstance(document.value, dict):
         raise ProblemsError([document.problem((), "a recipe is a mapping that begins with apiVersion: hpcstack/v1")])

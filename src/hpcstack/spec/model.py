@@ -36,6 +36,10 @@ def one_line(text: str) -> str:
     """TEXT, refused if it holds a newline or a control character: it goes into shells and modulefiles."""
     if CONTROL.search(text):
         raise ValueError("newlines and control characters are not allowed here")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("half a character (a lone surrogate) is not allowed here") from None
     return text
 
 

@@ -84,6 +84,7 @@ pyxis)
         --container-workdir="$PWD" "$@"
     ;;
 *)
+    export APPTAINER_NO_EVAL=1 # a variable's value is text, not shell
     exec srun --export=ALL --kill-on-bad-exit=1 "${options[@]}" apptainer --quiet exec "${nv[@]}" --bind /scratch:/scratch,"$PWD" --pwd "$PWD" \
         "$image" "$@"
     ;;
