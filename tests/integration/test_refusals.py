@@ -163,7 +163,7 @@ def test_a_lock_that_is_there_counts_for_everybody(recipes: Recipes) -> None:
 
 
 def test_slurms_own_refusal_is_not_the_commands_status(testbed: Testbed, built: dict[str, Any]) -> None:
-    done = testbed.hpcstack("launch", "pytorch-24.11", "-N", "99", "--mode", "plain", "--", "true", check=False)
+    done = testbed.hpcstack("launch", "pytorch-24.11", "-w", "nodeX", "--mode", "plain", "--", "true", check=False)
     assert done.returncode == 125, done.stderr
     assert testbed.hpcstack("launch", "pytorch-24.11", "-p", "nope", "--", "true", check=False).returncode == 2
 
