@@ -24,6 +24,7 @@ from hpcstack.runtimes import choose
 from hpcstack.site import Site
 from hpcstack.spec.model import Stack
 from hpcstack.store import Artifact, Store, write_text, write_tree
+from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.select import CODES, selected
 
 Say = Callable[[str], None]
@@ -71,7 +72,8 @@ def step_plan(
     run: Run, artifact: Artifact, resources: Resources, site: Site, runner: Runner, *, runtime: str, suite: Path | None
 ) -> Plan:
     """The job step of one run: an agent a node, which starts the ranks there. SUITE is the caller's own, if given."""
-    where = str(suite) if suite else SUITE
+    own = artifact.environment.get("PYTHONPATH", "")
+    where = ":".join(filter(None, (str(suite) if suite else SUITE, own)))
     arguments = ("--output", str(run.folder), "--tests", run.tests, "--gpus", str(run.share.gpus))
     launcher = ("/bin/sh", "-c", inner("torchrun"), "torchrun", str(run.ranks_per_node))
     agent = ("python3", "-m", "hpcstack_smoke", *arguments, "--stack", artifact.stack)
@@ -103,7 +105,8 @@ def test(
         raise SlurmError(_nothing(done), f"the step's log is {log}; the line was: {run.folder / 'command.txt'}")
     node = site.node_type(resources.partition)
     report = Report(
-        stack=artifact.stack, image=str(artifact.image), image_sha256=artifact.sha256, suite=artifact.suite,
+        stack=artifact.stack, image=str(artifact.image), image_sha256=artifact.sha256,
+        suite=f"{suite_version} (the host's)" if suite else artifact.suite,
         runtime=line.runtime, backend=backend, nodes=nodes, world_size=run.world, started=started,
         seconds=round(time.monotonic() - began, 1), stand_in=artifact.stand_in,
         virtual_nodes=bool(node and node.virtual and not here), step_status=done.status,

@@ -244,6 +244,13 @@ def test_gpus_that_are_expected_and_missing_are_no_pass(testbed: Testbed, built:
     assert "torch sees 0 GPU(s) on node1, and 2 ranks want one each" in evidence
 
 
+@pytest.mark.apptainer
+def test_a_report_names_the_suite_that_ran(testbed: Testbed, built: dict[str, Any]) -> None:
+    argv = ("test", STACK, "--runtime", "apptainer", "--only", "node.image")
+    assert testbed.json(*argv)["suite"] == built["suite"]
+    assert testbed.json(*argv, "--suite-from-host")["suite"].endswith("(the host's)")
+
+
 def test_a_check_that_is_not_there_is_refused(testbed: Testbed) -> None:
     done = testbed.hpcstack("test", STACK, "--only", "ddp.fp23", check=False)
     assert done.returncode == 2
