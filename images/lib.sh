@@ -31,9 +31,8 @@ hpcstack_failed() { # STATUS COMMAND
 }
 trap 'hpcstack_failed "$?" "$BASH_COMMAND"' ERR
 
-# The packages that NVIDIA built or chose for the base: a step that replaces one of them breaks the image.
-HPCSTACK_GUARDED_PIP='^(torch|torchvision|torchaudio|triton|pytorch[-_]triton|transformer[-_]engine[-_a-z0-9]*|flash[-_]attn|apex|numpy|mpi4py|jax|jaxlib|tensorflow|nvidia[-_].*|cuda[-_].*|cupy.*)=='
-HPCSTACK_GUARDED_APT='^(libnccl|libcudnn|cuda-|libcu|libnv|rdma-core|libibverbs|librdmacm|libibumad|ibverbs-providers|libucx|ucx|openmpi|libopenmpi|hpcx)'
+# Which packages NVIDIA built or chose for the base: a step that replaces one of them breaks the image.
+. /opt/hpcstack/build/guard.sh
 
 hpcstack_guarded() {
     local listed=
@@ -63,6 +62,26 @@ hpcstack_guard_check() {
         printf 'now there is:\n%s\n' "$(comm -13 "$HPCSTACK_WORK/before" "$HPCSTACK_WORK/after")"
         return 1
     fi
+}
+
+# git at one commit, with nothing of its history; submodules where they are asked for.
+hpcstack_source() { # NAME URL COMMIT SUBMODULES
+    local folder=$HPCSTACK_WORK/source/$1
+    if ! command -v git >/dev/null; then
+        printf 'there is no git in the base: add git to packages.apt\n'
+        return 1
+    fi
+    git init -q "$folder"
+    (
+        cd "$folder"
+        export GIT_TERMINAL_PROMPT=0
+        git remote add origin "$2"
+        # Some servers give single commits to nobody: then all of it is fetched.
+        git fetch -q --depth 1 origin "$3" || git fetch -q origin
+        git -c advice.detachedHead=false checkout -q "$3"
+        [ "$(git rev-parse HEAD)" = "$3" ]
+        if [ "$4" = yes ]; then git submodule -q update --init --recursive --depth 1; fi
+    )
 }
 
 hpcstack_clean_apt() {

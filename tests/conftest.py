@@ -15,7 +15,7 @@ import pytest
 from hpcstack import data
 from hpcstack.lock.model import Lock, read
 from hpcstack.site import Site
-from hpcstack.spec import catalog
+from hpcstack.spec.catalog import Catalog
 from hpcstack.spec.model import Stack
 from support.testbed import Testbed
 
@@ -60,7 +60,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def stack(name: str) -> Stack:
-    return catalog.find(name, [data.folder("recipes")]).stack
+    return Catalog([data.folder("recipes")]).find(name).stack
 
 
 @pytest.fixture

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstack import data
 from hpcstack.engines import Engine, Job, choose
-from hpcstack.errors import BuildError, HpcstackError, InputError, RegistryError, StoreError
-from hpcstack.lock import model as lock_model
-from hpcstack.lock.model import Lock
-from hpcstack.lock.resolve import Registry, resolve, stale
+from hpcstack.errors import BuildError, HpcstackError, InputError, RegistryError
+from hpcstack.lock.model import Lock, LockedPlatform
 from hpcstack.process import Completed, Runner
 from hpcstack.render.image import CONTEXT, image_files
 from hpcstack.render.lend import CA_FILE, lent_files, registries_conf
@@ -26,49 +21,14 @@ from hpcstack.render.steps import HOME
 from hpcstack.site import Site
 from hpcstack.spec.catalog import Recipe
 from hpcstack.spec.model import Stack
-from hpcstack.store import Artifact, Store, alive, digest_of, me, write_text, write_tree
+from hpcstack.store import Artifact, Store, digest_of, write_text, write_tree
+from hpcstack.workspace import workspace
 from hpcstack_smoke import __version__ as suite_version
 
 Say = Callable[[str], None]
 LEAST_BYTES, UNPACKED = 2 << 30, 5  # an unpacked base, its squashfs in a SIF, and out of it
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
 PULL = re.compile(r"conveyor failed to get|unauthorized|manifest unknown|initializing source", re.IGNORECASE)
-PREFIX = "hpcstack-build-"
-LOCK_SUFFIX = ".lock.json"
-
-
-def lock_path(recipe: Recipe, site: Site) -> Path:
-    """Beside a recipe in a folder that can be written, else (the package's own) in the site's lock directory."""
-    name, folder = recipe.stack.full_name + LOCK_SUFFIX, recipe.path.resolve().parent
-    ours = folder == data.folder("recipes").resolve()
-    if ours:
-        return site.lock_dir / name
-    # A lock that is there counts for everybody, whoever may write it.
-    return folder / name if (folder / name).exists() or os.access(folder, os.W_OK) else site.lock_dir / name
-
-
-def write_lock(recipe: Recipe, site: Site, registry: Registry) -> tuple[Lock, Path]:
-    """A new lock, written where `lock_path` says."""
-    lock, path = resolve(recipe.stack, registry), lock_path(recipe, site)
-    with Store(site.store).acting("the lock was not written"):
-        write_text(path, lock.text())
-    return lock, path
-
-
-def current_lock(recipe: Recipe, site: Site, registry: Registry, say: Say, *, write: bool = True) -> Lock:
-    """The lock that is there, or a first one. A stale lock is refused: what is built must be what was locked."""
-    path = lock_path(recipe, site)
-    if not path.exists() and not write:
-        return resolve(recipe.stack, registry)
-    if not path.exists():
-        lock, path = write_lock(recipe, site, registry)
-        say(f"locked {recipe.stack.full_name} for the first time: {path}")
-        return lock
-    lock = lock_model.read(path)
-    if reasons := stale(recipe.stack, lock):
-        name = recipe.stack.full_name
-        raise InputError(f"the lock of {name} is stale: {'; '.join(reasons)}", f"hpcstack lock {name}")
-    return lock
 
 
 @dataclass(frozen=True)
@@ -85,7 +45,7 @@ class Order:
     @property
     def needs(self) -> int:
         """Bytes of local disk that a build takes, from the compressed size of the base."""
-        return max(LEAST_BYTES, UNPACKED * self.lock.platform(self.platform).compressed_bytes)
+        return needs(self.lock.platform(self.platform))
 
     @property
     def key(self) -> str:
@@ -95,6 +55,11 @@ class Order:
         for path, text in sorted({**self.files, "": json.dumps(settings, sort_keys=True)}.items()):
             digest.update(f"{path}\0{len(text)}\0{text}".encode())
         return digest.hexdigest()[:40]
+
+
+def needs(locked: LockedPlatform) -> int:
+    """Bytes of local disk that a build on this base takes, from the base's compressed size."""
+    return max(LEAST_BYTES, UNPACKED * locked.compressed_bytes)
 
 
 def order(recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "") -> Order:
@@ -125,13 +90,13 @@ def _there(order: Order, store: Store) -> Artifact | None:
 
 
 def _build_in(work: Path, order: Order, store: Store, runner: Runner, say: Say) -> Artifact:
-    job = _job(work, order, _progress(say))
+    job = job_in(work, order.files, order.site, _progress(say))
     kept = store.top / "logs" / f"{order.stack.full_name}-{order.key[:12]}.log"
     try:
         with store.acting("the build ran into the machine's limits"):
             failed = order.engine.build(job, runner)
         if failed.status:
-            raise _explain(failed, job.log, kept, order.lock)
+            raise explain(failed, job.log, kept, order.lock)
         artifact = _inspect(order, job, runner)
         say(f"storing {job.output.stat().st_size / 1e6:.0f} MB")
         return store.put(artifact, job.output, job.log)
@@ -140,54 +105,26 @@ def _build_in(work: Path, order: Order, store: Store, runner: Runner, say: Say) 
             write_text(kept, job.log.read_text(encoding="utf-8", errors="replace"))
 
 
-def _job(work: Path, order: Order, on_line: Say) -> Job:
-    """The folder of one build: rendered files, what the site lends, and where the image will be."""
+def job_in(work: Path, files: Mapping[str, str], site: Site, on_line: Say) -> Job:
+    """The folder of one build: rendered FILES, what the site lends, and where the image will be."""
     job = Job(
         context=work / "rendered",
         lent=work / "lent",
         work=work,
         output=work / "image.sqsh",
         log=work / "build.log",
-        settings=order.site.build,
+        settings=site.build,
         on_line=on_line,
     )
-    write_tree(job.context, order.files)
-    write_tree(job.lent, lent_files(order.site))
-    write_tree(work, {"registries.conf": registries_conf(order.site), "build.log": ""})
-    if bundle := order.site.build.ca_bundle:
+    write_tree(job.context, files)
+    write_tree(job.lent, lent_files(site))
+    write_tree(work, {"registries.conf": registries_conf(site), "build.log": ""})
+    if bundle := site.build.ca_bundle:
         try:
             shutil.copyfile(bundle, job.lent / CA_FILE)
         except OSError as error:
             raise InputError(f"build.ca_bundle in site.yaml: {bundle}: {error.strerror}") from None
     return job
-
-
-@contextlib.contextmanager
-def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
-    """A private folder on local disk, gone afterwards; those of killed builds go, too. StoreError without room."""
-    parent = Path(site.build.tmpdir or tempfile.gettempdir())
-    with Store(site.store).acting("no folder to build in"):
-        free = shutil.disk_usage(parent).free
-        if free < needed:
-            raise StoreError(
-                f"{parent} has {free / 1e9:.1f} GB free, a build needs about {needed / 1e9:.0f}",
-                "make room, or name another folder: build.tmpdir in site.yaml, or $TMPDIR",
-            )
-        for old in parent.glob(f"{PREFIX}*"):
-            with contextlib.suppress(FileNotFoundError):  # another builder may sweep, too
-                if not alive(old.name.removeprefix(PREFIX)) and old.stat().st_uid == os.getuid():
-                    _remove(old, runner)
-        work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{me()}-", dir=parent))
-    try:
-        yield work
-    finally:
-        _remove(work, runner)
-
-
-def _remove(work: Path, runner: Runner) -> None:
-    shutil.rmtree(work, ignore_errors=True)
-    if work.exists() and runner.has("unshare"):  # files of mapped users are not ours to remove outside
-        runner.output(["unshare", "--map-root-user", "--map-auto", "rm", "-rf", str(work)])
 
 
 def _progress(say: Say) -> Say:
@@ -202,7 +139,7 @@ def _progress(say: Say) -> Say:
     return on_line
 
 
-def _explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> HpcstackError:
+def explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> HpcstackError:
     """The step and command that failed, the last lines that count, and where the whole log is."""
     text = log.read_text(encoding="utf-8", errors="replace")
     marks = {match[1]: match[2] for line in text.splitlines() if (match := MARK.match(line))}
@@ -233,6 +170,15 @@ def _advice(log: str) -> str:
             "name your proxy's CA as build.ca_bundle in site.yaml; ",
         ),
         (r"unauthorized|authentication required|denied: ", "log in: docker login REGISTRY; "),
+        (
+            r"Version '[^']*' for '[^']*' was not found",
+            "the archive no longer has what was locked: hpcstack lock STACK; ",
+        ),
+        (
+            r"THESE PACKAGES DO NOT MATCH THE HASHES",
+            "the index has other files than were locked: hpcstack lock STACK; ",
+        ),
+        (r"ResolutionImpossible", "what is wanted does not go with what the base brings: loosen the requirement; "),
         (r"manifest unknown", "the registry no longer has what was locked: hpcstack lock STACK; "),
         (r"No space left on device", "make room, or set build.tmpdir in site.yaml; "),
         (r"No matching distribution found", "check the version with: pip index versions NAME; "),
@@ -270,9 +216,14 @@ def _inspect(order: Order, job: Job, runner: Runner) -> Artifact:
         facts=order.lock.facts(order.platform),
         apt=_versions(read(f"{HOME}/packages/apt.txt"), "="),
         pip=_versions(read(f"{HOME}/packages/pip.txt"), "=="),
-        environment=order.lock.platform(order.platform).environment | order.stack.environment,
+        environment=_variables(order),
         mode=order.stack.launch.mode,
     )
+
+
+def _variables(order: Order) -> dict[str, str]:
+    base = order.lock.platform(order.platform).environment
+    return base | order.stack.variables(base)
 
 
 def _versions(text: str, sign: str) -> dict[str, str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-FOLDERS = ("recipes", "images", "modules", "launchers")
+FOLDERS = ("recipes", "images", "modules", "launchers", "facts")
 
 
 @cache
 def root() -> Path:
-    """The folder that holds recipes/, images/, modules/ and launchers/."""
+    """The folder that holds recipes/, images/, modules/, launchers/ and facts/."""
     here = Path(__file__).resolve().parent
     packed = here / "_data"
     return packed if packed.is_dir() else here.parents[1]

@@ -68,10 +68,11 @@ class Problem:
     column: int
     where: str
     what: str
+    warning: bool = False
 
     def __str__(self) -> str:
         where = f" {self.where}:" if self.where else ""
-        return f"{self.file}:{self.line}:{self.column}:{where} {self.what}"
+        return f"{self.file}:{self.line}:{self.column}:{' warning:' if self.warning else ''}{where} {self.what}"
 
 
 class ProblemsError(InputError):

@@ -64,7 +64,7 @@ def publish(
 
 
 def _published(release: Release, channel: str, tree: Path, *, new: bool, checked: str) -> Published:
-    alias = f"{release.stack.name}/{release.stack.version}"
+    alias = f"{release.stack.name}/{release.stack.release_version}"
     return Published(
         release.name, alias, channel, str(_file(tree, release)), release.image, release.sha256, new, checked
     )
@@ -91,7 +91,7 @@ def _make(stack: Stack, number: int, artifact: Artifact, store: Store) -> Releas
         number=number,
         image=str(artifact.image),
         sha256=artifact.sha256,
-        bin=str(_folder(store, stack, f"{stack.version}-r{number}") / "bin"),
+        bin=str(_folder(store, stack, f"{stack.release_version}-r{number}") / "bin"),
         base=artifact.base,
         stand_in=artifact.stand_in,
         holds=tuple(artifact.facts.items()),
@@ -102,8 +102,8 @@ def _make(stack: Stack, number: int, artifact: Artifact, store: Store) -> Releas
 def _release(stack: Stack, artifact: Artifact, tree: Path, store: Store) -> Release:
     """The release with the next free number; one that was begun and never named keeps its number."""
     taken = [
-        *(tree / stack.name).glob(f"{stack.version}-r*.lua"),
-        *_folder(store, stack, "x").parent.glob(f"{stack.version}-r*"),
+        *(tree / stack.name).glob(f"{stack.release_version}-r*.lua"),
+        *_folder(store, stack, "x").parent.glob(f"{stack.release_version}-r*"),
     ]
     numbers = [int(match[1]) for path in taken if (match := NUMBER.search(path.name))]
     return _make(stack, max(numbers, default=0) + 1, artifact, store)
@@ -111,13 +111,13 @@ def _release(stack: Stack, artifact: Artifact, tree: Path, store: Store) -> Rele
 
 def _current(stack: Stack, tree: Path, store: Store) -> Release | None:
     """The release that the alias names now, as it would be rendered from its image."""
-    named = aliases(tree / stack.name).get(stack.version, "")
+    named = aliases(tree / stack.name).get(stack.release_version, "")
     match = NUMBER.search(named)
     if not match:
         return None
     artifact = None
     with contextlib.suppress(StoreError):  # a damaged release is no reason not to publish a good one
-        artifact = _artifact(_folder(store, stack, f"{stack.version}-r{match[1]}"), store)
+        artifact = _artifact(_folder(store, stack, f"{stack.release_version}-r{match[1]}"), store)
     return _make(stack, int(match[1]), artifact, store) if artifact else None
 
 
@@ -179,7 +179,7 @@ def _flip(release: Release, tree: Path) -> None:
     folder = tree / release.stack.name
     named = aliases(folder)
     named.pop("default", None)
-    named[release.stack.version] = release.name
+    named[release.stack.release_version] = release.name
     newest = max(named, key=_order)
     write_text(folder / ".modulerc.lua", modulerc(dict(sorted(named.items())), named[newest]))
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from pydantic import Field
 
-from hpcstack.spec.model import Model
+from hpcstack.spec.text import Model
 
 FORMAT = "hpcstack/report/v1"
 Status = Literal["PASS", "FAIL", "SKIP", "WARN", "ERROR"]

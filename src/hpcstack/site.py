@@ -16,10 +16,12 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hpcstack.errors import InputError, ProblemsError, did_you_mean
-from hpcstack.spec.model import Model
+from hpcstack.spec.merge import Policy, fragment, merge
+from hpcstack.spec.text import Line, Model, Value
 from hpcstack.yamlfile import CONTROL, Document, dotted, parse, problems_of
 
 SYSTEM = Path("/etc/hpcstack/site.yaml")
+POLICY_KEYS = ("packages", "files", "run", "environment", "labels", "module", "launch", "lifecycle", "tests")
 
 
 class RegistrySite(Model):
@@ -31,6 +33,16 @@ class RegistrySite(Model):
         description="HOST[:PORT][/PATH] that answers in its place",
     )
     plain_http: bool = Field(False, description="the mirror (or the registry) speaks http, not https")
+    credentials: str = Field(
+        "", description="a file of logins: docker's config.json or Enroot's .credentials; by default the user's own"
+    )
+
+    @field_validator("credentials")
+    @classmethod
+    def _reference(cls, text: str) -> str:
+        if text and (not text.startswith(("/", "~/")) or CONTROL.search(text)):
+            raise ValueError("name a file by its absolute path; a key itself never stands in site.yaml")
+        return text
 
 
 class Proxy(Model):
@@ -49,6 +61,14 @@ class Apt(Model):
     mirrors: dict[str, str] = Field({}, description="{URL prefix in sources: URL of the site's mirror}")
 
 
+class CondaSite(Model):
+    channel_alias: str = Field("", description="in place of https://conda.anaconda.org")
+
+
+class GitSite(Model):
+    mirrors: dict[str, str] = Field({}, description="{URL prefix: URL of the site's mirror}")
+
+
 class BuildSite(Model):
     """What builds need here. All of it serves during the build and leaves no trace in the image."""
 
@@ -62,16 +82,25 @@ class BuildSite(Model):
     proxy: Proxy = Proxy()
     pip: Pip = Pip()
     apt: Apt = Apt()
+    conda: CondaSite = CondaSite()
+    git: GitSite = GitSite()
 
 
 class Gpus(Model):
     model: str = Field(description="e.g. H100; `virtual` where Slurm has a gres and no device is behind it")
     count: int = Field(ge=0)
+    nvlink: bool = Field(False, description="the node's GPUs are joined by NVLink")
 
 
 class NodeType(Model):
+    """One kind of node: what the driver fit, the launchers and the suite's expectations are taken from."""
+
     gpus: Gpus | None = None
+    driver: str = Field("", pattern=r"^([0-9]+(\.[0-9]+)*)?$", description="NVIDIA's driver, e.g. 550.54.15")
+    cpu: str = Field("", description="the CPU's model, for people")
+    architecture: Literal["x86_64", "aarch64"] = Field("x86_64", description="as `uname -m` says")
     cpus: int = Field(0, ge=0, description="cores that Slurm gives out; 0 where it is not said")
+    hcas: tuple[str, ...] = Field((), description="InfiniBand or RoCE devices, e.g. mlx5_0")
     virtual: bool = Field(False, description="several nodes share one machine: figures say nothing")
 
     @property
@@ -82,6 +111,55 @@ class NodeType(Model):
 class Partition(Model):
     node_type: str
     default: bool = False
+
+
+class Reasoned(Model):
+    """A value, and why it is so: nobody dares to remove a setting whose reason is lost."""
+
+    value: Value
+    reason: Line = Field(min_length=1, description="why this value, in a few words")
+
+
+class Fabric(Model):
+    """The network, and what NCCL and UCX are told of it in every job step. What the user has set wins."""
+
+    kind: Literal["", "infiniband", "roce", "ethernet", "slingshot", "efa"] = ""
+    settings: dict[str, Reasoned] = Field({}, description="NCCL_IB_HCA: {value: mlx5, reason: ...}")
+
+    @field_validator("settings")
+    @classmethod
+    def _names(cls, settings: dict[str, Reasoned]) -> dict[str, Reasoned]:
+        for name in settings:
+            if not re.fullmatch(r"(NCCL|UCX|UCC|OMPI_MCA|FI|MELLANOX|SHARP|NVSHMEM|GLOO|TP)_[A-Za-z0-9_]+", name):
+                raise ValueError(f"{name!r} is no setting of NCCL, UCX, UCC, Open MPI, libfabric, SHARP or NVSHMEM")
+        return settings
+
+    def environment(self) -> dict[str, str]:
+        return {name: setting.value for name, setting in self.settings.items()}
+
+
+class Baseline(Model):
+    """What a measurement of the suite should reach here."""
+
+    value: float = Field(gt=0)
+    unit: Line = ""
+    source: Line = Field(min_length=1, description="who measured it, and how")
+
+
+class PolicySite(Model):
+    """Parts of recipes that the site puts under every recipe, and over it."""
+
+    defaults: dict[str, Any] = Field({}, description="what a recipe may override")
+    force: dict[str, Any] = Field({}, description="what no recipe overrides")
+
+    @field_validator("defaults", "force")
+    @classmethod
+    def _keys(cls, part: dict[str, Any]) -> dict[str, Any]:
+        for key in part:
+            if key not in POLICY_KEYS:
+                near = did_you_mean(key, POLICY_KEYS)
+                raise ValueError(f"a policy has no {key!r}{near}; it may say: {', '.join(POLICY_KEYS)}")
+        return part
 
 
 class Site(Model):
@@ -97,6 +175,9 @@ class Site(Model):
     build: BuildSite = BuildSite()
     node_types: dict[str, NodeType] = Field({})
     partitions: dict[str, Partition] = Field({})
+    fabric: Fabric = Fabric()
+    baselines: dict[str, dict[str, Baseline]] = Field({}, description="{node type: {check: what it should reach}}")
+    policy: PolicySite = PolicySite()
     runtime: Literal["auto", "pyxis", "apptainer", "local"] = "auto"
     mounts: tuple[str, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
 
@@ -122,6 +203,9 @@ class Site(Model):
 
     @model_validator(mode="after")
     def _known(self) -> Site:
+        for name in self.baselines:
+            if name not in self.node_types:
+                raise ValueError(f"baselines: there is no node type {name!r}{did_you_mean(name, self.node_types)}")
         for name, partition in self.partitions.items():
             if partition.node_type not in self.node_types:
                 near = did_you_mean(partition.node_type, self.node_types)
@@ -146,6 +230,7 @@ class Loaded:
 
     site: Site
     origins: Mapping[str, str] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
 
 
 def defaults(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -184,9 +269,26 @@ def load(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded
     for values, origin in forced:
         _merge(merged, values, origins, origin)
     try:
-        return Loaded(Site.model_validate(merged), origins)
+        site = Site.model_validate(merged)
     except ValidationError as error:
         raise ProblemsError(_problems(error, documents)) from None
+    return Loaded(site, origins, _policy(documents, [values for values, _ in forced]))
+
+
+def _policy(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
+    """The policy of all layers, weakest first, with the place of each value."""
+    parts: dict[str, Document | None] = {"defaults": None, "force": None}
+    for document in documents:
+        for kind, so_far in parts.items():
+            if isinstance((document.value.get("policy") or {}).get(kind), dict):
+                part = fragment(document, ("policy", kind))
+                parts[kind] = merge(so_far, part) if so_far else part
+    for values in forced:
+        for kind, part in (values.get("policy") or {}).items():
+            document = Document(f"{SYSTEM} (force)", part)
+            so_far = parts[kind]
+            parts[kind] = merge(so_far, document) if so_far else document
+    return Policy(parts["defaults"], parts["force"])
 
 
 def _force(document: Document, path: Path) -> dict[str, Any]:

@@ -138,6 +138,16 @@ class Store:
         assert stored
         return stored
 
+    def adopt(self, file: Path, final: Path) -> None:
+        """FILE as FINAL below this store, by a copy beside it and one rename."""
+        incoming = self._incoming()
+        try:
+            shutil.copyfile(file, incoming / final.name)
+            _sync(incoming / final.name)
+            (incoming / final.name).replace(final)
+        finally:
+            shutil.rmtree(incoming, ignore_errors=True)
+
     def point(self, stack: str, key: str) -> None:
         """STACK's newest image is KEY. Nothing is written if it is already: a store may be read-only for its users."""
         if self._pointed(stack) == key:

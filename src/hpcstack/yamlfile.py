@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcstack.errors import Problem, ProblemsError, did_you_mean
 
@@ -18,15 +18,29 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 Path = tuple["str | int", ...]
-Mark = tuple[int, int]
 
 MAX_BYTES = 1 << 20
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
+NULLS = ("", "~", "null", "Null", "NULL")
+
+
+class Mark(NamedTuple):
+    """Where something is written; lines and columns count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
 
 
 @dataclass
 class Document:
-    """A file's content as dicts, lists and text, and where each value and key stands (line, column from 1)."""
+    """A file's content as dicts, lists and text, and where each value and key stands.
+
+    A document that was merged of several files has marks in each of them.
+    """
 
     file: str
     value: Any = None
@@ -34,15 +48,19 @@ class Document:
     keys: dict[Path, Mark] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def mark(self, path: Path) -> Mark:
-        """The place of PATH, or of the nearest thing around it that has one."""
+    def nearest(self, path: Path) -> Path:
+        """PATH, or the nearest thing around it that was written."""
         while path and path not in self.marks:
             path = path[:-1]
-        return self.marks.get(path, (1, 1))
+        return path
+
+    def mark(self, path: Path) -> Mark:
+        """The place of PATH, or of the nearest thing around it that has one."""
+        return self.marks.get(self.nearest(path), Mark(self.file, 1, 1))
 
     def problem(self, path: Path, what: str, *, at_key: bool = False) -> Problem:
-        line, column = self.keys.get(path, self.mark(path)) if at_key else self.mark(path)
-        return Problem(self.file, line, column, dotted(path), what)
+        mark = self.keys.get(path, self.mark(path)) if at_key else self.mark(path)
+        return Problem(*mark, dotted(path), what)
 
 
 def dotted(path: Path) -> str:
@@ -58,63 +76,94 @@ def parse(text: str, file: str) -> Document:
     import yaml
 
     document = Document(file)
-    if len(text.encode()) > MAX_BYTES:
+    if len(text.encode(errors="replace")) > MAX_BYTES:
         raise ProblemsError([Problem(file, 1, 1, "", f"the file is larger than {MAX_BYTES} bytes")])
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                document.problems.append(_at(document, event, "aliases and anchors are not taken; write it out"))
-            elif getattr(event, "tag", None):
-                document.problems.append(_at(document, event, f"the tag {getattr(event, 'tag', '')} is not taken"))
-        if document.problems:
-            raise ProblemsError(document.problems)
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        events = list(yaml.parse(text, Loader=loader))
+        document.problems += _refused(document, events)
+        if not document.problems:
+            document.value = _Composer(document, events).value()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         raise ProblemsError([Problem(file, line, column, "", f"not YAML: {error.problem or error.context}")]) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise ProblemsError([Problem(file, 1, 1, "", f"not YAML: {error}".replace("\n", " "))]) from None
     except RecursionError:
         raise ProblemsError([Problem(file, 1, 1, "", "nested too deeply")]) from None
-    document.value = _value(document, node, ()) if node is not None else None
     if document.problems:
         raise ProblemsError(document.problems)
     return document
 
 
-def _at(document: Document, event: Any, what: str) -> Problem:
-    return Problem(document.file, event.start_mark.line + 1, event.start_mark.column + 1, "", what)
-
-
-def _value(document: Document, node: yaml.Node, path: Path) -> Any:
+def _refused(document: Document, events: list[yaml.Event]) -> Iterator[Problem]:
+    """Aliases, anchors, tags, and a second document."""
     import yaml
 
-    document.marks[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
-    if isinstance(node, yaml.MappingNode):
-        return _mapping(document, node, path)
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(document, item, (*path, index)) for index, item in enumerate(node.value)]
-    if node.tag == "tag:yaml.org,2002:null" and getattr(node, "style", None) is None:
-        return None
-    return node.value
+    documents = 0
+    for event in events:
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        what = ""
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            what = "aliases and anchors are not taken; write it out"
+        elif getattr(event, "tag", None):
+            what = f"the tag {getattr(event, 'tag', '')} is not taken"
+        elif isinstance(event, yaml.DocumentStartEvent) and documents > 1:
+            what = "a second document begins here; one file is one document"
+        if what:
+            yield Problem(*_place(document, event), "", what)
 
 
-def _mapping(document: Document, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-    import yaml
+def _place(document: Document, event: Any) -> Mark:
+    return Mark(document.file, event.start_mark.line + 1, event.start_mark.column + 1)
 
-    out: dict[str, Any] = {}
-    for key, item in node.value:
-        place = Problem(document.file, key.start_mark.line + 1, key.start_mark.column + 1, dotted(path), "")
-        if not isinstance(key, yaml.ScalarNode):
-            document.problems.append(Problem(place.file, place.line, place.column, place.where, "a key must be text"))
-            continue
-        if key.value in out:
-            what = f"the key {key.value!r} is there twice"
-            document.problems.append(Problem(place.file, place.line, place.column, place.where, what))
-        document.keys[(*path, key.value)] = (place.line, place.column)
-        out[key.value] = _value(document, item, (*path, key.value))
-    return out
+
+class _Composer:
+    """Values out of events, with the place of each."""
+
+    def __init__(self, document: Document, events: list[yaml.Event]) -> None:
+        import yaml
+
+        skipped = (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)
+        self.document = document
+        self.events = iter([event for event in events if not isinstance(event, skipped)])
+        self.yaml = yaml
+
+    def value(self) -> Any:
+        event = next(self.events, None)
+        return self._value(event, ()) if event is not None else None
+
+    def _value(self, event: Any, path: Path) -> Any:
+        self.document.marks[path] = _place(self.document, event)
+        if isinstance(event, self.yaml.MappingStartEvent):
+            return self._mapping(path)
+        if isinstance(event, self.yaml.SequenceStartEvent):
+            return self._sequence(path)
+        return None if event.value in NULLS and not event.style and event.implicit[0] else event.value
+
+    def _sequence(self, path: Path) -> list[Any]:
+        out: list[Any] = []
+        while not isinstance(event := next(self.events), self.yaml.SequenceEndEvent):
+            out.append(self._value(event, (*path, len(out))))
+        return out
+
+    def _mapping(self, path: Path) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        while not isinstance(event := next(self.events), self.yaml.MappingEndEvent):
+            place = _place(self.document, event)
+            if not isinstance(event, self.yaml.ScalarEvent):
+                self.document.problems.append(Problem(*place, dotted(path), "a key must be text"))
+                self._value(event, (*path, ""))
+                self._value(next(self.events), (*path, ""))
+                continue
+            if event.value in out:
+                what = f"the key {event.value!r} is there twice"
+                self.document.problems.append(Problem(*place, dotted(path), what))
+            here = (*path, event.value)
+            self.document.keys[here] = place
+            out[event.value] = self._value(next(self.events), here)
+        return out
 
 
 def problems_of(error: ValidationError, document: Document, model: type[BaseModel]) -> Iterator[Problem]:
@@ -128,7 +177,7 @@ def problems_of(error: ValidationError, document: Document, model: type[BaseMode
         elif entry["type"] == "missing":
             yield document.problem(path[:-1], f"the key {path[-1]!r} is missing")
         else:
-            yield document.problem(path, _plain(entry["msg"], entry.get("input")))
+            yield document.problem(document.nearest(path), _plain(entry["msg"], entry.get("input")))
 
 
 def _plain(message: str, given: object) -> str:

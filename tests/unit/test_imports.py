@@ -13,10 +13,10 @@ import hpcstack_smoke
 HOST, SMOKE = Path(hpcstack.__file__).parent, Path(hpcstack_smoke.__file__).parent
 LAYERS = (
     ("cli",),
-    ("build", "publish", "launch", "validate"),
-    ("engines", "runtimes", "render", "lock.resolve"),
+    ("build", "settle", "locking", "workspace", "publish", "launch", "validate"),
+    ("engines", "runtimes", "render", "lock.resolve", "lock.inside"),
     ("process", "registry", "store"),
-    ("spec", "lock", "site", "report"),
+    ("spec", "lock", "site", "report", "facts", "fit", "lint", "evidence"),
     ("errors", "data", "yamlfile"),
 )
 HEAVY = ("docker", "spython", "requests", "jinja2", "pydantic", "torch", "rich", "yaml")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from hpcstack.errors import InputError
+from hpcstack.lock.check import stale
 from hpcstack.lock.model import Lock, read
-from hpcstack.lock.resolve import resolve, stale
+from hpcstack.lock.resolve import resolve
 from hpcstack.registry import Answer
 from hpcstack.spec.model import Base, Stack
 

@@ -72,13 +72,12 @@ def test_rendering_twice_gives_the_same_bytes(stack: Stack, lock: Lock, files: d
 
 
 def test_spython_reads_the_definition_back(stack: Stack, lock: Lock, files: dict[str, str]) -> None:
-    base = f"nvcr.io/nvidia/pytorch@{lock.platform(PLATFORM).digest}"
-    check(stack, files["apptainer.def"], base)
+    check(stack, lock, PLATFORM, files["apptainer.def"])
     with pytest.raises(BuildError, match="with the base"):
-        check(stack, files["apptainer.def"], "docker.io/other")
-    for step in steps(stack):
+        check(stack, lock, PLATFORM, files["apptainer.def"].replace("@sha256:", "@sha512:"))
+    for step in steps(stack, lock.platform(PLATFORM), lock.sources):
         with pytest.raises(BuildError, match="reads back without"):
-            check(stack, files["apptainer.def"].replace(step.lines[0], "true"), base)
+            check(stack, lock, PLATFORM, files["apptainer.def"].replace(step.lines[0], "true"))
 
 
 @pytest.mark.parametrize(
@@ -141,9 +140,9 @@ def test_any_summary_survives_in_a_modulefile(summary: str) -> None:
     from hpcstack.lock.model import read
     from hpcstack.render.module import modulefile
     from hpcstack.render.stack import preview
-    from hpcstack.spec import catalog
+    from hpcstack.spec.catalog import Catalog
 
-    stack = catalog.find("pytorch-24.11", [data.folder("recipes")]).stack.model_copy(update={"summary": summary})
+    stack = Catalog([data.folder("recipes")]).find("pytorch-24.11").stack.model_copy(update={"summary": summary})
     lock = read(HERE / "golden/locks/pytorch-24.11.lock.json")
     text = modulefile(preview(stack, lock, example_site(), PLATFORM))
     stubs = "function whatis(t) if t:find('^Description: ') then io.write(t:sub(14)) end end\n"

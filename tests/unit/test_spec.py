@@ -8,7 +8,7 @@ import pytest
 
 from hpcstack import data
 from hpcstack.errors import InputError, ProblemsError
-from hpcstack.spec import catalog
+from hpcstack.spec.catalog import Catalog, Recipe
 from hpcstack.spec.model import Stack
 
 GOOD = """\
@@ -25,6 +25,12 @@ tests: [node, ddp.fp32]
 """
 
 
+def read(path: Path) -> Recipe:
+    """The one stack of a file."""
+    (recipe,) = Catalog([path.parent]).read(path)
+    return recipe
+
+
 def written(folder: Path, text: str, name: str = "demo-1.0.yaml") -> Path:
     path = folder / name
     path.write_text(text)
@@ -33,19 +39,19 @@ def written(folder: Path, text: str, name: str = "demo-1.0.yaml") -> Path:
 
 def problems(folder: Path, text: str) -> list[str]:
     with pytest.raises(ProblemsError) as caught:
-        catalog.read(written(folder, text))
+        read(written(folder, text))
     return [str(problem).removeprefix(f"{folder}/") for problem in caught.value.problems]
 
 
 def test_a_good_recipe(tmp_path: Path) -> None:
-    stack = catalog.read(written(tmp_path, GOOD)).stack
+    stack = read(written(tmp_path, GOOD)).stack
     assert stack.full_name == "demo-1.0"
     assert (stack.base.registry, stack.base.repository, stack.base.tag) == ("nvcr.io", "nvidia/pytorch", "24.11-py3")
 
 
 def test_the_version_is_text_even_without_quotes(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD.replace('"1.0"', "24.10"), "demo-24.10.yaml")
-    assert catalog.read(path).stack.version == "24.10"
+    assert read(path).stack.version == "24.10"
 
 
 @pytest.mark.parametrize(
@@ -94,15 +100,15 @@ def test_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "demo-1.0.yaml"
     path.write_bytes(b"name: \xff\n")
     with pytest.raises(ProblemsError, match="not UTF-8"):
-        catalog.read(path)
+        read(path)
 
 
 def test_an_unknown_stack_names_the_nearest(tmp_path: Path) -> None:
     written(tmp_path, GOOD)
     with pytest.raises(InputError, match=r"no stack 'demo-1.1' \(did you mean 'demo-1.0'\?\)"):
-        catalog.find("demo-1.1", [tmp_path])
+        Catalog([tmp_path]).find("demo-1.1")
     with pytest.raises(InputError) as caught:
-        catalog.find("demo", [tmp_path])
+        Catalog([tmp_path]).find("demo")
     assert "demo-1.0" in caught.value.hint
 
 
@@ -111,17 +117,17 @@ def test_an_earlier_folder_wins(tmp_path: Path) -> None:
     mine.mkdir()
     written(mine, GOOD)
     written(tmp_path, GOOD)
-    assert catalog.find("demo-1.0", [mine, tmp_path]).path.parent == mine
+    assert Catalog([mine, tmp_path]).find("demo-1.0").path.parent == mine
 
 
 def test_the_checksum_is_of_the_meaning(tmp_path: Path) -> None:
-    first = catalog.read(written(tmp_path, GOOD)).stack.checksum()
-    assert catalog.read(written(tmp_path, "# a comment\n" + GOOD)).stack.checksum() == first
-    assert catalog.read(written(tmp_path, GOOD.replace("A demo", "Another"))).stack.checksum() != first
+    first = read(written(tmp_path, GOOD)).stack.checksum()
+    assert read(written(tmp_path, "# a comment\n" + GOOD)).stack.checksum() == first
+    assert read(written(tmp_path, GOOD.replace("A demo", "Another"))).stack.checksum() != first
 
 
 def test_every_recipe_of_the_package_is_good() -> None:
-    names = catalog.files([data.folder("recipes")])
-    assert {"pytorch-24.11", "pytorch-25.10"} <= set(names)
-    for path in names.values():
-        assert isinstance(catalog.read(path).stack, Stack)
+    catalog = Catalog([data.folder("recipes")])
+    assert {"pytorch-24.11", "pytorch-25.10"} <= set(catalog.names())
+    for path in catalog.files():
+        assert all(isinstance(recipe.stack, Stack) for recipe in catalog.read(path))

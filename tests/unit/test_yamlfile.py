@@ -17,7 +17,7 @@ def test_scalars_stay_the_text_that_was_written() -> None:
 
 def test_places_are_kept() -> None:
     document = parse("a:\n  - x\n  - b: y\n", "f.yaml")
-    assert document.mark(("a", 1, "b")) == (3, 8)
+    assert document.mark(("a", 1, "b")) == ("f.yaml", 3, 8)
     assert dotted(("a", 1, "b")) == "a[1].b"
 
 
@@ -30,6 +30,7 @@ def test_places_are_kept() -> None:
         ("a: [1\nb: 2\n", 2, 2, "not YAML"),
         ("? [x]\n: y\n", 1, 3, "a key must be text"),
         ("a: \x01\n", 1, 1, "not YAML"),
+        ("a: 1\n---\nb: 2\n", 2, 1, "a second document"),
     ],
 )
 def test_what_is_refused_says_where(text: str, line: int, column: int, says: str) -> None:

@@ -10,17 +10,24 @@ from hpcstack.cli.session import Session, answer, json_option, progress, say, st
 @click.command("build")
 @stack_argument
 @click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
+@click.option("--locked", is_flag=True, help="Refuse a lock that is stale or leaves anything open.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be built.")
 @json_option
 @click.pass_obj
-def command(session: Session, name: str, platform: str, dry_run: bool, as_json: bool) -> None:
+def command(session: Session, name: str, platform: str, locked: bool, dry_run: bool, as_json: bool) -> None:
     """Build the image of a stack into the store. What is there already is not built again."""
-    from hpcstack import build
+    from hpcstack import build, locking
     from hpcstack.store import as_dict
 
-    recipe = session.recipe(name)
-    lock = build.current_lock(recipe, session.site, session.registry, say, write=not dry_run)
-    order = build.order(recipe, lock, session.site, session.runner, platform)
+    recipe, site = session.recipe(name), session.site
+    if locked:
+        lock = locking.locked_only(recipe, site, platform or recipe.stack.base.platforms[0])
+    elif dry_run:
+        lock = locking.lock_to_show(recipe, site, session.registry, say)
+    else:
+        with progress(f"locking {recipe.stack.full_name}") as step:
+            lock = locking.lock_to_build(recipe, site, session.registry, session.runner, step)
+    order = build.order(recipe, lock, site, session.runner, platform)
     if dry_run:
         there = session.store.artifact(order.key)
         document = {

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from hpcstack.cli.session import Session, answer, complete, json_option
+
+if TYPE_CHECKING:
+    from hpcstack.errors import Problem
+    from hpcstack.spec.catalog import Recipe
 
 
 @click.command("lint")
@@ -12,27 +20,66 @@ from hpcstack.cli.session import Session, answer, complete, json_option
     "names", metavar="[STACK|FILE]...", nargs=-1, shell_complete=lambda ctx, _param, start: complete(ctx, start)
 )
 @click.option("--all", "everything", is_flag=True, help="Every recipe that can be found.")
+@click.option("--strict", is_flag=True, help="A warning is a no (exit 1).")
 @json_option
 @click.pass_obj
-def command(session: Session, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Check recipes; all problems at once, each as file:line:column."""
-    from hpcstack.errors import InputError, Problem, ProblemsError
-    from hpcstack.spec import catalog
+def command(session: Session, names: tuple[str, ...], everything: bool, strict: bool, as_json: bool) -> None:
+    """Check recipes; all problems at once, each as file:line:column. Warnings do not fail unless --strict says so."""
+    from hpcstack.errors import InputError, ProblemsError
 
-    chosen = [*names, *(map(str, catalog.files(session.folders).values()) if everything else ())]
-    if not chosen:
+    paths = session.catalog.files() if everything else []
+    if not names and not everything:
         raise InputError("say which recipes", "hpcstack lint --all")
+    recipes, errors = _read(session, names, paths)
+    found = sorted({*errors, *(problem for recipe in recipes for problem in _warnings(session, recipe))})
+    failed = any(not problem.warning for problem in found)
+    document = {"checked": len(recipes), "problems": [asdict(problem) for problem in found]}
+    if failed and not as_json:
+        raise ProblemsError(found)
+    answer(document, as_json, lambda: "\n".join([*map(str, found), _summary(len(recipes), len(found))]))
+    if found:
+        raise click.exceptions.Exit(2 if failed else int(strict))
+
+
+def _summary(stacks: int, count: int) -> str:
+    return f"{stacks} stack(s), {f'{count} warning(s)' if count else 'no problem'}"
+
+
+def _read(session: Session, names: tuple[str, ...], paths: list[Path]) -> tuple[list[Recipe], list[Problem]]:
+    """The recipes that can be read, and the problems of the others."""
+    from hpcstack.errors import InputError, Problem, ProblemsError
+
+    recipes: list[Recipe] = []
     problems: list[Problem] = []
-    for name in chosen:
+    for name in [*names, *map(str, paths)]:
         try:
-            catalog.find(name, session.folders)
+            if name.endswith(".yaml"):
+                recipes += session.catalog.read(Path(name))
+            else:
+                recipes.append(session.catalog.find(name))
         except ProblemsError as error:
             problems += error.problems
         except InputError as error:
             problems.append(Problem(name, 1, 1, "", error.message))
-    document = {"checked": len(chosen), "problems": [problem.__dict__ for problem in problems]}
-    if problems and not as_json:
-        raise ProblemsError(problems)
-    answer(document, as_json, lambda: f"{len(chosen)} recipe(s), no problem")
-    if problems:
-        raise click.exceptions.Exit(2)
+    return recipes, problems
+
+
+def _warnings(session: Session, recipe: Recipe) -> list[Problem]:
+    from datetime import date
+
+    from hpcstack import data
+    from hpcstack.errors import InputError
+    from hpcstack.lint import warnings
+    from hpcstack.lock import model, place
+
+    path = place.lock_path(recipe, session.site)
+    lock = None
+    try:
+        lock = model.read(path) if path.exists() else None
+    except InputError as error:
+        from hpcstack.errors import Problem
+
+        return [Problem(str(path), 1, 1, "", error.message, warning=True)]
+    ours = recipe.path.resolve().parent == data.folder("recipes").resolve()
+    names = session.names if recipe.stack.lifecycle.successor else ()
+    return warnings(recipe, session.site, lock, names, date.today(), needs_lock=not ours)

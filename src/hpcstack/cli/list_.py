@@ -8,38 +8,56 @@ from hpcstack.cli.session import Session, answer, json_option, say, table
 
 
 @click.command("list")
+@click.argument("words", metavar="[WORD]...", nargs=-1)
 @json_option
 @click.pass_obj
-def command(session: Session, as_json: bool) -> None:
-    """The stacks that can be built, and which are."""
+def command(session: Session, words: tuple[str, ...], as_json: bool) -> None:
+    """The stacks that can be built: what has been proven of each, and which are built here.
+
+    WORDs narrow the list to stacks that name all of them.
+    """
     from hpcstack.errors import ProblemsError
-    from hpcstack.spec import catalog
+    from hpcstack.evidence import evidence, recorded
 
     rows = []
-    whole = session.store.stacks()
-    for name, path in catalog.files(session.folders).items():
+    whole, records, seen = session.store.stacks(), recorded(), set()
+    for path in session.catalog.files():
         try:
-            stack = catalog.read(path).stack
+            recipes = session.catalog.read(path)
         except ProblemsError as error:
-            say(f"{name} is left out: {error.problems[0]}")
+            say(f"{path.name} is left out: {error.problems[0]}")
             continue
-        built = whole.get(name)
-        rows.append(
-            {
-                "name": name,
-                "summary": stack.summary,
-                "base": stack.base.image,
-                "recipe": str(path),
-                "built": bool(built),
-                "stand_in": built.stand_in if built else "",
-            }
-        )
+        for recipe in recipes:
+            stack = recipe.stack
+            searched = f"{stack.full_name} {stack.summary} {stack.base.image}".lower()
+            if stack.full_name in seen or not all(word.lower() in searched for word in words):
+                continue
+            seen.add(stack.full_name)
+            built = whole.get(stack.full_name)
+            rows.append(
+                {
+                    "name": stack.full_name,
+                    "summary": stack.summary,
+                    "base": stack.base.image,
+                    "recipe": str(path),
+                    "evidence": evidence(stack, records),
+                    "built": bool(built),
+                    "stand_in": built.stand_in if built else "",
+                }
+            )
+    rows.sort(key=lambda row: str(row["name"]))
 
     def text() -> str:
-        state = {(False, False): "-", (True, False): "built", (True, True): "built on a stand-in"}
+        state = {(False, False): "-", (True, False): "built", (True, True): "stand-in"}
         shown = [
-            (str(row["name"]), state[bool(row["built"]), bool(row["stand_in"])], str(row["summary"])) for row in rows
+            (
+                str(row["name"]),
+                str(row["evidence"]),
+                state[bool(row["built"]), bool(row["stand_in"])],
+                str(row["summary"]),
+            )
+            for row in rows
         ]
-        return table(shown, ("STACK", "IMAGE", "PURPOSE"))
+        return table(shown, ("STACK", "EVIDENCE", "HERE", "PURPOSE"))
 
     answer(rows, as_json, text)

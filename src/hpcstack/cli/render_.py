@@ -17,17 +17,16 @@ from hpcstack.cli.session import Session, answer, json_option, say, stack_argume
 @click.pass_obj
 def command(session: Session, name: str, output: str, platform: str, as_json: bool) -> None:
     """Write the definitions, the modulefile and the launchers of a stack."""
-    from hpcstack.build import current_lock
+    from hpcstack.locking import lock_to_show
     from hpcstack.render import readback
     from hpcstack.render.stack import stack_files
     from hpcstack.store import write_tree
 
     recipe = session.recipe(name)
-    lock = current_lock(recipe, session.site, session.registry, say)
+    lock = lock_to_show(recipe, session.site, session.registry, say)
     platform = platform or recipe.stack.base.platforms[0]
     files = stack_files(recipe.stack, lock, session.site, platform)
-    pinned = f"{lock.base.registry}/{lock.base.repository}@{lock.platform(platform).digest}"
-    readback.check(recipe.stack, files["apptainer.def"], pinned)
+    readback.check(recipe.stack, lock, platform, files["apptainer.def"])
     if output:
         folder = Path(output)
         with session.store.acting("the files were not written"):

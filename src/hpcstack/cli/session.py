@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpcstack.process import Runner
     from hpcstack.registry import Registry
     from hpcstack.site import Loaded, Site
-    from hpcstack.spec.catalog import Recipe
+    from hpcstack.spec.catalog import Catalog, Recipe
     from hpcstack.store import Store
 
 
@@ -54,10 +54,19 @@ class Session:
                 raise InputError(f"{how} {folder}: no such folder")
         return [*map(Path, given), *self.site.recipe_dirs, data.folder("recipes")]
 
-    def recipe(self, name: str) -> Recipe:
-        from hpcstack.spec import catalog
+    @cached_property
+    def catalog(self) -> Catalog:
+        from hpcstack.spec.catalog import Catalog
 
-        return catalog.find(name, self.folders)
+        return Catalog(self.folders, self.loaded.policy)
+
+    @cached_property
+    def names(self) -> dict[str, Path]:
+        """{full name: file} of every stack."""
+        return self.catalog.names()
+
+    def recipe(self, name: str) -> Recipe:
+        return self.catalog.find(name)
 
     @cached_property
     def store(self) -> Store:
@@ -122,13 +131,8 @@ def complete(ctx: click.Context, start: str) -> list[str]:
     """Stacks that begin with START, for shells."""
     given = ctx.find_root().params
     try:
-        from hpcstack.spec import catalog
-
-        return [
-            name
-            for name in catalog.files(Session(given.get("site") or "", given.get("recipes") or ()).folders)
-            if name.startswith(start)
-        ]
+        session = Session(given.get("site") or "", given.get("recipes") or ())
+        return [name for name in session.catalog.names() if name.startswith(start)]
     except Exception:  # a completion must never disturb the line that is being typed
         return []
 

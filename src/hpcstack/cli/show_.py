@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcstack.cli.session import Session, answer, complete, json_option, table
 from hpcstack.errors import InputError
+
+if TYPE_CHECKING:
+    from hpcstack.spec.catalog import Recipe
 
 
 @click.command("show")
@@ -18,21 +21,51 @@ from hpcstack.errors import InputError
 @json_option
 @click.pass_obj
 def command(session: Session, name: str, of_site: bool, as_json: bool) -> None:
-    """One stack's spec, or (--site) the site with the origin of each value."""
+    """One stack's effective spec, or (--site) the site; with the file and line that each value came from."""
     if of_site:
         _site(session, as_json)
         return
     if not name:
         raise InputError("say which stack, or --site", "hpcstack list")
     recipe = session.recipe(name)
-    document = recipe.stack.model_dump(mode="json", by_alias=True)
+    spec = recipe.stack.model_dump(mode="json", by_alias=True)
+    document = {"stack": spec, "recipe": str(recipe.path), "origins": recipe.origins()}
+    answer(document, as_json, lambda: _text(recipe))
 
-    def text() -> str:
-        import yaml
 
-        return f"# {recipe.path}\n{yaml.safe_dump(document, sort_keys=False, width=100)}"
+def _text(recipe: Recipe) -> str:
+    """The spec as YAML that could be a recipe, with the origin of each value behind it; defaults are left out."""
+    spec = recipe.stack.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    rows = list(_rows(spec, (), recipe))
+    width = min(max(len(line) for line, _ in rows), 80)
+    lines = [f"# {recipe.stack.full_name}: the effective spec; what is left at its default is not shown"]
+    lines += [f"{line.ljust(width)}  # {origin}" if origin else line for line, origin in rows]
+    return "\n".join(lines)
 
-    answer(document, as_json, text)
+
+def _rows(value: Any, path: tuple[str | int, ...], recipe: Recipe) -> Any:
+    """(line, origin) of VALUE at PATH, as YAML in block style with JSON scalars."""
+    indent = "  " * (len(path))
+    items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+    for key, item in items:
+        here = (*path, key)
+        head = f"{indent}- " if isinstance(key, int) else f"{indent}{_scalar(key)}: "
+        if isinstance(item, dict | list) and item:
+            yield head.rstrip(), ""
+            yield from _rows(item, here, recipe)
+        else:
+            yield head + (_scalar(item) if isinstance(item, str) else json.dumps(item)), _origin(here, recipe)
+
+
+def _scalar(text: str) -> str:
+    plain = re.fullmatch(r"[A-Za-z_/][A-Za-z0-9_./=:@+<>~,-]*[A-Za-z0-9_/]|[A-Za-z]", text)
+    word = text.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+    return text if plain and word else json.dumps(text, ensure_ascii=False)
+
+
+def _origin(path: tuple[str | int, ...], recipe: Recipe) -> str:
+    document = recipe.document
+    return str(document.mark(path)) if path in document.marks or path[:-1] in document.marks else "default"
 
 
 def _site(session: Session, as_json: bool) -> None:

@@ -30,6 +30,16 @@ def build_argv(job: Job, sif: Path) -> list[str]:
     ]  # fmt: skip
 
 
+def inside_argv(base: Path, folder: Path, job: Job) -> list[str]:
+    """A container of its own: no home, no variables of the host, /tmp on the build's disk, the base read-only."""
+    return [
+        "apptainer", "--quiet", "exec", "--containall", "--no-home", "--cleanenv",
+        "--workdir", str(job.work / "scratch"),
+        "--bind", f"{folder}:/opt/hpcstack", "--bind", f"{job.lent}:/mnt", "--pwd", "/",
+        str(base), "/bin/bash", "/opt/hpcstack/build/settle.sh",
+    ]  # fmt: skip
+
+
 def environment(job: Job, home: Path) -> dict[str, str]:
     """Where Apptainer works and caches, and the home in which it finds the site's registries.conf.
 
@@ -63,6 +73,7 @@ def prepare(job: Job) -> Path:
     conf.parent.mkdir(parents=True)
     conf.write_text((job.work / "registries.conf").read_text())
     (home / ".apptainer").mkdir()
+    (job.work / "scratch").mkdir()
     user = Path.home()
     for login in (".docker", ".apptainer/docker-config.json"):
         if (user / login).exists():
@@ -85,6 +96,12 @@ class Apptainer:
         if listing.status:
             return listing
         return self._extract(sif, partition(listing.stdout), job, runner)
+
+    def run_inside(self, base: Path, folder: Path, job: Job, runner: Runner) -> Completed:
+        home = prepare(job)
+        return runner.logged(
+            inside_argv(base, folder, job), job.log, env=environment(job, home), cwd=job.context, on_line=job.on_line
+        )
 
     def _extract(self, sif: Path, number: str, job: Job, runner: Runner) -> Completed:
         """The partition's bytes into job.output, as they are."""

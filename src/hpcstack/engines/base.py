@@ -28,7 +28,11 @@ class Job:
 
 
 class Engine(Protocol):
-    """`build` makes job.output or returns the program that failed; it leaves clean-up of job.work to the caller."""
+    """`build` makes job.output or returns the program that failed; it leaves clean-up of job.work to the caller.
+
+    `run_inside` runs FOLDER/build/settle.sh in the image BASE, with FOLDER at /opt/hpcstack, nothing of the user's home
+    and no other folder of the host but what the site lends.
+    """
 
     @property
     def name(self) -> str: ...
@@ -37,3 +41,5 @@ class Engine(Protocol):
     def tools(self) -> tuple[str, ...]: ...
 
     def build(self, job: Job, runner: Runner) -> Completed: ...
+
+    def run_inside(self, base: Path, folder: Path, job: Job, runner: Runner) -> Completed: ...

@@ -4,15 +4,44 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
 from hpcstack.errors import InputError
-from hpcstack.spec.model import Model
+from hpcstack.spec.text import Model
 
-FORMAT = "hpcstack/lock/v1"
+FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
 STAND_IN_LABEL = "org.hpcstack.stand-in"
-UNRESOLVED: tuple[str, ...] = ("apt versions", "pip's dependencies")
+TEMPLATE_VERSION = "2"  # of images/ and render/: a test holds it to what is rendered
+
+
+class LockedApt(Model):
+    """A Debian package that the stack adds to the base."""
+
+    name: str
+    version: str
+    file: str = ""
+    hash: str = Field("", description="as the archive lists it: sha256:..., or a weaker one")
+
+
+class LockedPip(Model):
+    """A Python package that the stack adds to the base, with the hashes of the files that may be taken."""
+
+    name: str
+    version: str
+    hashes: tuple[str, ...] = Field(min_length=1)
+    file: str = ""
+
+
+class LockedConda(Model):
+    """A conda package: URL is below its channel, without the site's mirror."""
+
+    name: str
+    version: str
+    build: str
+    url: str
+    sha256: str
 
 
 class LockedPlatform(Model):
@@ -25,6 +54,9 @@ class LockedPlatform(Model):
     command: tuple[str, ...] = ()
     workdir: str = ""
     compressed_bytes: int = 0
+    apt: tuple[LockedApt, ...] | None = Field(None, description="None: not resolved")
+    pip: tuple[LockedPip, ...] | None = None
+    conda: tuple[LockedConda, ...] | None = None
 
 
 class LockedBase(Model):
@@ -39,17 +71,19 @@ class LockedBase(Model):
 
 
 class Lock(Model):
-    """What a build takes its base from. `unresolved` names what is only settled inside the build."""
+    """What a stack's names meant when they were looked up. `unresolved` names what is only settled in the build."""
 
-    format: str = FORMAT
+    format: Literal["hpcstack/lock/v1"] = FORMAT
     stack: str
     spec_sha256: str
+    template_version: str = TEMPLATE_VERSION
     base: LockedBase
-    unresolved: tuple[str, ...] = UNRESOLVED
+    sources: dict[str, str] = Field({}, description="{name of a source: commit}")
+    unresolved: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The canonical file: same lock, same bytes."""
-        return self.model_dump_json(indent=2) + "\n"
+        return self.model_dump_json(indent=2, exclude_none=True) + "\n"
 
     def digest(self) -> str:
         return hashlib.sha256(self.text().encode()).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from hpcstack.lock.check import unresolved
 from hpcstack.lock.model import Lock, LockedBase, LockedPlatform
 from hpcstack.registry import Answer
 from hpcstack.spec.model import Base, Stack
@@ -16,7 +17,7 @@ class Registry(Protocol):
 
 
 def resolve(stack: Stack, registry: Registry) -> Lock:
-    """The lock of STACK. RegistryError if the registry refuses or lacks a platform."""
+    """The lock of STACK, as far as no pull is needed. RegistryError if the registry refuses or lacks a platform."""
     answer = registry.look_up(stack.base)
     platforms = {
         name: _platform(answer.manifests[name], answer.configs[name], answer.sizes[name])
@@ -30,7 +31,9 @@ def resolve(stack: Stack, registry: Registry) -> Lock:
         answered_by=answer.answered_by,
         platforms=platforms,
     )
-    return Lock(stack=stack.full_name, spec_sha256=stack.checksum(), base=base)
+    commits = {source.name: source.commit for source in stack.packages.source if source.commit}
+    lock = Lock(stack=stack.full_name, spec_sha256=stack.checksum(), base=base, sources=commits)
+    return lock.model_copy(update={"unresolved": unresolved(stack, lock)})
 
 
 def _platform(digest: str, config: dict[str, Any], size: int) -> LockedPlatform:
@@ -45,19 +48,3 @@ def _platform(digest: str, config: dict[str, Any], size: int) -> LockedPlatform:
         workdir=inner.get("WorkingDir") or "",
         compressed_bytes=size,
     )
-
-
-def stale(stack: Stack, lock: Lock) -> list[str]:
-    """Why LOCK is not the lock of STACK; empty if it is. Offline."""
-    reasons = []
-    if lock.stack != stack.full_name:
-        reasons.append(f"the lock is of {lock.stack}")
-    if lock.spec_sha256 != stack.checksum():
-        reasons.append("the recipe has changed since it was locked")
-    locked = (lock.base.registry, lock.base.repository, lock.base.tag)
-    if locked != (stack.base.registry, stack.base.repository, stack.base.tag):
-        reasons.append(f"the base was {'/'.join(locked[:2])}:{locked[2]} and is {stack.base.image}")
-    missing = [name for name in stack.base.platforms if name not in lock.base.platforms]
-    if missing:
-        reasons.append(f"platforms that are not locked: {', '.join(missing)}")
-    return reasons

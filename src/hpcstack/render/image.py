@@ -7,8 +7,9 @@ import json
 from hpcstack import data
 from hpcstack.lock.model import Lock, LockedPlatform
 from hpcstack.render.quote import words
-from hpcstack.render.steps import HOME, steps
+from hpcstack.render.steps import HOME, step_files, steps
 from hpcstack.render.template import fill, plain
+from hpcstack.spec import guard
 from hpcstack.spec.model import Stack
 from hpcstack_smoke import __version__ as suite_version
 
@@ -16,13 +17,21 @@ CONTEXT = "context/hpcstack"
 KERNEL_NAMES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}  # as `uname -m` says, and Enroot's --arch wants
 
 
+def base_definition(pinned: str) -> str:
+    """The definition file that imports a base as it is."""
+    return f"Bootstrap: docker\nFrom: {pinned}\n"
+
+
 def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
     """{path: text} of all that determines the image: `apptainer.def`, `Dockerfile`, `enroot.sh` and the context."""
     base = lock.base
-    digest = lock.platform(platform).digest
+    locked = lock.platform(platform)
+    digest = locked.digest
     values = {
         "stack": stack,
-        "steps": steps(stack),
+        "steps": steps(stack, locked, lock.sources),
+        "environment": stack.variables(locked.environment),
+        "entrypoint": stack.entrypoint,
         "home": HOME,
         "context": CONTEXT,
         "tagged": f"{base.registry}/{base.repository}:{base.tag}",
@@ -45,7 +54,9 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
     """What is copied to /opt/hpcstack: the build's functions, the smoke suite, and Enroot's files."""
     locked = lock.platform(platform)
     files = {
+        "build/guard.sh": guard.shell(),
         "build/lib.sh": plain("images", "lib.sh"),
+        **step_files(stack, locked),
         "etc/environment": environment_file(locked, stack),
         "etc/rc": enroot_rc(locked, stack),
         "etc/fstab": "",
@@ -74,18 +85,20 @@ def about(stack: Stack, lock: Lock, platform: str) -> dict[str, object]:
 
 def environment_file(locked: LockedPlatform, stack: Stack) -> str:
     """/etc/environment, which is where Enroot and Pyxis take the image's variables from; a variable a line."""
-    merged = locked.environment | stack.environment
+    merged = locked.environment | stack.variables(locked.environment)
     return "".join(f"{name}={value}\n" for name, value in merged.items() if "\n" not in value)
 
 
 def enroot_rc(locked: LockedPlatform, stack: Stack) -> str:
     """/etc/rc, which Enroot runs: the working directory and the entrypoint of the base."""
     workdir = locked.workdir or "/"
+    entrypoint = stack.entrypoint or locked.entrypoint
+    command = () if stack.entrypoint else locked.command  # as Docker does: a new entrypoint drops the base's command
     return fill(
         "images",
         "rc.j2",
         name=stack.full_name,
         workdir=workdir,
-        entrypoint=words(locked.entrypoint),
-        start=words((*locked.entrypoint, *(locked.command or ((), ("/bin/sh",))[not locked.entrypoint]))),
+        entrypoint=words(entrypoint),
+        start=words((*entrypoint, *(command or ((), ("/bin/sh",))[not entrypoint]))),
     )

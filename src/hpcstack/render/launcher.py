@@ -18,7 +18,7 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
     values = {
         "stack": stack.full_name,
         "name": stack.name,
-        "version": stack.version,
+        "version": stack.release_version,
         "mode": stack.launch.mode,
         "inner": inner(stack.launch.mode),
         "ranks": max(node.real_gpus, 1),

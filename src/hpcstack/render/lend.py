@@ -34,6 +34,11 @@ def variables(site: Site) -> dict[str, str]:
         out["PIP_EXTRA_INDEX_URL"] = " ".join(build.pip.extra_index_urls)
     if build.pip.trusted_hosts:
         out["PIP_TRUSTED_HOST"] = " ".join(build.pip.trusted_hosts)
+    for number, (upstream, mirror) in enumerate(build.git.mirrors.items()):
+        out["GIT_CONFIG_COUNT"] = str(number + 1)
+        out |= {f"GIT_CONFIG_KEY_{number}": f"url.{mirror}.insteadOf", f"GIT_CONFIG_VALUE_{number}": upstream}
+    if build.conda.channel_alias:
+        out["HPCSTACK_CONDA_ALIAS"] = build.conda.channel_alias
     return out
 
 

@@ -30,7 +30,7 @@ class Release:
 
     @property
     def version(self) -> str:
-        return f"{self.stack.version}-r{self.number}"
+        return f"{self.stack.release_version}-r{self.number}"
 
     @property
     def name(self) -> str:

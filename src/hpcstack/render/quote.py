@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from collections.abc import Iterable
 
 
 def sh(text: object) -> str:
-    """One word of a POSIX shell."""
-    return shlex.quote(str(text))
-
-
-def definition(text: object) -> str:
-    """One shell word in an Apptainer definition, where a bare `{{ name }}` is a build argument and fatal."""
-    quoted = sh(text)
-    return quoted.replace("{{", "{''{").replace("}}", "}''}") if quoted.startswith("'") else quoted
+    """One word of a POSIX shell, also inside an Apptainer definition, where a bare `{{ name }}` is fatal."""
+    quoted = shlex.quote(str(text))  # whatever holds a brace is in single quotes now
+    return re.sub(r"(\{)(?=\{)|(\})(?=\})", lambda match: f"{match[0]}''", quoted)
 
 
 def words(argv: Iterable[object]) -> str:
@@ -40,3 +37,23 @@ def dockerfile(text: object) -> str:
     """A value of ENV or LABEL in a Dockerfile: in double quotes, with nothing expanded."""
     escaped = str(text).replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'
+
+
+def argv(words_of: Iterable[object]) -> str:
+    """A Dockerfile's exec form: a JSON array of texts."""
+    return json.dumps([str(word) for word in words_of])
+
+
+def tcl(text: object) -> str:
+    """A Tcl word in double quotes, with nothing substituted; what is not plain ASCII is written as \\uXXXX."""
+    out = []
+    for char in str(text):
+        if char in '\\"$[]{};#':
+            out.append(f"\\{char}")
+        elif 32 <= ord(char) < 127:
+            out.append(char)
+        elif ord(char) < 0x10000:
+            out.append(f"\\u{ord(char):04x}")
+        else:
+            out.append(char)  # Tcl 8.6 has no escape for what lies beyond the basic plane, and takes it as it is
+    return f'"{"".join(out)}"'

@@ -6,14 +6,17 @@ import tempfile
 from pathlib import Path
 
 from hpcstack.errors import BuildError
+from hpcstack.lock.model import Lock
 from hpcstack.render.steps import steps
 from hpcstack.spec.model import Stack
 
 
-def check(stack: Stack, definition: str, base: str) -> None:
-    """BuildError unless DEFINITION reads back with the image BASE and every line of every step."""
+def check(stack: Stack, lock: Lock, platform: str, definition: str) -> None:
+    """BuildError unless DEFINITION reads back with the locked base and every line of every step."""
     from spython.main.parse.parsers import get_parser
 
+    locked = lock.platform(platform)
+    base = f"{lock.base.registry}/{lock.base.repository}@{locked.digest}"
     with tempfile.TemporaryDirectory(prefix="hpcstack-") as folder:
         path = Path(folder) / "apptainer.def"
         path.write_text(definition, encoding="utf-8")
@@ -22,6 +25,6 @@ def check(stack: Stack, definition: str, base: str) -> None:
         raise BuildError(
             f"the definition reads back with the base {recipe.fromHeader}, not {base}", "this is a bug: tell us"
         )
-    missing = [line for step in steps(stack) for line in step.lines if line not in recipe.install]
+    missing = [line for step in steps(stack, locked, lock.sources) for line in step.lines if line not in recipe.install]
     if missing:
         raise BuildError(f"the definition reads back without: {'; '.join(missing)}", "this is a bug: tell us")

@@ -28,7 +28,7 @@ def preview(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:
         number=1,
         image=f"{site.store}/images/KEY/image.sqsh",
         sha256="of the image, once it is built",
-        bin=f"{site.store}/releases/{stack.name}/{stack.version}-r1/bin",
+        bin=f"{site.store}/releases/{stack.name}/{stack.release_version}-r1/bin",
         base=f"{lock.base.registry}/{lock.base.repository}:{lock.base.tag}",
         stand_in=lock.stand_in(),
         holds=tuple(lock.facts(platform).items()),

@@ -1,13 +1,22 @@
-"""The steps of a build: what runs inside the base, in order, the same for every image format."""
+"""The steps of a build: what runs inside the base, in order, the same for every image format.
+
+Text of a recipe reaches them as quoted words, or as a file of the context that bash is given: never bare.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from hpcstack.lock.model import LockedPlatform
 from hpcstack.render.quote import words
 from hpcstack.spec.model import Stack
+from hpcstack.spec.packages import Source
 
 HOME = "/opt/hpcstack"
+REQUIREMENTS = "build/requirements.txt"  # below HOME: pip's set with hashes, where the lock has one
+EXPLICIT = "build/conda.json"
+TITLE = 100
 
 
 @dataclass(frozen=True)
@@ -18,19 +27,61 @@ class Step:
     lines: tuple[str, ...]
 
 
-def steps(stack: Stack) -> list[Step]:
+def steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list[Step]:
     """What is done to the base, each between two looks at what NVIDIA built into it."""
+    packages = stack.packages
     out = []
-    if stack.packages.apt:
-        out.append(Step(f"apt: {' '.join(stack.packages.apt)}", _apt(stack.packages.apt)))
-    if stack.packages.pip:
-        out.append(Step(f"pip: {' '.join(stack.packages.pip)}", _pip(stack.packages.pip)))
+    if packages.apt:
+        out.append(_step("apt", packages.apt, _apt(packages.apt, locked)))
+    if packages.conda.packages:
+        out.append(_step("conda", packages.conda.packages, _conda(stack, locked)))
+    if packages.pip:
+        out.append(_step("pip", packages.pip, _pip(packages.pip, locked)))
+    for n, source in enumerate(packages.source):
+        out.append(_step("source", (source.name,), _source(n, source, commits.get(source.name, source.commit))))
+    if stack.files:
+        out.append(_step("files", tuple(file.path for file in stack.files), _files(stack)))
+    for n, run in enumerate(stack.run):
+        out.append(_step("run", (run.name,), _script(f"run-{n}.sh")))
     out.append(Step("finish", ("hpcstack_finish",)))
     return out
 
 
-def _apt(packages: tuple[str, ...]) -> tuple[str, ...]:
-    install = ["apt-get", "-q", "install", "-y", "--no-install-recommends", *packages]
+def _step(kind: str, things: tuple[str, ...], lines: tuple[str, ...]) -> Step:
+    title = f"{kind}: {' '.join(things)}"
+    return Step(title if len(title) <= TITLE else f"{title[: TITLE - 4]} ...", lines)
+
+
+def step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
+    """{path below HOME: text} of what the steps read: scripts, files, and the locked sets."""
+    out = {f"build/source-{n}.sh": _bash(source.build) for n, source in enumerate(stack.packages.source)}
+    out |= {f"build/run-{n}.sh": _bash(run.command) for n, run in enumerate(stack.run)}
+    out |= {f"files/{n}": file.content for n, file in enumerate(stack.files)}
+    if stack.packages.pip and locked.pip is not None:
+        out[REQUIREMENTS] = requirements(locked)
+    return out
+
+
+def _bash(text: str) -> str:
+    """A script that fails at its first failing command and names it, as lib.sh does."""
+    return f"# shellcheck shell=bash source=/dev/null\n. {HOME}/build/lib.sh\n\n{text.rstrip()}\n"
+
+
+def requirements(locked: LockedPlatform) -> str:
+    """pip's set as a requirements file that takes these files and no others."""
+    head = "# Written by hpcstack from the lock: pip takes these files and no others.\n"
+    lines = []
+    for package in locked.pip or ():
+        hashes = "".join(f" \\\n    --hash={found}" for found in package.hashes)
+        lines.append(f"{package.name}=={package.version}{hashes}\n")
+    return head + "".join(lines)
+
+
+def _apt(packages: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
+    named = [f"{entry.name}={entry.version}" for entry in locked.apt] if locked.apt is not None else packages
+    install = ["apt-get", "-q", "install", "-y", "--no-install-recommends", "--allow-downgrades", *named]
+    if locked.apt is None:
+        install.remove("--allow-downgrades")
     return (
         "hpcstack_guard",
         "apt-get -q update",
@@ -40,10 +91,44 @@ def _apt(packages: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def _pip(requirements: tuple[str, ...]) -> tuple[str, ...]:
+def _conda(stack: Stack, locked: LockedPlatform) -> tuple[str, ...]:
+    spec = stack.packages.conda
+    if locked.conda is not None:
+        return ("hpcstack_guard", words(["hpcstack_conda_explicit", spec.prefix, EXPLICIT]), "hpcstack_guard_check")
+    channels = [word for channel in spec.channels for word in ("--channel", channel)]
+    return ("hpcstack_guard", words(["hpcstack_conda", spec.prefix, *channels, *spec.packages]), "hpcstack_guard_check")
+
+
+def _pip(wanted: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
     install = ["python3", "-m", "pip", "install", "--no-cache-dir", "--no-compile"]
+    if locked.pip is None:
+        line = f'{words(install)} --constraint "$HPCSTACK_CONSTRAINT" {words(wanted)}'
+    else:  # every file is named by its hash, so no constraint can say more; the image's own would need hashes, too
+        line = f"env -u PIP_CONSTRAINT {words(install)} --no-deps --require-hashes -r {HOME}/{REQUIREMENTS}"
+    return ("hpcstack_guard", line, "hpcstack_guard_check")
+
+
+def _source(number: int, source: Source, commit: str) -> tuple[str, ...]:
+    fetch = ["hpcstack_source", source.name, source.git, commit, "yes" if source.submodules else "no"]
     return (
         "hpcstack_guard",
-        f'{words(install)} --constraint "$HPCSTACK_CONSTRAINT" {words(requirements)}',
+        words(fetch),
+        f'(cd "$HPCSTACK_WORK/source/{source.name}" && bash {HOME}/build/source-{number}.sh)',
+        f'rm -rf "$HPCSTACK_WORK/source/{source.name}"',
         "hpcstack_guard_check",
     )
+
+
+def _files(stack: Stack) -> tuple[str, ...]:
+    return tuple(
+        words(["install", "-D", "-m", file.mode, f"{HOME}/files/{n}", file.path]) for n, file in enumerate(stack.files)
+    )
+
+
+def _script(name: str) -> tuple[str, ...]:
+    return ("hpcstack_guard", f"bash {HOME}/build/{name}", "hpcstack_guard_check")
+
+
+def braces(text: str) -> bool:
+    """Whether TEXT holds what Apptainer takes for a build argument."""
+    return re.search(r"\{\{|\}\}", text) is not None

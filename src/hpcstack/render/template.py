@@ -25,7 +25,7 @@ def _environment(folder: str) -> jinja2.Environment:
         autoescape=False,
     )
     environment.filters.update(
-        sh=quote.sh, words=quote.words, lua=quote.lua, definition=quote.definition, dockerfile=quote.dockerfile
+        sh=quote.sh, words=quote.words, lua=quote.lua, tcl=quote.tcl, dockerfile=quote.dockerfile, argv=quote.argv
     )
     return environment
 

@@ -1,65 +1,233 @@
-"""Recipes on disk: finding one by its full name, reading it, listing all."""
+"""Recipes on disk: finding one by its full name, reading it with all that it extends, listing all.
+
+A file is named after what its stacks' full names begin with: pytorch.yaml may hold pytorch-24.11 and
+pytorch-24.11-vision, so that finding one opens few files. One whose name begins with `_` is a template: it is only
+extended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from hpcstack.errors import InputError, Problem, ProblemsError, did_you_mean
+from hpcstack.spec.merge import Policy, expand, inheritable, merge
 from hpcstack.spec.model import Stack
-from hpcstack.yamlfile import parse, problems_of
+from hpcstack.spec.text import MAX_SCRIPT
+from hpcstack.yamlfile import Document, dotted, parse, problems_of
 
 SUFFIX = ".yaml"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A stack and the file that states it."""
+    """A stack, the file that states it, and the effective spec with the place of each value."""
 
     stack: Stack
     path: Path
+    document: Document
+
+    def origins(self) -> dict[str, str]:
+        """{dotted path: file:line} of each value that was written somewhere."""
+        return {dotted(path): str(self.document.mark(path)) for path in _leaves(self.document.value, ())}
 
 
-def read(path: Path) -> Recipe:
-    """The recipe in PATH; every problem of the file is in the ProblemsError that it raises."""
+@dataclass
+class Catalog:
+    """The recipes of some folders; a stack in an earlier folder hides one of the same name in a later."""
+
+    folders: Sequence[Path]
+    policy: Policy = field(default_factory=Policy)
+    raw: dict[Path, Document] = field(default_factory=dict)
+
+    def find(self, name: str) -> Recipe:
+        """The recipe NAME: a full name, or the path of a file that holds one stack."""
+        if name.endswith(SUFFIX) and ("/" in name or Path(name).exists()):
+            return self._only(Path(name))
+        for path, document in self._stacks(name, ()):
+            return self._recipe(path, document)
+        known = self.names()
+        versions = [full for full in known if full.startswith(f"{name}-")]
+        hint = f"say which version: {', '.join(versions)}" if versions else "hpcstack list shows all stacks"
+        raise InputError(f"there is no stack {name!r}{did_you_mean(name, known)}", hint)
+
+    def read(self, path: Path) -> list[Recipe]:
+        """Every stack of a file; all problems of all of them are in the ProblemsError that it raises."""
+        problems: list[Problem] = []
+        out = []
+        for document in self._expanded(path, ()):
+            try:
+                out.append(self._recipe(path, document))
+            except ProblemsError as error:
+                problems += error.problems
+        if problems:
+            raise ProblemsError(problems)
+        return out
+
+    def files(self) -> list[Path]:
+        """Every file that holds stacks, folder by folder; templates are not among them."""
+        return [path for folder in self.folders for path in _files(folder)]
+
+    def names(self) -> dict[str, Path]:
+        """{full name: file} of every stack, as far as their files can be read."""
+        out: dict[str, Path] = {}
+        for path in self.files():
+            try:
+                names = [_full_name(document.value) for document in self._expanded(path, ())]
+            except ProblemsError:
+                continue
+            for name in names:
+                out.setdefault(name, path)
+        return dict(sorted(out.items()))
+
+    def _only(self, path: Path) -> Recipe:
+        found = self.read(path)
+        if len(found) > 1:
+            names = ", ".join(recipe.stack.full_name for recipe in found)
+            raise InputError(f"{path} holds {len(found)} stacks: {names}", f"name one, with --recipes {path.parent}")
+        return found[0]
+
+    def _stacks(self, name: str, chain: tuple[Path, ...]) -> Iterator[tuple[Path, Document]]:
+        """Where the stack NAME is, first to last, leaving out the files of CHAIN."""
+        for folder in self.folders:
+            here = [path for path in _files(folder) if _may_hold(path, name) and path.resolve() not in chain]
+            for path in sorted(here, key=lambda path: -len(path.name)):
+                for document in self._expanded(path, chain):
+                    if _full_name(document.value) == name:
+                        yield path, document
+
+    def _expanded(self, path: Path, chain: tuple[Path, ...]) -> list[Document]:
+        return expand(self._whole(path, chain))
+
+    def _whole(self, path: Path, chain: tuple[Path, ...]) -> Document:
+        """The file PATH over all that it extends. CHAIN are the files that are being read for it."""
+        document = self._raw(path)
+        if "extends" not in document.value:
+            return document
+        name = document.value["extends"]
+        if not isinstance(name, str):
+            raise ProblemsError([document.problem(("extends",), "name one stack or template, e.g. extends: _ngc")])
+        parent = inheritable(self._parent(document, name, path, (*chain, path.resolve())))
+        whole = merge(parent, document)
+        del whole.value["extends"]
+        return whole
+
+    def _parent(self, child: Document, name: str, path: Path, chain: tuple[Path, ...]) -> Document:
+        if name.startswith("_"):
+            folders = [path.parent, *self.folders]
+            for file in (folder / f"{name}{SUFFIX}" for folder in folders):
+                if file.is_file() and file.resolve() not in chain:
+                    return self._whole(file, chain)
+            known = [file.name.removesuffix(SUFFIX) for folder in folders for file in folder.glob(f"_*{SUFFIX}")]
+        else:
+            folders = [path.parent, *self.folders] if path.parent not in self.folders else list(self.folders)
+            for _, document in Catalog(folders, raw=self.raw)._stacks(name, chain):
+                return document
+            known = list(self.names()) if len(chain) == 1 else []
+        what = f"there is nothing to extend named {name!r}{did_you_mean(name, known)}"
+        if any(file.name == f"{name}{SUFFIX}" or _may_hold(file, name) for file in chain):
+            what += "; a recipe cannot extend itself, directly or by others"
+        raise ProblemsError([child.problem(("extends",), what)])
+
+    def _raw(self, path: Path) -> Document:
+        if path not in self.raw:
+            self.raw[path] = _load(path)
+        return self.raw[path]
+
+    def _recipe(self, path: Path, document: Document) -> Recipe:
+        """The validated recipe; ProblemsError holds all that is wrong with it."""
+        if self.policy.defaults:
+            document = merge(self.policy.defaults, document)
+        if self.policy.force:
+            document = merge(document, self.policy.force)
+        document = _with_sources(document)
+        try:
+            stack = Stack.model_validate(document.value)
+        except ValidationError as error:
+            raise ProblemsError(problems_of(error, document, Stack)) from None
+        if not _may_hold(path, stack.full_name):
+            what = f"the file of {stack.full_name} must be named {stack.full_name}{SUFFIX}, or {stack.name}{SUFFIX}"
+            raise ProblemsError([document.problem(("name",), what)])
+        return Recipe(stack, path, document)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith(("_", ".")))
+
+
+def _may_hold(path: Path, name: str) -> bool:
+    stem = path.name.removesuffix(SUFFIX)
+    return name == stem or name.startswith(f"{stem}-")
+
+
+def _full_name(value: dict[str, Any]) -> str:
+    parts = [value.get(key) or "" for key in ("name", "version", "variant")]
+    return "-".join(str(part) for part in parts if part)
+
+
+def _load(path: Path) -> Document:
     try:
-        text = path.read_text(encoding="utf-8")
+        document = parse(path.read_text(encoding="utf-8"), str(path))
     except UnicodeDecodeError as error:
         raise ProblemsError([Problem(str(path), 1, 1, "", f"not UTF-8: {error.reason}")]) from None
     except OSError as error:
         raise ProblemsError([Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}")]) from None
-    document = parse(text, str(path))
     if not isinstance(document.value, dict):
         raise ProblemsError([document.problem((), "a recipe is a mapping that begins with apiVersion: hpcstack/v1")])
+    if any(place[-1] == "replace" for place in document.keys):
+        document = merge(Document(str(path), {}), document)
+    return document
+
+
+def _with_sources(document: Document) -> Document:
+    """DOCUMENT with the text of each file that `files` names by `source`, read beside the recipe that says so."""
+    files = document.value.get("files")
+    if not isinstance(files, list) or not any(isinstance(entry, dict) and "source" in entry for entry in files):
+        return document
+    problems: list[Problem] = []
+    out = []
+    for n, entry in enumerate(files):
+        if not isinstance(entry, dict) or not isinstance(entry.get("source"), str):
+            out.append(entry)
+            continue
+        path = ("files", n, "source")
+        try:
+            if "content" in entry:
+                raise ValueError("say `content` or `source`, not both")
+            out.append({**entry, "content": _text(Path(document.mark(path).file).parent, entry["source"])})
+        except ValueError as error:
+            problems.append(document.problem(path, str(error)))
+    if problems:
+        raise ProblemsError(problems)
+    return Document(document.file, {**document.value, "files": out}, document.marks, document.keys)
+
+
+def _text(folder: Path, source: str) -> str:
+    """The text of SOURCE below FOLDER; ValueError says why it is not taken."""
+    path = folder / source
+    if Path(source).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError("a source lies beside the recipe or below: not an absolute path, not '..'")
     try:
-        stack = Stack.model_validate(document.value)
-    except ValidationError as error:
-        raise ProblemsError(problems_of(error, document, Stack)) from None
-    if path.name != stack.full_name + SUFFIX:
-        what = f"the file of {stack.full_name} must be named {stack.full_name}{SUFFIX}"
-        raise ProblemsError([document.problem(("name",), what)])
-    return Recipe(stack, path)
+        if path.stat().st_size > MAX_SCRIPT:
+            raise ValueError(f"{path} is larger than {MAX_SCRIPT} bytes: put it into a package")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text: put it into a package") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def files(folders: Iterable[Path]) -> dict[str, Path]:
-    """{full name: file}; a folder that is named earlier wins."""
-    out: dict[str, Path] = {}
-    for folder in folders:
-        for path in sorted(folder.glob(f"*{SUFFIX}")):
-            out.setdefault(path.name.removesuffix(SUFFIX), path)
-    return dict(sorted(out.items()))
-
-
-def find(name: str, folders: Sequence[Path]) -> Recipe:
-    """The recipe NAME (a full name, or the path of a .yaml file)."""
-    if name.endswith(SUFFIX) and ("/" in name or Path(name).exists()):
-        return read(Path(name))
-    known = files(folders)
-    if name in known:
-        return read(known[name])
-    versions = [full for full in known if full.startswith(f"{name}-")]
-    hint = f"say which version: {', '.join(versions)}" if versions else "hpcstack list shows all stacks"
-    raise InputError(f"there is no stack {name!r}{did_you_mean(name, known)}", hint)
+def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    items: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict) and value:
+        items = value.items()
+    elif isinstance(value, list) and value:
+        items = enumerate(value)
+    else:
+        yield path
+    for key, item in items:
+        yield from _leaves(item, (*path, key))

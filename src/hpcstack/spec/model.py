@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Annotated, Literal
+from datetime import date
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_serializer, model_validator
 
-from hpcstack.yamlfile import CONTROL
+from hpcstack.spec.packages import File, Packages, Run
+from hpcstack.spec.text import LABEL as LABEL_NAME
+from hpcstack.spec.text import NAME, VARIABLE, VARIANT, VERSION, Command, Label, Line, Model, Value
 from hpcstack_smoke.select import CODES
 
-NAME = r"^[a-z0-9]+(?:[._+-][a-z0-9]+)*$"
-VERSION = r"^[A-Za-z0-9]+(?:[._+-][A-Za-z0-9]+)*$"
-VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-APT = re.compile(r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?(?:=[A-Za-z0-9.+:~-]+)?$")
-COMMAND = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
 IMAGE = re.compile(
     r"^(?P<registry>[A-Za-z0-9.-]+(?::[0-9]+)?)/(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?$"
 )
-SHADOWS = {"python", "python3", "pip", "sh", "bash", "env", "srun", "sbatch", "apptainer", "enroot"}
 FAMILIES = tuple(dict.fromkeys(code.partition(".")[0] for codes in CODES.values() for code in codes))
 
 Platform = Literal["linux/amd64", "linux/arm64"]
@@ -30,34 +27,6 @@ Mode = Literal["torchrun", "plain"]
 def known_tests() -> tuple[str, ...]:
     """Every family and every check of the suite."""
     return (*FAMILIES, *(code for codes in CODES.values() for code in codes))
-
-
-def one_line(text: str) -> str:
-    """TEXT, refused if it holds a newline or a control character: it goes into shells and modulefiles."""
-    if CONTROL.search(text):
-        raise ValueError("newlines and control characters are not allowed here")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("half a character (a lone surrogate) is not allowed here") from None
-    return text
-
-
-def value_of_variable(text: str) -> str:
-    """TEXT as a variable's value that every runtime takes as it is."""
-    if found := re.search(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", one_line(text)):
-        raise ValueError(f"Enroot would replace {found[0]} when the container starts; write the value itself")
-    return text
-
-
-Line = Annotated[str, AfterValidator(one_line)]
-Value = Annotated[str, AfterValidator(value_of_variable)]
-
-
-class Model(BaseModel):
-    """Frozen, and without a place for keys that nobody knows."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class Base(Model):
@@ -97,44 +66,51 @@ class Base(Model):
         return (match[group] or "") if match else ""
 
 
-def _requirement(text: str) -> str:
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        Requirement(one_line(text))
-    except InvalidRequirement as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"not a pip requirement, e.g. deepspeed==0.16.2: {reason}") from None
-    return text
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
-def _apt(text: str) -> str:
-    if not APT.match(text):
-        raise ValueError("not an apt package, e.g. infiniband-diags or infiniband-diags=50.0-2")
-    return text
+Values = Annotated[tuple[Value, ...], BeforeValidator(_listed, json_schema_input_type=str | tuple[str, ...])]
 
 
-def _command(text: str) -> str:
-    if not COMMAND.match(text):
-        raise ValueError("not a command's name: letters, digits and . _ + -")
-    if text in SHADOWS:
-        raise ValueError(f"a wrapper named {text} would shadow the host's own {text}")
-    return text
+class Setting(Model):
+    """What becomes of one variable: a value of its own, or parts before and after what the base has."""
+
+    set: Value | None = Field(None, description="the value itself")
+    prepend: Values = Field((), description="put before the base's value, first to last")
+    append: Values = Field((), description="put after the base's value")
+    separator: Line = Field(":", min_length=1, max_length=3)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Setting:
+        if self.set is not None and (self.prepend or self.append):
+            raise ValueError("`set` replaces the value: it does not go with prepend or append")
+        if self.set is None and not self.prepend and not self.append:
+            raise ValueError("say set, prepend or append")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _short(self, as_it_is: Any) -> Any:
+        return self.set if self.set is not None else as_it_is(self)
+
+    def value(self, had: str | None) -> str:
+        """The variable's value, where the base HAD one (or None)."""
+        if self.set is not None:
+            return self.set
+        return self.separator.join([*self.prepend, *([had] if had else []), *self.append])
 
 
-class Packages(Model):
-    """What is installed on top of the base."""
+def _setting(value: Any) -> Any:
+    return {"set": value} if isinstance(value, str) else value
 
-    apt: tuple[Annotated[str, AfterValidator(_apt)], ...] = Field((), description="Debian or Ubuntu packages")
-    pip: tuple[Annotated[str, AfterValidator(_requirement)], ...] = Field((), description="pip requirements")
+
+Variable = Annotated[Setting, BeforeValidator(_setting, json_schema_input_type=str | Setting)]
 
 
 class ModuleSpec(Model):
     """What the stack's module offers."""
 
-    commands: tuple[Annotated[str, AfterValidator(_command)], ...] = Field(
-        (), description="programs of the image that get a wrapper on PATH"
-    )
+    commands: tuple[Command, ...] = Field((), description="programs of the image that get a wrapper on PATH")
 
 
 class LaunchSpec(Model):
@@ -143,29 +119,57 @@ class LaunchSpec(Model):
     mode: Mode = Field("torchrun", description="torchrun: one task a node, the launcher starts torchrun; plain: srun")
 
 
+class Lifecycle(Model):
+    """When users are warned, and when the stack goes."""
+
+    deprecate: date | None = Field(None, description="from this day on its users are warned: YYYY-MM-DD")
+    remove: date | None = Field(None, description="from this day on it may be retired: YYYY-MM-DD")
+    successor: str = Field("", pattern=r"^[A-Za-z0-9._+-]*$", description="the full name of what to use instead")
+
+    @model_validator(mode="after")
+    def _order(self) -> Lifecycle:
+        if self.deprecate and self.remove and self.remove < self.deprecate:
+            raise ValueError("`remove` lies before `deprecate`")
+        return self
+
+
 class Stack(Model):
-    """A validated recipe. Its full name is NAME-VERSION."""
+    """A validated recipe. Its full name is NAME-VERSION[-VARIANT]."""
 
     api_version: Literal["hpcstack/v1"] = Field(alias="apiVersion", description="the format of this file")
     name: str = Field(pattern=NAME, max_length=64)
     version: str = Field(pattern=VERSION, max_length=64)
+    variant: str = Field("", pattern=VARIANT, max_length=32, description="a third part of the name, e.g. vision")
     summary: Line = Field(max_length=100, min_length=1, description="one line: what the stack is for")
     base: Base
     packages: Packages = Packages()
-    environment: dict[str, Value] = Field({}, description="variables set in the image")
+    files: tuple[File, ...] = Field((), description="text files copied into the image, after packages")
+    run: tuple[Run, ...] = Field((), description="named steps, in order, after files")
+    environment: dict[str, Variable] = Field({}, description="variables of the image: NAME: value, or prepend, append")
+    labels: dict[str, Label] = Field({}, description="labels of the image")
+    entrypoint: tuple[Line, ...] = Field((), description="replaces the base's entrypoint")
     module: ModuleSpec = ModuleSpec()
     launch: LaunchSpec = LaunchSpec()
+    lifecycle: Lifecycle = Lifecycle()
     tests: tuple[str, ...] = Field((), description=f"checks or families of the smoke suite: {', '.join(FAMILIES)}")
 
     @field_validator("environment")
     @classmethod
-    def _names(cls, environment: dict[str, str]) -> dict[str, str]:
+    def _names(cls, environment: dict[str, Setting]) -> dict[str, Setting]:
         for name in environment:
             if not VARIABLE.match(name):
                 raise ValueError(f"{name!r} is not a variable's name")
             if name.startswith(("APPTAINER", "SINGULARITY", "ENROOT_", "SLURM_")):
                 raise ValueError(f"{name} belongs to the container runtime or to Slurm")
         return environment
+
+    @field_validator("labels")
+    @classmethod
+    def _labels(cls, labels: dict[str, str]) -> dict[str, str]:
+        for name in labels:
+            if not LABEL_NAME.match(name) or name.startswith("org.hpcstack."):
+                raise ValueError(f"{name!r} is not a label's name, e.g. org.example.contact; org.hpcstack.* is ours")
+        return labels
 
     @field_validator("tests")
     @classmethod
@@ -182,8 +186,22 @@ class Stack(Model):
 
     @property
     def full_name(self) -> str:
-        return f"{self.name}-{self.version}"
+        return f"{self.name}-{self.release_version}"
+
+    @property
+    def release_version(self) -> str:
+        """VERSION[-VARIANT]: what stands behind the slash of a module."""
+        return f"{self.version}-{self.variant}" if self.variant else self.version
+
+    def variables(self, base: dict[str, str]) -> dict[str, str]:
+        """The values of the variables that the stack sets, over those of its BASE."""
+        path = self.packages.conda
+        out = {"PATH": f"{path.prefix}/bin:{base.get('PATH', '')}".rstrip(":")} if path.packages else {}
+        for name, setting in self.environment.items():
+            out[name] = setting.value(out.get(name, base.get(name)))
+        return out
 
     def checksum(self) -> str:
-        """sha256 over the spec's meaning: comments and order of keys do not count."""
-        return hashlib.sha256(self.model_dump_json(by_alias=True).encode()).hexdigest()
+        """sha256 over the spec's meaning: comments, order of keys and what is left at its default do not count."""
+        said = self.model_dump_json(by_alias=True, exclude_defaults=True)
+        return hashlib.sha256(said.encode()).hexdigest()

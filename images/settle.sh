@@ -1,0 +1,42 @@
+# shellcheck shell=bash source=/dev/null
+# What a stack's pip and apt names mean inside its base: run in the imported base as an ordinary user, whose home is
+# not there; a source distribution that pip has to run sees nothing but this container. Nothing of the base changes.
+# /opt/hpcstack/want holds the names, /opt/hpcstack/settled takes the answers.
+
+. /opt/hpcstack/build/lib.sh
+want=/opt/hpcstack/want
+settled=/opt/hpcstack/settled
+
+hpcstack_settle_pip() {
+    local pip=(python3 -m pip)
+    hpcstack_guard
+    if ! "${pip[@]}" install --help | grep -q -- --report; then
+        # Older than 22.2: a newer pip does the asking, and is gone afterwards.
+        "${pip[@]}" install --quiet --target "$HPCSTACK_WORK/pip" 'pip>=23,<25'
+        export PYTHONPATH=$HPCSTACK_WORK/pip${PYTHONPATH:+:$PYTHONPATH}
+    fi
+    "${pip[@]}" install --quiet --dry-run --report "$settled/pip.json" \
+        --constraint "$HPCSTACK_CONSTRAINT" --requirement "$want/pip.txt"
+}
+
+hpcstack_settle_apt() {
+    local packages lists=$HPCSTACK_WORK/lists options
+    mapfile -t packages <"$want/apt.txt"
+    mkdir -p "$lists/partial" "$HPCSTACK_WORK/archives/partial"
+    options=(-q -o "Dir::State::lists=$lists" -o "Dir::Cache=$HPCSTACK_WORK" -o Debug::NoLocking=1
+        -o APT::Get::Always-Include-Phased-Updates=true)
+    apt-get "${options[@]}" update
+    options+=(install -y --no-install-recommends --allow-downgrades)
+    apt-get "${options[@]}" --simulate "${packages[@]}" >"$settled/apt.simulated"
+    apt-get "${options[@]}" --print-uris "${packages[@]}" >"$settled/apt.uris"
+}
+
+mkdir -p "$settled"
+if [ -s "$want/apt.txt" ]; then
+    hpcstack_step "1/2 apt: what would be installed"
+    hpcstack_settle_apt
+fi
+if [ -s "$want/pip.txt" ]; then
+    hpcstack_step "2/2 pip: what would be installed"
+    hpcstack_settle_pip
+fi

@@ -1,0 +1,111 @@
+"""What is known of CUDA, GPUs and NVIDIA's images, from the data files in facts/, each row with its source.
+
+The offline answer: where a registry has answered, an image's own config is the truth.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from hpcstack import data
+from hpcstack.yamlfile import parse
+
+# The variable of an image's config that each column of ngc-pytorch.yaml stands for.
+VARIABLES = {
+    "cuda": "CUDA_VERSION",
+    "cuda_driver_version": "CUDA_DRIVER_VERSION",
+    "pytorch": "PYTORCH_VERSION",
+    "cudnn": "CUDNN_VERSION",
+    "nccl": "NCCL_VERSION",
+    "rdma_core": "RDMACORE_VERSION",
+    "openucx": "OPENUCX_VERSION",
+    "openmpi": "OPENMPI_VERSION",
+    "hpcx": "HPCX_VERSION",
+    "transformer_engine": "TRANSFORMER_ENGINE_VERSION",
+}
+CONSUMER = re.compile(r"\bGTX\b|\bRTX \d0[0-9x]{2}\b|\bTitan\b|GeForce", re.IGNORECASE)
+WORKSTATION = re.compile(r"\bRTX\b|\bQuadro\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU model. `kind` is data-centre, workstation, consumer or jetson; empty texts are unknown."""
+
+    model: str
+    capability: str
+    cuda_first: str
+    cuda_last: str
+    first_driver: str
+    last_driver: str
+    kind: str
+    source: tuple[str, ...]
+
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """The data file facts/NAME.yaml; every scalar is text."""
+    path = data.folder("facts") / f"{name}.yaml"
+    found: dict[str, Any] = parse(path.read_text(encoding="utf-8"), str(path)).value
+    return found
+
+
+def source(name: str, key: str) -> str:
+    """What the source KEY of facts/NAME.yaml stands for."""
+    return str(table(name)["sources"].get(key, key))
+
+
+def image_environment(image: str, platform: str) -> Mapping[str, str]:
+    """The variables that IMAGE's config is known to hold; empty where nothing is known of it."""
+    known = table("ngc-pytorch")
+    repository, _, tag = image.partition("@")[0].rpartition(":")
+    row = next((row for row in known["releases"] if row["tag"] == tag), None)
+    if repository != known["image"] or row is None:
+        return {}
+    out = {variable: row[column] for column, variable in VARIABLES.items() if column in row}
+    architectures = row.get(f"cuda_arch_list_{platform.rpartition('/')[2]}")
+    return out | ({"TORCH_CUDA_ARCH_LIST": architectures} if architectures else {})
+
+
+def gpu(model: str) -> Gpu | None:
+    """The GPU that MODEL names, as a site or nvidia-smi writes it (`H100`, `NVIDIA H100 80GB HBM3`)."""
+    rows = table("gpus")["architectures"]
+    found = [(name, row) for row in rows for name in row["gpus"] if _names(name, model)]
+    if not found:
+        return None
+    name, row = max(found, key=lambda pair: len(pair[0]))
+    return Gpu(
+        model=name,
+        capability=row["cc"],
+        cuda_first=_version(row.get("cuda_first", "")),
+        cuda_last=_version(row.get("cuda_last", "")),
+        first_driver=_branch("first_driver", name),
+        last_driver=_branch("last_driver", name),
+        kind=_kind(name),
+        source=tuple(row["source"]),
+    )
+
+
+def _names(name: str, model: str) -> bool:
+    pattern = re.escape(name).replace("xx", r"\d\d")
+    return re.search(rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])", model, re.IGNORECASE) is not None
+
+
+def _version(text: str) -> str:
+    match = re.match(r"\d+(\.\d+)*", text)
+    return match[0] if match else ""
+
+
+def _branch(rows: str, name: str) -> str:
+    return next((row["branch"] for row in table("gpus")[rows] if name in row["gpu"].split("/")), "")
+
+
+def _kind(name: str) -> str:
+    if name.startswith("Jetson"):
+        return "jetson"
+    if CONSUMER.search(name):
+        return "consumer"
+    return "workstation" if WORKSTATION.search(name) or "GB10" in name else "data-centre"

@@ -1,0 +1,114 @@
+"""What is not wrong in a recipe and will still hurt: warnings, each at the place of the value that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from datetime import date
+
+from hpcstack import facts
+from hpcstack.errors import Problem, did_you_mean
+from hpcstack.fit import fit
+from hpcstack.lock.model import Lock
+from hpcstack.site import Site
+from hpcstack.spec.catalog import Recipe
+from hpcstack.spec.guard import APT_VARIABLES, GUARDED_APT, GUARDED_PIP, PIP_VARIABLES, variable
+from hpcstack.spec.packages import project
+
+
+def warnings(
+    recipe: Recipe, site: Site, lock: Lock | None, names: Collection[str], today: date, *, needs_lock: bool
+) -> list[Problem]:
+    """All warnings of RECIPE at SITE. NAMES are the stacks there are; LOCK is the recipe's, if it has one.
+
+    NEEDS_LOCK says whether the recipe is one that should have a lock: the package's own get theirs at the site.
+    """
+    stack = recipe.stack
+    environment = base_environment(recipe, lock)
+    found = [
+        *(_tag(recipe) if needs_lock and lock is None and not stack.base.digest else ()),
+        *_pip(recipe, environment),
+        *_apt(recipe, environment),
+        *_fit(recipe, site, environment),
+        *_lifecycle(recipe, names, today),
+    ]
+    return sorted({replace(problem, warning=True) for problem in found})
+
+
+def base_environment(recipe: Recipe, lock: Lock | None) -> Mapping[str, str]:
+    """The variables of the base: as the registry said when it was locked, else as far as facts/ knows the image."""
+    base = recipe.stack.base
+    if lock and (lock.base.registry, lock.base.repository, lock.base.tag) == (base.registry, base.repository, base.tag):
+        return lock.base.platforms[next(iter(lock.base.platforms))].environment
+    return facts.image_environment(base.image, base.platforms[0])
+
+
+def _tag(recipe: Recipe) -> Iterator[Problem]:
+    what = f"the tag may change under you; `hpcstack lock {recipe.stack.full_name}` writes down its digest"
+    yield recipe.document.problem(("base", "image"), what)
+
+
+def _nvidias(recipe: Recipe, environment: Mapping[str, str]) -> bool:
+    return bool(environment.get("CUDA_VERSION")) or recipe.stack.base.image.startswith("nvcr.io/nvidia/")
+
+
+def _pip(recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Problem]:
+    from packaging.requirements import Requirement
+
+    if not _nvidias(recipe, environment):
+        return
+    for n, text in enumerate(recipe.stack.packages.pip):
+        name, wanted = project(text), Requirement(text)
+        if not GUARDED_PIP.match(name):
+            continue
+        has = environment.get(variable(name, PIP_VARIABLES), "")
+        if name.startswith(("nvidia-", "cuda-")) or (wanted.specifier and not _meets(has, wanted)):
+            brings = f"{name} {has}" if has else f"a {name} of NVIDIA's own"
+            what = f"would replace what the base brings ({brings}), or fail the build: leave it out, or loosen it"
+            yield recipe.document.problem(("packages", "pip", n), what)
+
+
+def _meets(version: str, wanted: object) -> bool:
+    """Whether VERSION (of the base) meets a requirement, pre-releases taken as they are (PEP 440)."""
+    from packaging.requirements import Requirement
+    from packaging.version import InvalidVersion
+
+    assert isinstance(wanted, Requirement)
+    try:
+        return bool(version) and wanted.specifier.contains(version, prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+def _apt(recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Problem]:
+    if not _nvidias(recipe, environment):
+        return
+    for n, package in enumerate(recipe.stack.packages.apt):
+        if GUARDED_APT.match(package):
+            has = environment.get(variable(package, APT_VARIABLES), "")
+            brings = f" ({has})" if has else ""
+            what = f"would replace or double what NVIDIA's base brings{brings}, and fail the build: leave it out"
+            yield recipe.document.problem(("packages", "apt", n), what)
+
+
+def _fit(recipe: Recipe, site: Site, environment: Mapping[str, str]) -> Iterator[Problem]:
+    for name, node in site.node_types.items():
+        if not node.real_gpus or not node.gpus:
+            continue
+        answer = fit(node.driver, node.gpus.model, environment)
+        if not answer.runs:
+            certain = "" if answer.certain else ", as far as is known"
+            what = f"does not run on node type {name}{certain}: {answer.rule} [{answer.source}]"
+            yield recipe.document.problem(("base", "image"), what)
+
+
+def _lifecycle(recipe: Recipe, names: Collection[str], today: date) -> Iterator[Problem]:
+    cycle = recipe.stack.lifecycle
+    instead = f"; use {cycle.successor}" if cycle.successor else ""
+    if cycle.remove and cycle.remove <= today:
+        yield recipe.document.problem(("lifecycle", "remove"), f"was to be removed on {cycle.remove}{instead}")
+    elif cycle.deprecate and cycle.deprecate <= today:
+        yield recipe.document.problem(("lifecycle", "deprecate"), f"is deprecated since {cycle.deprecate}{instead}")
+    if cycle.successor and cycle.successor not in names:
+        what = f"there is no stack {cycle.successor!r}{did_you_mean(cycle.successor, names)}"
+        yield recipe.document.problem(("lifecycle", "successor"), what)

@@ -1,0 +1,73 @@
+"""Whether a lock is that of a recipe, and what it leaves open. Offline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcstack.lock import model
+from hpcstack.lock.model import TEMPLATE_VERSION, Lock
+from hpcstack.lock.place import lock_path
+from hpcstack.site import Site
+from hpcstack.spec.catalog import Recipe
+from hpcstack.spec.model import Stack
+
+
+def unresolved(stack: Stack, lock: Lock) -> tuple[str, ...]:
+    """What LOCK leaves to the build, in words: `pip of linux/arm64`."""
+    wanted = {
+        "apt": bool(stack.packages.apt),
+        "pip": bool(stack.packages.pip),
+        "conda": bool(stack.packages.conda.packages),
+    }
+    out = [
+        f"{kind} of {name}"
+        for name, platform in lock.base.platforms.items()
+        for kind, asked in wanted.items()
+        if asked and getattr(platform, kind) is None
+    ]
+    return (*out, *(f"source {s.name}" for s in stack.packages.source if not lock.sources.get(s.name)))
+
+
+def stale(stack: Stack, lock: Lock) -> list[str]:
+    """Why LOCK is not the lock of STACK; empty if it is. Offline."""
+    reasons = []
+    if lock.stack != stack.full_name:
+        reasons.append(f"the lock is of {lock.stack}")
+    if lock.spec_sha256 != stack.checksum():
+        reasons.append("the recipe has changed since it was locked")
+    locked = (lock.base.registry, lock.base.repository, lock.base.tag)
+    if locked != (stack.base.registry, stack.base.repository, stack.base.tag):
+        reasons.append(f"the base was {'/'.join(locked[:2])}:{locked[2]} and is {stack.base.image}")
+    missing = [name for name in stack.base.platforms if name not in lock.base.platforms]
+    if missing:
+        reasons.append(f"platforms that are not locked: {', '.join(missing)}")
+    return reasons
+
+
+def drifted(lock: Lock) -> list[str]:
+    """Why LOCK would build another image than when it was made, though the recipe is the same. Offline."""
+    if lock.template_version == TEMPLATE_VERSION:
+        return []
+    return [f"hpcstack's templates were version {lock.template_version} and are {TEMPLATE_VERSION}"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is wrong with a recipe's lock (`reasons`; empty if it is current), and what it leaves `open`."""
+
+    reasons: tuple[str, ...]
+    open: tuple[str, ...] = ()
+
+    def refused(self, platform: str) -> list[str]:
+        """Why a build of PLATFORM would not be exactly what was locked."""
+        left = [what for what in self.open if what.endswith(f" of {platform}") or what.startswith("source ")]
+        return [*self.reasons, *(f"it leaves open: {', '.join(left)}" for _ in left[:1])]
+
+
+def verdict(recipe: Recipe, site: Site) -> Verdict:
+    """Of the lock that lies where RECIPE's should."""
+    path = lock_path(recipe, site)
+    if not path.exists():
+        return Verdict(("there is no lock",))
+    lock = model.read(path)
+    return Verdict((*stale(recipe.stack, lock), *drifted(lock)), unresolved(recipe.stack, lock))

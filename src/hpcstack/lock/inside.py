@@ -1,0 +1,82 @@
+"""What is asked inside a base, and what it answers: pip's report and apt's simulation, as entries of a lock."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from hpcstack.errors import InputError
+from hpcstack.lock.model import LockedApt, LockedPip
+from hpcstack.spec.guard import GUARDED_APT
+from hpcstack.spec.model import Stack
+
+SIMULATED = re.compile(r"^Inst (?P<name>\S+) (?:\[(?P<had>[^\]]+)\] )?\((?P<version>\S+) ")
+URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) ?(?P<hash>\S*)$")
+
+
+def want_files(stack: Stack) -> dict[str, str]:
+    """{path: text}: the names that are to be settled, one a line."""
+    packages = stack.packages
+    wanted = {"want/apt.txt": packages.apt, "want/pip.txt": packages.pip}
+    return {path: "".join(f"{name}\n" for name in names) for path, names in wanted.items()}
+
+
+def read_pip(text: str) -> tuple[LockedPip, ...]:
+    """The set of `pip install --dry-run --report`, sorted by name. InputError for what has no hash."""
+    out = []
+    for entry in json.loads(text)["install"]:
+        meta, info = entry["metadata"], entry["download_info"]
+        file = unquote(urlsplit(info["url"]).path.rpartition("/")[2])
+        hashes = _hashes(info.get("archive_info") or {})
+        if not hashes:
+            raise InputError(
+                f"{meta['name']} {meta['version']} is not a file with a hash: {file}", "take it from an index"
+            )
+        out.append(LockedPip(name=_canonical(meta["name"]), version=meta["version"], hashes=hashes, file=file))
+    return tuple(sorted(out, key=lambda package: package.name))
+
+
+def _hashes(archive: dict[str, Any]) -> tuple[str, ...]:
+    """`sha256:...`, as newer pips write it (`hashes`) and older ones (`hash`)."""
+    found = dict(archive.get("hashes") or {})
+    if not found and "=" in archive.get("hash", ""):
+        kind, _, value = archive["hash"].partition("=")
+        found = {kind: value}
+    return tuple(f"{kind}:{value}" for kind, value in sorted(found.items()))
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_apt(simulated: str, uris: str) -> tuple[LockedApt, ...]:
+    """The set of `apt-get --simulate` and `--print-uris`, sorted by name.
+
+    InputError where apt would replace a package that NVIDIA chose for the base.
+    """
+    files = {match["file"]: match["hash"] for line in uris.splitlines() if (match := URI.match(line))}
+    out = []
+    for line in simulated.splitlines():
+        match = SIMULATED.match(line)
+        if not match:
+            continue
+        if match["had"] and GUARDED_APT.match(match["name"]):
+            raise InputError(
+                f"apt would replace {match['name']} {match['had']} of the base by {match['version']}",
+                "leave out the package that asks for it, or pin it to a version that fits the base",
+            )
+        file = next((name for name in files if _is_of(name, match["name"], match["version"])), "")
+        out.append(LockedApt(name=match["name"], version=match["version"], file=file, hash=_lower(files.get(file, ""))))
+    return tuple(sorted(out, key=lambda package: package.name))
+
+
+def _is_of(file: str, name: str, version: str) -> bool:
+    """Whether the file NAME_VERSION_ARCH.deb, with apt's escapes (`%3a` for the epoch's colon), is of this package."""
+    return unquote(file).startswith(f"{name.partition(':')[0]}_{version}_")
+
+
+def _lower(text: str) -> str:
+    kind, sign, value = text.partition(":")
+    return f"{kind.lower()}{sign}{value}"

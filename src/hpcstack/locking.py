@@ -1,0 +1,75 @@
+"""Locks as verbs use them: made, written, read, and refused where they are not the recipe's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcstack.errors import InputError
+from hpcstack.lock import model
+from hpcstack.lock.check import stale, verdict
+from hpcstack.lock.model import Lock
+from hpcstack.lock.place import lock_path
+from hpcstack.lock.resolve import Registry, resolve
+from hpcstack.process import Runner
+from hpcstack.settle import settle
+from hpcstack.site import Site
+from hpcstack.spec.catalog import Recipe
+from hpcstack.store import Store, write_text
+
+Say = Callable[[str], None]
+
+
+def make_lock(
+    recipe: Recipe, site: Site, registry: Registry, runner: Runner, say: Say, *, base_only: bool = False
+) -> Lock:
+    """A new lock. BASE_ONLY asks the registry alone and says in `unresolved` what that leaves open."""
+    lock = resolve(recipe.stack, registry)
+    return lock if base_only else settle(recipe.stack, lock, site, runner, say)
+
+
+def write_lock(recipe: Recipe, site: Site, lock: Lock) -> Path:
+    """LOCK written where `lock_path` says."""
+    path = lock_path(recipe, site)
+    with Store(site.store).acting("the lock was not written"):
+        write_text(path, lock.text())
+    return path
+
+
+def current_lock(recipe: Recipe, site: Site) -> Lock | None:
+    """The lock that is there. A stale one is refused: what is built must be what was locked."""
+    path = lock_path(recipe, site)
+    if not path.exists():
+        return None
+    lock = model.read(path)
+    if reasons := stale(recipe.stack, lock):
+        name = recipe.stack.full_name
+        raise InputError(f"the lock of {name} is stale: {'; '.join(reasons)}", f"hpcstack lock {name}")
+    return lock
+
+
+def lock_to_build(recipe: Recipe, site: Site, registry: Registry, runner: Runner, say: Say) -> Lock:
+    """The lock that is there, or a first one, written."""
+    if lock := current_lock(recipe, site):
+        return lock
+    lock = make_lock(recipe, site, registry, runner, say)
+    path = write_lock(recipe, site, lock)
+    say(f"locked {recipe.stack.full_name} for the first time: {path}")
+    return lock
+
+
+def lock_to_show(recipe: Recipe, site: Site, registry: Registry, say: Say) -> Lock:
+    """The lock that is there, or what the registry says now, which is written nowhere."""
+    if lock := current_lock(recipe, site):
+        return lock
+    name = recipe.stack.full_name
+    say(f"{name} is not locked: this is what the registry says now (hpcstack lock {name} writes it down)")
+    return resolve(recipe.stack, registry)
+
+
+def locked_only(recipe: Recipe, site: Site, platform: str) -> Lock:
+    """The lock for `build --locked`. InputError names all that speaks against it."""
+    name = recipe.stack.full_name
+    if reasons := verdict(recipe, site).refused(platform):
+        raise InputError(f"{name} cannot be built as locked: {'; '.join(reasons)}", f"hpcstack lock {name}")
+    return model.read(lock_path(recipe, site))

@@ -1,0 +1,119 @@
+"""Settle: what a stack's packages and sources mean today, asked inside its base, written into its lock."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform as machine
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcstack.build import explain, job_in, needs
+from hpcstack.engines import Engine, choose
+from hpcstack.errors import BuildError, HpcstackError, InputError
+from hpcstack.lock.check import unresolved
+from hpcstack.lock.inside import read_apt, read_pip, want_files
+from hpcstack.lock.model import Lock, LockedPlatform
+from hpcstack.process import Runner
+from hpcstack.render.image import KERNEL_NAMES, base_definition
+from hpcstack.render.lend import variables
+from hpcstack.render.template import plain
+from hpcstack.site import Site
+from hpcstack.spec import guard
+from hpcstack.spec.model import Stack
+from hpcstack.spec.packages import Source
+from hpcstack.store import Store, write_tree
+from hpcstack.workspace import workspace
+
+Say = Callable[[str], None]
+
+
+def settle(stack: Stack, lock: Lock, site: Site, runner: Runner, say: Say) -> Lock:
+    """LOCK with everything resolved that can be on this machine; what cannot is left in `unresolved`."""
+    sources = {source.name: source.commit or _commit(source, site, runner) for source in stack.packages.source}
+    platforms = dict(lock.base.platforms)
+    for name, locked in lock.base.platforms.items():
+        if KERNEL_NAMES[name] == machine.machine() and (stack.packages.apt or stack.packages.pip):
+            platforms[name] = _inside(stack, lock, name, locked, site, runner, say)
+    base = lock.base.model_copy(update={"platforms": platforms})
+    whole = lock.model_copy(update={"base": base, "sources": sources})
+    return whole.model_copy(update={"unresolved": unresolved(stack, whole)})
+
+
+def _commit(source: Source, site: Site, runner: Runner) -> str:
+    """The commit that REF names now, a tag peeled to what it points at."""
+    env = {"GIT_TERMINAL_PROMPT": "0", **{k: v for k, v in variables(site).items() if k.startswith("GIT_CONFIG")}}
+    done = runner.output(["git", "ls-remote", "--", source.git, source.ref, f"{source.ref}^{{}}"], env=env)
+    rows = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
+    if done.status or not rows:
+        said = f": {done.tail[-1]}" if done.status and done.tail else ""
+        raise InputError(
+            f"{source.git} has no {source.ref!r}{said}", f"packages.source {source.name}: check git and ref"
+        )
+    peeled = [commit for commit, name in rows if name.endswith("^{}")]
+    exact = [commit for commit, name in rows if name in (f"refs/tags/{source.ref}", f"refs/heads/{source.ref}")]
+    return (peeled or exact or [rows[0][0]])[0]
+
+
+def _inside(
+    stack: Stack, lock: Lock, name: str, locked: LockedPlatform, site: Site, runner: Runner, say: Say
+) -> LockedPlatform:
+    engine = choose(site.build.engine, runner)
+    with workspace(site, runner, needs(locked)) as work:
+        base = import_base(lock, name, work / "import", site, engine, runner, say)
+        say(f"asking the base's own apt and pip for {stack.full_name}")
+        job = job_in(work / "ask", {}, site, lambda _: None)
+        folder = work / "ask/hpcstack"
+        script = {"build/settle.sh": plain("images", "settle.sh"), "build/lib.sh": plain("images", "lib.sh")}
+        write_tree(folder, {**script, "build/guard.sh": guard.shell(), **want_files(stack)})
+        done = engine.run_inside(base, folder, job, runner)
+        if done.status:
+            kept = Store(site.store).top / "logs" / f"{stack.full_name}-lock.log"
+            failed = explain(done, job.log, kept, lock)
+            raise _refused(failed)
+        answers = folder / "settled"
+        return locked.model_copy(
+            update={
+                "apt": read_apt(_text(answers / "apt.simulated"), _text(answers / "apt.uris")),
+                "pip": read_pip(_text(answers / "pip.json") or '{"install": []}'),
+            }
+        )
+
+
+def _refused(failed: HpcstackError) -> HpcstackError:
+    if not isinstance(failed, BuildError):
+        return failed
+    message = failed.message.replace("the build failed in step", "the lock was not made: inside the base, step", 1)
+    return BuildError(message, failed.hint.partition("the whole log")[0].rstrip("; ") or "check the names and versions")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def bases(site: Site) -> Path:
+    """The folder of imported bases: a cache, beside Apptainer's where the site names one."""
+    own = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(site.build.cachedir) / "hpcstack-bases" if site.build.cachedir else Path(own) / "hpcstack/bases"
+
+
+def import_base(lock: Lock, name: str, work: Path, site: Site, engine: Engine, runner: Runner, say: Say) -> Path:
+    """The base of platform NAME as one squashfs, imported once and kept by its digest."""
+    digest = lock.platform(name).digest
+    cache = Store(bases(site))
+    final = cache.top / f"{digest.replace(':', '-')}.sqsh"
+    if final.exists():
+        return final
+    key = f"base{hashlib.sha256(digest.encode()).hexdigest()[:16]}"
+    with cache.lease(key, lambda owner: say(f"waiting for another import of the base: {owner}")):
+        if final.exists():
+            return final
+        pinned = f"{lock.base.registry}/{lock.base.repository}@{digest}"
+        say(f"importing {lock.base.repository}:{lock.base.tag} ({digest[:19]})")
+        job = job_in(work, {"apptainer.def": base_definition(pinned)}, site, say)
+        with cache.acting("the base was not imported"):
+            done = engine.build(job, runner)
+            if done.status:
+                raise explain(done, job.log, cache.top / "import.log", lock)
+            cache.adopt(job.output, final)
+    return final

@@ -1,0 +1,58 @@
+"""The packages that NVIDIA built or chose for its images: a step that replaces one of them breaks the image.
+
+The build's guard, the lock's constraints and lint all take them from here.
+"""
+
+from __future__ import annotations
+
+import re
+
+PIP = (
+    "torch", "torchvision", "torchaudio", "triton", "pytorch[-_]triton", "torch[-_]tensorrt",
+    "transformer[-_]engine[-_a-z0-9]*", "flash[-_]attn", "apex", "numpy", "mpi4py", "jax", "jaxlib", "jax[-_]cuda.*",
+    "tensorflow", "tensorflow[-_]cpu", "horovod", "nvidia[-_].*", "cuda[-_].*", "cupy.*",
+)  # fmt: skip
+APT = (
+    "libnccl", "libcudnn", "cuda-", "libcu", "libnv", "rdma-core", "libibverbs", "librdmacm", "libibumad",
+    "ibverbs-providers", "libucx", "ucx", "openmpi", "libopenmpi", "hpcx",
+)  # fmt: skip
+GUARDED_PIP = re.compile(f"^(?:{'|'.join(PIP)})$", re.IGNORECASE)
+GUARDED_APT = re.compile(f"^(?:{'|'.join(APT)})")
+
+# The variable in which an NVIDIA image says which version of a guarded package it brings.
+PIP_VARIABLES = {
+    "torch": "PYTORCH_VERSION",
+    "transformer-engine": "TRANSFORMER_ENGINE_VERSION",
+    "nvidia-nccl": "NCCL_VERSION",
+    "nvidia-cudnn": "CUDNN_VERSION",
+    "tensorflow": "TENSORFLOW_VERSION",
+    "jax": "JAX_VERSION",
+}
+APT_VARIABLES = {
+    "libnccl": "NCCL_VERSION",
+    "libcudnn": "CUDNN_VERSION",
+    "cuda-": "CUDA_VERSION",
+    "rdma-core": "RDMACORE_VERSION",
+    "libibverbs": "RDMACORE_VERSION",
+    "librdmacm": "RDMACORE_VERSION",
+    "libucx": "OPENUCX_VERSION",
+    "ucx": "OPENUCX_VERSION",
+    "openmpi": "OPENMPI_VERSION",
+    "libopenmpi": "OPENMPI_VERSION",
+    "hpcx": "HPCX_VERSION",
+}
+
+
+def variable(name: str, variables: dict[str, str]) -> str:
+    """The variable of the longest prefix of NAME that VARIABLES knows; empty where there is none."""
+    found = [prefix for prefix in variables if name == prefix or name.startswith(prefix)]
+    return variables[max(found, key=len)] if found else ""
+
+
+def shell() -> str:
+    """The patterns as lines of bash, for images/lib.sh."""
+    return (
+        "# shellcheck shell=bash disable=SC2034\n"
+        f"HPCSTACK_GUARDED_PIP='^({'|'.join(PIP)})=='\n"
+        f"HPCSTACK_GUARDED_APT='^({'|'.join(APT)})'\n"
+    )

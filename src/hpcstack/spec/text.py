@@ -1,0 +1,147 @@
+"""The kinds of text that a recipe holds, each refused where it could not survive a shell, Lua or a definition file."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from hpcstack.yamlfile import CONTROL
+
+NAME = r"^[a-z0-9]+(?:[._+-][a-z0-9]+)*$"
+VERSION = r"^[A-Za-z0-9]+(?:[._+-][A-Za-z0-9]+)*$"
+VARIANT = r"^(?:[a-z0-9]+(?:[._+-][a-z0-9]+)*)?$"
+VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+APT = re.compile(r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?(?:=[A-Za-z0-9.+:~-]+)?$")
+COMMAND = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
+LABEL = re.compile(r"^[A-Za-z0-9]+(?:[._/-][A-Za-z0-9]+)*$")
+GIT = re.compile(r"^(?:(?:https|ssh|file)://|[A-Za-z0-9._-]+@[A-Za-z0-9.-]+:)[A-Za-z0-9._~/@:+%-]+$")
+COMMIT = re.compile(r"^[0-9a-f]{40}$")
+CONDA = re.compile(r"^[A-Za-z0-9_.-]+(?:(?:\s*(?:[=<>!~]=?|==)\s*)[A-Za-z0-9_.*+!|,<>=~-]+(?:=[A-Za-z0-9_.*]+)?)?$")
+CHANNEL = re.compile(r"^(?:[a-z0-9._-]+(?:/[a-z0-9._-]+)*|(?:https|file)://[A-Za-z0-9._~/:%-]+)$")
+SHADOWS = {"python", "python3", "pip", "sh", "bash", "env", "srun", "sbatch", "apptainer", "enroot"}
+IN_SCRIPTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")  # a script has lines and tabs, and nothing else
+MAX_SCRIPT = 1 << 18
+
+
+class Model(BaseModel):
+    """Frozen, and without a place for keys that nobody knows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
+
+
+def one_line(text: str) -> str:
+    """TEXT, refused if it holds a newline or a control character: it goes into shells and modulefiles."""
+    if CONTROL.search(text):
+        raise ValueError("newlines and control characters are not allowed here")
+    return _encodable(text)
+
+
+def script(text: str) -> str:
+    """TEXT of several lines, which reaches bash as a file; refused if it holds a control character."""
+    if IN_SCRIPTS.search(text):
+        raise ValueError("control characters are not allowed here")
+    if len(text) > MAX_SCRIPT:
+        raise ValueError(f"longer than {MAX_SCRIPT} characters")
+    return _encodable(text)
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("half a character (a lone surrogate) is not allowed here") from None
+    return text
+
+
+def value_of_variable(text: str) -> str:
+    """TEXT as a variable's value that every runtime takes as it is."""
+    if found := re.search(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", one_line(text)):
+        raise ValueError(f"Enroot would replace {found[0]} when the container starts; write the value itself")
+    return text
+
+
+def value_of_label(text: str) -> str:
+    """TEXT as a label that a definition file keeps as it is."""
+    if "{{" in one_line(text) or "}}" in text:
+        raise ValueError("{{ and }} are build arguments to Apptainer, and cannot be in a label")
+    if text != text.strip() or not text:
+        raise ValueError("a label is not empty and neither begins nor ends with a blank")
+    return text
+
+
+def absolute(text: str) -> str:
+    """TEXT as an absolute path of the image, without `..`."""
+    parts = one_line(text).split("/")
+    if not text.startswith("/") or ".." in parts or text.endswith("/") or "//" in text:
+        raise ValueError("write an absolute path of the image, without '..', '//' or a '/' at its end")
+    if text.startswith(("/opt/hpcstack/", "/proc/", "/sys/", "/dev/", "/mnt/")):
+        raise ValueError("this place belongs to hpcstack or to the kernel")
+    return text
+
+
+def requirement(text: str) -> str:
+    """TEXT as a pip requirement that an index can answer."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        parsed = Requirement(one_line(text))
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"not a pip requirement, e.g. deepspeed==0.16.2: {reason}") from None
+    if parsed.url:
+        raise ValueError("a URL cannot be locked as a version can; use packages.source for git")
+    return text
+
+
+def apt(text: str) -> str:
+    if not APT.match(text):
+        raise ValueError("not an apt package, e.g. infiniband-diags or infiniband-diags=50.0-2")
+    return text
+
+
+def conda(text: str) -> str:
+    if not CONDA.match(one_line(text)):
+        raise ValueError("not a conda package, e.g. numpy, numpy=2.1 or numpy>=2,<3")
+    return text
+
+
+def channel(text: str) -> str:
+    if not CHANNEL.match(one_line(text)):
+        raise ValueError("not a conda channel, e.g. conda-forge or https://conda.example.org/hpc")
+    return text
+
+
+def git(text: str) -> str:
+    if not GIT.match(one_line(text)) or re.search(r"//[^/@]*:[^/@]*@", text):
+        raise ValueError("write https://HOST/PATH, ssh://HOST/PATH or file:///PATH, without a password")
+    return text
+
+
+def commit(text: str) -> str:
+    if text and not COMMIT.match(text):
+        raise ValueError("write all 40 hex digits of the commit; a tag or branch goes into `ref`")
+    return text
+
+
+def command(text: str) -> str:
+    if not COMMAND.match(text):
+        raise ValueError("not a command's name: letters, digits and . _ + -")
+    if text in SHADOWS:
+        raise ValueError(f"a wrapper named {text} would shadow the host's own {text}")
+    return text
+
+
+Line = Annotated[str, AfterValidator(one_line)]
+Script = Annotated[str, AfterValidator(script)]
+Value = Annotated[str, AfterValidator(value_of_variable)]
+Label = Annotated[str, AfterValidator(value_of_label)]
+ImagePath = Annotated[str, AfterValidator(absolute)]
+Requirement = Annotated[str, AfterValidator(requirement)]
+AptPackage = Annotated[str, AfterValidator(apt)]
+CondaPackage = Annotated[str, AfterValidator(conda)]
+Channel = Annotated[str, AfterValidator(channel)]
+GitUrl = Annotated[str, AfterValidator(git)]
+Commit = Annotated[str, AfterValidator(commit)]
+Command = Annotated[str, AfterValidator(command)]

@@ -1,0 +1,45 @@
+"""A private folder on local disk for one build, gone afterwards; those of killed builds go, too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcstack.errors import StoreError
+from hpcstack.process import Runner
+from hpcstack.site import Site
+from hpcstack.store import Store, alive, me
+
+PREFIX = "hpcstack-build-"
+
+
+@contextlib.contextmanager
+def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
+    """The folder; StoreError where fewer than NEEDED bytes are free."""
+    parent = Path(site.build.tmpdir or tempfile.gettempdir())
+    with Store(site.store).acting("no folder to build in"):
+        free = shutil.disk_usage(parent).free
+        if free < needed:
+            raise StoreError(
+                f"{parent} has {free / 1e9:.1f} GB free, a build needs about {needed / 1e9:.0f}",
+                "make room, or name another folder: build.tmpdir in site.yaml, or $TMPDIR",
+            )
+        for old in parent.glob(f"{PREFIX}*"):
+            with contextlib.suppress(FileNotFoundError):  # another builder may sweep, too
+                if not alive(old.name.removeprefix(PREFIX)) and old.stat().st_uid == os.getuid():
+                    _remove(old, runner)
+        work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{me()}-", dir=parent))
+    try:
+        yield work
+    finally:
+        _remove(work, runner)
+
+
+def _remove(work: Path, runner: Runner) -> None:
+    shutil.rmtree(work, ignore_errors=True)
+    if work.exists() and runner.has("unshare"):  # files of mapped users are not ours to remove outside
+        runner.output(["unshare", "--map-root-user", "--map-auto", "rm", "-rf", str(work)])
