@@ -33,10 +33,10 @@ hpcstack_settle_apt() {
 
 mkdir -p "$settled"
 if [ -s "$want/apt.txt" ]; then
-    hpcstack_step "1/2 apt: what would be installed"
+    hpcstack_step 1/2 "apt: what would be installed"
     hpcstack_settle_apt
 fi
 if [ -s "$want/pip.txt" ]; then
-    hpcstack_step "2/2 pip: what would be installed"
+    hpcstack_step 2/2 "pip: what would be installed"
     hpcstack_settle_pip
 fi

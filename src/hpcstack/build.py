@@ -26,6 +26,7 @@ from hpcstack.workspace import workspace
 from hpcstack_smoke import __version__ as suite_version
 
 Say = Callable[[str], None]
+SHOWN = ("Fetching", "Extracting", "Creating SIF")
 LEAST_BYTES, UNPACKED = 2 << 30, 5  # an unpacked base, its squashfs in a SIF, and out of it
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
 PULL = re.compile(r"conveyor failed to get|unauthorized|manifest unknown|initializing source", re.IGNORECASE)
@@ -90,7 +91,7 @@ def _there(order: Order, store: Store) -> Artifact | None:
 
 
 def _build_in(work: Path, order: Order, store: Store, runner: Runner, say: Say) -> Artifact:
-    job = job_in(work, order.files, order.site, _progress(say))
+    job = job_in(work, order.files, order.site, progress_of(say))
     kept = store.top / "logs" / f"{order.stack.full_name}-{order.key[:12]}.log"
     try:
         with store.acting("the build ran into the machine's limits"):
@@ -127,13 +128,13 @@ def job_in(work: Path, files: Mapping[str, str], site: Site, on_line: Say) -> Jo
     return job
 
 
-def _progress(say: Say) -> Say:
+def progress_of(say: Say) -> Say:
     """Of all that a build prints, the lines that say where it is."""
 
     def on_line(line: str) -> None:
         if line.startswith("== hpcstack step "):
             say("step " + line.removeprefix("== hpcstack step "))
-        elif line.startswith("INFO:") and any(word in line for word in ("Fetching", "Extracting", "Creating SIF")):
+        elif line.startswith("INFO:") and any(word in line for word in SHOWN):
             say(line.removeprefix("INFO:").strip().rstrip("."))
 
     return on_line

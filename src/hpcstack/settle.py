@@ -8,7 +8,7 @@ import platform as machine
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcstack.build import explain, job_in, needs
+from hpcstack.build import explain, job_in, needs, progress_of
 from hpcstack.engines import Engine, choose
 from hpcstack.errors import BuildError, HpcstackError, InputError
 from hpcstack.lock.check import unresolved
@@ -110,7 +110,7 @@ def import_base(lock: Lock, name: str, work: Path, site: Site, engine: Engine, r
             return final
         pinned = f"{lock.base.registry}/{lock.base.repository}@{digest}"
         say(f"importing {lock.base.repository}:{lock.base.tag} ({digest[:19]})")
-        job = job_in(work, {"apptainer.def": base_definition(pinned)}, site, say)
+        job = job_in(work, {"apptainer.def": base_definition(pinned)}, site, progress_of(say))
         with cache.acting("the base was not imported"):
             done = engine.build(job, runner)
             if done.status:

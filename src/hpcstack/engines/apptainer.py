@@ -100,7 +100,7 @@ class Apptainer:
     def run_inside(self, base: Path, folder: Path, job: Job, runner: Runner) -> Completed:
         home = prepare(job)
         return runner.logged(
-            inside_argv(base, folder, job), job.log, env=environment(job, home), cwd=job.context, on_line=job.on_line
+            inside_argv(base, folder, job), job.log, env=environment(job, home), cwd=folder, on_line=job.on_line
         )
 
     def _extract(self, sif: Path, number: str, job: Job, runner: Runner) -> Completed:
