@@ -116,6 +116,7 @@ def job_in(work: Path, files: Mapping[str, str], site: Site, on_line: Say) -> Jo
         log=work / "build.log",
         settings=site.build,
         on_line=on_line,
+        logins=_logins(site),
     )
     write_tree(job.context, files)
     write_tree(job.lent, lent_files(site))
@@ -126,6 +127,20 @@ def job_in(work: Path, files: Mapping[str, str], site: Site, on_line: Say) -> Jo
         except OSError as error:
             raise InputError(f"build.ca_bundle in site.yaml: {bundle}: {error.strerror}") from None
     return job
+
+
+def _logins(site: Site) -> tuple[tuple[str, tuple[str, str]], ...]:
+    """Logins that the engine would not find by itself: the site's files, and Enroot's for NVIDIA's registry."""
+    from hpcstack.credentials import credentials, docker_knows
+
+    out = []
+    for name in {**dict.fromkeys(("nvcr.io",)), **site.registries}:
+        entry = site.registry(name)
+        host = (entry.mirror or name).partition("/")[0]
+        if entry.credentials or not docker_knows(host):
+            user, key = credentials(host, entry.credentials)
+            out += [(host, (user, key))] if user else []
+    return tuple(out)
 
 
 def progress_of(say: Say) -> Say:

@@ -9,9 +9,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urljoin, urlsplit
 
+from hpcstack.credentials import credentials
 from hpcstack.errors import InputError, RegistryError
+from hpcstack.lock.model import facts_of
 from hpcstack.site import Site
 from hpcstack.spec.model import Base
 
@@ -27,6 +29,8 @@ MANIFESTS = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 TRIES, BACK_OFF = 4, 0.5
+PAGE, MAX_PAGES = 1000, 50
+DOCKER_HUB = "registry-1.docker.io"  # what docker.io means to the distribution protocol
 BUSY = (429, 500, 502, 503, 504)
 
 
@@ -44,7 +48,8 @@ class Answer:
 class Registry:
     """A client for the registries that a site names, with its mirrors and the user's own credentials.
 
-    Credentials come from docker's config.json and its helpers, and go to the registry that they are for, only.
+    Credentials come from the file that the site names, from docker's config.json and its helpers, or from Enroot's
+    .credentials, and go to the registry that they are for, only.
     """
 
     def __init__(self, site: Site, *, timeout: float = 20) -> None:
@@ -57,10 +62,7 @@ class Registry:
 
     def look_up(self, base: Base) -> Answer:
         """The digests and configs of BASE for each platform that it names. RegistryError where there are none."""
-        entry = self.site.registry(base.registry)
-        host, _, path = (entry.mirror or base.registry).partition("/")
-        repository = f"{path}/{base.repository}".lstrip("/")
-        url = f"{'http' if entry.plain_http else 'https'}://{host}/v2/{repository}"
+        host, url = self._place(base)
         reference = base.digest or base.tag
         top, body = self._manifest(url, reference, base, host)
         manifests = self._platforms(top, body, base, host, url)
@@ -71,7 +73,39 @@ class Registry:
             _verify(blob.content, manifest["config"]["digest"], host)
             configs[platform] = _document(blob, host)
             sizes[platform] = sum(int(layer.get("size", 0)) for layer in manifest.get("layers", []))
-        return Answer(entry.mirror or base.registry, top, manifests, configs, sizes)
+        return Answer(self.site.registry(base.registry).mirror or base.registry, top, manifests, configs, sizes)
+
+    def facts(self, base: Base) -> dict[str, str]:
+        """What BASE holds by its image config: {CUDA: 13.0.2, ...}, of its first platform."""
+        config = self.look_up(base).configs[base.platforms[0]]
+        pairs = (entry.partition("=") for entry in (config.get("config") or {}).get("Env") or [])
+        return facts_of({name: value for name, _, value in pairs})
+
+    def tags(self, base: Base) -> list[str]:
+        """All tags of BASE's repository, in the registry's own order, page by page."""
+        host, url = self._place(base)
+        out: list[str] = []
+        following = f"{url}/tags/list?n={PAGE}"
+        for _ in range(MAX_PAGES):
+            answer = self._get(following, (), base, host)
+            out += _document(answer, host).get("tags") or []
+            link = answer.links.get("next", {}).get("url", "")
+            if not link:
+                break
+            following = urljoin(following, link)
+            if urlsplit(following).netloc != urlsplit(url).netloc:
+                raise RegistryError(
+                    f"{host} sends its list of tags on to {urlsplit(following).netloc}", "tell its admin"
+                )
+        return out
+
+    def _place(self, base: Base) -> tuple[str, str]:
+        """The host that is asked for BASE, and the URL of its repository there."""
+        entry = self.site.registry(base.registry)
+        host, _, path = (entry.mirror or base.registry).partition("/")
+        repository = f"{path}/{base.repository}".lstrip("/")
+        where = DOCKER_HUB if host == "docker.io" else host
+        return host, f"{'http' if entry.plain_http else 'https'}://{where}/v2/{repository}"
 
     def _platforms(self, top: str, body: dict[str, Any], base: Base, host: str, url: str) -> dict[str, str]:
         if "manifests" not in body:
@@ -143,7 +177,7 @@ class Registry:
         """The header that answers a 401: basic, or a bearer token from the realm that it names."""
         import base64
 
-        user, password = _credentials(host)
+        user, password = credentials(host, self.site.registry(base.registry).credentials)
         if challenge.lower().startswith("basic"):
             return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         realm, query = _realm(challenge, repository)
@@ -159,7 +193,7 @@ class Registry:
 
 def _repository(url: str) -> str:
     """The repository that a URL of the distribution protocol names."""
-    return re.sub(r"^/v2/|/(manifests|blobs)/[^/]*$", "", urlsplit(url).path)
+    return re.sub(r"^/v2/|/(manifests|blobs|tags)/[^/]*$", "", urlsplit(url).path)
 
 
 def _realm(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
@@ -193,17 +227,6 @@ def _may_know(realm: str, host: str, *, plain_http: bool) -> bool:
     return name == own or (own[-1:].isalpha() and name.split(".")[-2:] == own.split(".")[-2:])
 
 
-def _credentials(host: str) -> tuple[str, str]:
-    from docker.auth import load_config, resolve_authconfig
-    from docker.errors import DockerException
-
-    try:
-        found: dict[str, str] = resolve_authconfig(load_config(), host) or {}
-    except DockerException:  # a credential helper that is not installed
-        found = {}
-    return found.get("username") or found.get("Username", ""), found.get("password") or found.get("Password", "")
-
-
 def _platform(entry: dict[str, Any]) -> str:
     platform = entry.get("platform") or {}
     return f"{platform.get('os')}/{platform.get('architecture')}"
@@ -232,7 +255,7 @@ def _refused(status: int, host: str, base: Base) -> tuple[str, str]:
         user = " -u '$oauthtoken'" if base.registry == "nvcr.io" else ""
         return (
             f"{host} refuses {base.image} ({status})",
-            f"log in: docker login{user} {host}, or put the key into ~/.docker/config.json",
+            f"log in: docker login{user} {host}, or put the key into ~/.docker/config.json or Enroot's .credentials",
         )
     if status == 404:
         return (

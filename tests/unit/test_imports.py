@@ -13,9 +13,9 @@ import hpcstack_smoke
 HOST, SMOKE = Path(hpcstack.__file__).parent, Path(hpcstack_smoke.__file__).parent
 LAYERS = (
     ("cli",),
-    ("build", "settle", "locking", "workspace", "publish", "launch", "validate"),
+    ("build", "settle", "locking", "workspace", "probe", "siteinit", "publish", "launch", "validate"),
     ("engines", "runtimes", "render", "lock.resolve", "lock.inside"),
-    ("process", "registry", "store"),
+    ("process", "registry", "credentials", "store"),
     ("spec", "lock", "site", "report", "facts", "fit", "lint", "evidence"),
     ("errors", "data", "yamlfile"),
 )

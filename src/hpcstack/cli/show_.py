@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +16,7 @@ from hpcstack.errors import InputError
 
 if TYPE_CHECKING:
     from hpcstack.spec.catalog import Recipe
+    from hpcstack.yamlfile import Mark
 
 
 @click.command("show")
@@ -37,13 +41,21 @@ def _text(recipe: Recipe) -> str:
     """The spec as YAML that could be a recipe, with the origin of each value behind it; defaults are left out."""
     spec = recipe.stack.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     rows = list(_rows(spec, (), recipe))
+    short = _short([mark.file for _, mark in rows if mark])
     width = min(max(len(line) for line, _ in rows), 80)
     lines = [f"# {recipe.stack.full_name}: the effective spec; what is left at its default is not shown"]
-    lines += [f"{line.ljust(width)}  # {origin}" if origin else line for line, origin in rows]
+    lines += [f"# {name} = {file}" for file, name in short.items()]
+    lines += [f"{line.ljust(width)}  # {short[mark.file]}:{mark.line}" if mark else line for line, mark in rows]
     return "\n".join(lines)
 
 
-def _rows(value: Any, path: tuple[str | int, ...], recipe: Recipe) -> Any:
+def _short(files: list[str]) -> dict[str, str]:
+    """{file: its name alone}, or its whole path where two have the same name."""
+    names = Counter(Path(file).name for file in set(files))
+    return {file: Path(file).name if names[Path(file).name] == 1 else file for file in dict.fromkeys(files)}
+
+
+def _rows(value: Any, path: tuple[str | int, ...], recipe: Recipe) -> Iterator[tuple[str, Mark | None]]:
     """(line, origin) of VALUE at PATH, as YAML in block style with JSON scalars."""
     indent = "  " * (len(path))
     items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
@@ -51,7 +63,7 @@ def _rows(value: Any, path: tuple[str | int, ...], recipe: Recipe) -> Any:
         here = (*path, key)
         head = f"{indent}- " if isinstance(key, int) else f"{indent}{_scalar(key)}: "
         if isinstance(item, dict | list) and item:
-            yield head.rstrip(), ""
+            yield head.rstrip(), None
             yield from _rows(item, here, recipe)
         else:
             yield head + (_scalar(item) if isinstance(item, str) else json.dumps(item)), _origin(here, recipe)
@@ -63,9 +75,9 @@ def _scalar(text: str) -> str:
     return text if plain and word else json.dumps(text, ensure_ascii=False)
 
 
-def _origin(path: tuple[str | int, ...], recipe: Recipe) -> str:
+def _origin(path: tuple[str | int, ...], recipe: Recipe) -> Mark | None:
     document = recipe.document
-    return str(document.mark(path)) if path in document.marks or path[:-1] in document.marks else "default"
+    return document.mark(path) if path in document.marks or path[:-1] in document.marks else None
 
 
 def _site(session: Session, as_json: bool) -> None:

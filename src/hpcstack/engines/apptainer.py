@@ -6,6 +6,8 @@ Defaults taken: user namespaces or fakeroot as Apptainer chooses; the site's com
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -74,11 +76,24 @@ def prepare(job: Job) -> Path:
     conf.write_text((job.work / "registries.conf").read_text())
     (home / ".apptainer").mkdir()
     (job.work / "scratch").mkdir()
+    write_logins(job, home / ".apptainer/docker-config.json")
     user = Path.home()
     for login in (".docker", ".apptainer/docker-config.json"):
-        if (user / login).exists():
+        if (user / login).exists() and not (home / login).exists():
             (home / login).symlink_to(user / login)
     return home
+
+
+def write_logins(job: Job, path: Path) -> None:
+    """The logins that only hpcstack knows (a file of the site's, Enroot's), in the form that Apptainer reads.
+
+    Readable for the builder alone, in the build's private folder, and gone with it.
+    """
+    if not job.logins:
+        return
+    auths = {host: {"auth": base64.b64encode(f"{user}:{key}".encode()).decode()} for host, (user, key) in job.logins}
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump({"auths": auths}, file)
 
 
 @dataclass(frozen=True)

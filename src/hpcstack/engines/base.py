@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +25,7 @@ class Job:
     log: Path
     settings: BuildSite
     on_line: Callable[[str], None]
+    logins: tuple[tuple[str, tuple[str, str]], ...] = field(default=(), repr=False)  # ((host, (user, key)), ...)
 
 
 class Engine(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -102,8 +103,7 @@ class Lock(Model):
 
     def facts(self, platform: str) -> dict[str, str]:
         """What the base says that it holds: {CUDA: 12.6.3.001, ...}, from its environment."""
-        environment = self.platform(platform).environment
-        return {shown: environment[name] for shown, name in FACTS.items() if name in environment}
+        return facts_of(self.platform(platform).environment)
 
 
 FACTS = {
@@ -116,8 +116,16 @@ FACTS = {
     "UCX": "OPENUCX_VERSION",
     "HPC-X": "HPCX_VERSION",
     "rdma-core": "RDMACORE_VERSION",
+    "TensorFlow": "TENSORFLOW_VERSION",
+    "JAX": "JAX_VERSION",
+    "Transformer Engine": "TRANSFORMER_ENGINE_VERSION",
     "GPU architectures": "TORCH_CUDA_ARCH_LIST",
 }
+
+
+def facts_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """What an image with these variables says that it holds."""
+    return {shown: environment[name] for shown, name in FACTS.items() if name in environment}
 
 
 def read(path: Path) -> Lock:
