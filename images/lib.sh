@@ -84,6 +84,29 @@ hpcstack_source() { # NAME URL COMMIT SUBMODULES
     )
 }
 
+# Conda's solver and installer, for the time of the build: rattler, which pixi is made of.
+HPCSTACK_RATTLER=py-rattler==0.28.0
+
+hpcstack_rattler() { # ARGUMENTS of conda.py
+    if [ ! -d "$HPCSTACK_WORK/rattler" ]; then
+        if ! command -v python3 >/dev/null || ! python3 -c 'import pip' 2>/dev/null; then
+            printf 'conda packages need a base with python3 and pip\n'
+            return 1
+        fi
+        env -u PIP_CONSTRAINT python3 -m pip install --quiet --no-cache-dir --target "$HPCSTACK_WORK/rattler" "$HPCSTACK_RATTLER"
+    fi
+    PYTHONPATH=$HPCSTACK_WORK/rattler python3 /opt/hpcstack/build/conda.py "$@"
+}
+
+hpcstack_conda() { # PREFIX: what the specs mean now
+    hpcstack_rattler solve /opt/hpcstack/build/conda-want.json "$HPCSTACK_WORK/conda.json"
+    hpcstack_rattler install "$HPCSTACK_WORK/conda.json" "$1"
+}
+
+hpcstack_conda_locked() { # PREFIX: exactly what was locked
+    hpcstack_rattler install /opt/hpcstack/build/conda.json "$1"
+}
+
 hpcstack_clean_apt() {
     apt-get -q clean
     rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log /var/log/alternatives.log
@@ -93,6 +116,7 @@ hpcstack_clean_apt() {
 hpcstack_finish() {
     cp /opt/hpcstack/etc/rc /opt/hpcstack/etc/environment /opt/hpcstack/etc/fstab /etc/
     : >/etc/rc.local
+    chmod 755 /opt/hpcstack/compat.sh
     mkdir -p /opt/hpcstack/packages
     if command -v dpkg-query >/dev/null; then
         dpkg-query -W -f '${Package}=${Version}\n' | sort >/opt/hpcstack/packages/apt.txt

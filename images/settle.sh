@@ -32,11 +32,15 @@ hpcstack_settle_apt() {
 }
 
 mkdir -p "$settled"
+if [ -s /opt/hpcstack/build/conda-want.json ]; then
+    hpcstack_step 1/3 "conda: what would be installed"
+    hpcstack_rattler solve /opt/hpcstack/build/conda-want.json "$settled/conda.json"
+fi
 if [ -s "$want/apt.txt" ]; then
-    hpcstack_step 1/2 "apt: what would be installed"
+    hpcstack_step 2/3 "apt: what would be installed"
     hpcstack_settle_apt
 fi
 if [ -s "$want/pip.txt" ]; then
-    hpcstack_step 2/2 "pip: what would be installed"
+    hpcstack_step 3/3 "pip: what would be installed"
     hpcstack_settle_pip
 fi

@@ -3,6 +3,7 @@
 set -u
 ranks=$1
 shift
+if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi
 
 # The first host of a Slurm node list, without Slurm's tools: rack[1-3]n[01,07],b2 -> rack1n01
 first_host() {

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcstack.errors import InputError
+from hpcstack.fit import Fit, fit
 from hpcstack.process import Runner
 from hpcstack.publish import released
-from hpcstack.render.launcher import inner
+from hpcstack.render.launcher import inner, with_compat
 from hpcstack.runtimes import Runtime, Step, choose
 from hpcstack.site import Site
 from hpcstack.store import Artifact, Store
@@ -65,6 +66,7 @@ class Plan:
     environment: dict[str, str]
     runtime: str
     reason: str
+    fit: Fit | None = None
 
     def shown(self) -> str:
         """The line as a shell would take it."""
@@ -133,9 +135,13 @@ def plan(
     chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
     _check(resources, chosen, site)
     taken = share(resources, site, here=chosen.name == "local")
-    script = inner(mode)
+    script, fits = inner(mode), _fit(artifact, resources, site)
     if script:
         command = ("/bin/sh", "-c", script, "torchrun", str(taken.ranks), *command)
+    elif (
+        taken.gpus and chosen.name == "pyxis" and (not fits or fits.kind not in ("native", "minor-version compatible"))
+    ):
+        command = with_compat(command)  # Apptainer has it in the image's own environment
     step = Step(
         image=artifact.image,
         command=command,
@@ -143,11 +149,25 @@ def plan(
         mounts=(*site.mounts, *mounts),
         workdir=workdir or Path.cwd(),
         gpus=bool(taken.gpus),
-        environment={"PYTHONNOUSERSITE": os.environ.get("PYTHONNOUSERSITE", "1")} | (environment or {}),
+        environment=_environment(site) | (environment or {}),
         image_environment=artifact.environment,
     )
     own = {} if chosen.name == "local" else {"SLURM_EXIT_ERROR": os.environ.get("SLURM_EXIT_ERROR", str(OWN_FAILURE))}
-    return Plan(tuple(chosen.argv(step)), chosen.environment(step) | own, chosen.name, reason)
+    return Plan(tuple(chosen.argv(step)), chosen.environment(step) | own, chosen.name, reason, fits)
+
+
+def _environment(site: Site) -> dict[str, str]:
+    """What every step is told: the fabric's settings, and no packages of ~/.local. What the user has set wins."""
+    told = {"PYTHONNOUSERSITE": "1"} | site.fabric.environment()
+    return {name: os.environ.get(name, value) for name, value in told.items()}
+
+
+def _fit(artifact: Artifact, resources: Resources, site: Site) -> Fit | None:
+    """How the nodes' driver and GPU run the image; None where there is no GPU or the site does not say."""
+    node = site.node_type(resources.partition)
+    if not node or not node.gpus or not node.real_gpus or not node.driver:
+        return None
+    return fit(node.driver, node.gpus.model, artifact.environment)
 
 
 def slurm_options(resources: Resources, taken: Share, one_task: bool) -> list[str]:

@@ -17,12 +17,13 @@ from pathlib import Path
 
 from hpcstack.errors import InputError, StoreError
 from hpcstack.process import Runner
-from hpcstack.render.module import Release, modulefile, modulerc, wrappers
+from hpcstack.render.module import Release, fits, modulefile, modulerc, wrappers
 from hpcstack.site import Site
 from hpcstack.spec.model import Stack
 from hpcstack.store import Artifact, Store, write_text, write_tree
 
 Say = Callable[[str], None]
+Fits = tuple[tuple[str, str], ...]
 CHANNELS = ("testing",)
 LMOD = ("/usr/share/lmod/lmod/libexec/lmod", "/opt/apps/lmod/lmod/libexec/lmod")
 ALIAS = re.compile(r'^module_version\("(?P<release>[^"]+)", "(?P<alias>[^"]+)"\)$', re.MULTILINE)
@@ -51,10 +52,11 @@ def publish(
         raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
     tree = site.module_root / channel
     with store.lease(f"publish-{channel}-{stack.name}"), store.acting("nothing was published"):
+        told = fits(site, artifact.environment)
         current = _current(stack, tree, store)
         if current and current.sha256 == artifact.sha256 and modulefile(current) == _text(_file(tree, current)):
             return _published(current, channel, tree, new=False, checked="when it was published")
-        release = _release(stack, artifact, tree, store)
+        release = _release(stack, artifact, tree, store, told)
         _write(release, artifact)
         checked = _tried(release, runner)
         say(f"module {release.name}: {checked}")
@@ -85,7 +87,7 @@ def _folder(store: Store, stack: Stack, version: str) -> Path:
     return store.top / "releases" / stack.name / version
 
 
-def _make(stack: Stack, number: int, artifact: Artifact, store: Store) -> Release:
+def _make(stack: Stack, number: int, artifact: Artifact, store: Store, told: Fits) -> Release:
     return Release(
         stack=stack,
         number=number,
@@ -96,17 +98,18 @@ def _make(stack: Stack, number: int, artifact: Artifact, store: Store) -> Releas
         stand_in=artifact.stand_in,
         holds=tuple(artifact.facts.items()),
         pip=tuple(artifact.pip.items()),
+        fits=told,
     )
 
 
-def _release(stack: Stack, artifact: Artifact, tree: Path, store: Store) -> Release:
+def _release(stack: Stack, artifact: Artifact, tree: Path, store: Store, told: Fits) -> Release:
     """The release with the next free number; one that was begun and never named keeps its number."""
     taken = [
         *(tree / stack.name).glob(f"{stack.release_version}-r*.lua"),
         *_folder(store, stack, "x").parent.glob(f"{stack.release_version}-r*"),
     ]
     numbers = [int(match[1]) for path in taken if (match := NUMBER.search(path.name))]
-    return _make(stack, max(numbers, default=0) + 1, artifact, store)
+    return _make(stack, max(numbers, default=0) + 1, artifact, store, told)
 
 
 def _current(stack: Stack, tree: Path, store: Store) -> Release | None:
@@ -115,10 +118,21 @@ def _current(stack: Stack, tree: Path, store: Store) -> Release | None:
     match = NUMBER.search(named)
     if not match:
         return None
-    artifact = None
+    artifact: Artifact | None = None
+    told: Fits = ()
+    folder = _folder(store, stack, f"{stack.release_version}-r{match[1]}")
     with contextlib.suppress(StoreError):  # a damaged release is no reason not to publish a good one
-        artifact = _artifact(_folder(store, stack, f"{stack.release_version}-r{match[1]}"), store)
-    return _make(stack, int(match[1]), artifact, store) if artifact else None
+        artifact, told = _artifact(folder, store), _told(folder)
+    return _make(stack, int(match[1]), artifact, store, told) if artifact else None
+
+
+def _told(folder: Path) -> Fits:
+    """What the release in FOLDER said of drivers when it was made: a release never changes, a driver does."""
+    try:
+        found = json.loads((folder / "release.json").read_text()).get("fits", [])
+        return tuple((str(node), str(said)) for node, said in found)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return ()
 
 
 def aliases(folder: Path) -> dict[str, str]:
@@ -168,6 +182,7 @@ def _write(release: Release, artifact: Artifact) -> None:
         "key": artifact.key,
         "sha256": artifact.sha256,
         "lock_sha256": artifact.lock_sha256,
+        "fits": release.fits,
     }
     files = {f"bin/{name}": text for name, text in wrappers(release).items()}
     write_tree(part, {**files, "release.json": json.dumps(record, indent=1) + "\n"})

@@ -12,11 +12,12 @@ from hpcstack.build import explain, job_in, needs, progress_of
 from hpcstack.engines import Engine, choose
 from hpcstack.errors import BuildError, HpcstackError, InputError
 from hpcstack.lock.check import unresolved
-from hpcstack.lock.inside import read_apt, read_pip, want_files
+from hpcstack.lock.inside import read_apt, read_conda, read_pip, want_files
 from hpcstack.lock.model import Lock, LockedPlatform
 from hpcstack.process import Runner
 from hpcstack.render.image import KERNEL_NAMES, base_definition
 from hpcstack.render.lend import variables
+from hpcstack.render.steps import conda_files
 from hpcstack.render.template import plain
 from hpcstack.site import Site
 from hpcstack.spec import guard
@@ -33,7 +34,7 @@ def settle(stack: Stack, lock: Lock, site: Site, runner: Runner, say: Say) -> Lo
     sources = {source.name: source.commit or _commit(source, site, runner) for source in stack.packages.source}
     platforms = dict(lock.base.platforms)
     for name, locked in lock.base.platforms.items():
-        if KERNEL_NAMES[name] == machine.machine() and (stack.packages.apt or stack.packages.pip):
+        if KERNEL_NAMES[name] == machine.machine() and _asks(stack):
             platforms[name] = _inside(stack, lock, name, locked, site, runner, say)
     base = lock.base.model_copy(update={"platforms": platforms})
     whole = lock.model_copy(update={"base": base, "sources": sources})
@@ -65,19 +66,24 @@ def _inside(
         job = job_in(work / "ask", {}, site, lambda _: None)
         folder = work / "ask/hpcstack"
         script = {"build/settle.sh": plain("images", "settle.sh"), "build/lib.sh": plain("images", "lib.sh")}
-        write_tree(folder, {**script, "build/guard.sh": guard.shell(), **want_files(stack)})
+        write_tree(folder, {**script, "build/guard.sh": guard.shell(), **conda_files(stack, None), **want_files(stack)})
         done = engine.run_inside(base, folder, job, runner)
         if done.status:
             kept = Store(site.store).top / "logs" / f"{stack.full_name}-lock.log"
             failed = explain(done, job.log, kept, lock)
             raise _refused(failed)
         answers = folder / "settled"
-        return locked.model_copy(
-            update={
-                "apt": read_apt(_text(answers / "apt.simulated"), _text(answers / "apt.uris")),
-                "pip": read_pip(_text(answers / "pip.json") or '{"install": []}'),
-            }
-        )
+        packages = stack.packages
+        found = {
+            "apt": read_apt(_text(answers / "apt.simulated"), _text(answers / "apt.uris")) if packages.apt else None,
+            "conda": read_conda(_text(answers / "conda.json")) if packages.conda.packages else None,
+            "pip": read_pip(_text(answers / "pip.json")) if packages.pip else None,
+        }
+        return locked.model_copy(update=found)
+
+
+def _asks(stack: Stack) -> bool:
+    return bool(stack.packages.apt or stack.packages.pip or stack.packages.conda.packages)
 
 
 def _refused(failed: HpcstackError) -> HpcstackError:

@@ -60,8 +60,27 @@ def test_pyxis_on_gpu_nodes(tmp_path: Path) -> None:
         "srun", "--export=ALL", "--kill-on-bad-exit=1", "--job-name=pytorch-24.11", "--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8",
         "--time=1:00:00", "--container-image=/store/images/k/image.sqsh", "--no-container-mount-home",
         "--container-mounts=/scratch:/scratch,/work:/work", "--container-workdir=/work",
-        "--container-env=PYTHONNOUSERSITE", "hostname",
+        "--container-env=PYTHONNOUSERSITE", *with_compat(("hostname",)),
     ]  # fmt: skip
+
+
+def test_a_driver_that_is_native_needs_no_look_at_it(tmp_path: Path) -> None:
+    gpu = {"gpus": {"model": "H100", "count": 8}}
+    for driver, compat in (("580.95.05", False), ("550.54.15", False), ("470.256.02", True), ("", True)):
+        site = make_site(
+            tmp_path, node_types={"n": {**gpu, "driver": driver}}, partitions={"p": {"node_type": "n", "default": True}}
+        )
+        assert ("compat" in line(site, PYXIS, environment={"CUDA_VERSION": "12.6.3"})) is compat, driver
+
+
+def test_the_fabrics_settings_reach_every_step_and_the_user_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"NCCL_IB_HCA": {"value": "mlx5_0", "reason": "r"}, "NCCL_DEBUG": {"value": "WARN", "reason": "r"}}
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    argv = line(make_site(tmp_path, fabric={"settings": settings}), PYXIS)
+    assert argv[:2] == ["NCCL_DEBUG=INFO", "NCCL_IB_HCA=mlx5_0"]
+    assert "NCCL_IB_HCA" in next(word for word in argv if word.startswith("--container-env="))
 
 
 def test_pyxis_without_gpus_asks_for_none(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def command(session: Session, /, name: str, mode: str, dry_run: bool, argv: tupl
         click.echo(line.shown())
         return
     say(f"{name} ({why}) by {line.runtime} ({line.reason})")
+    if line.fit and line.fit.kind != "native":
+        say(f"driver and image: {line.fit}")
     raise click.exceptions.Exit(session.runner.attached(line.argv, env=line.environment))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from hpcstack.errors import InputError
-from hpcstack.lock.model import LockedApt, LockedPip
+from hpcstack.lock.model import LockedApt, LockedConda, LockedPip
 from hpcstack.spec.guard import GUARDED_APT
 from hpcstack.spec.model import Stack
 
@@ -75,6 +75,11 @@ def read_apt(simulated: str, uris: str) -> tuple[LockedApt, ...]:
 def _is_of(file: str, name: str, version: str) -> bool:
     """Whether the file NAME_VERSION_ARCH.deb, with apt's escapes (`%3a` for the epoch's colon), is of this package."""
     return unquote(file).startswith(f"{name.partition(':')[0]}_{version}_")
+
+
+def read_conda(text: str) -> tuple[LockedConda, ...]:
+    """What conda.py solved."""
+    return tuple(LockedConda.model_validate(row) for row in json.loads(text))
 
 
 def _lower(text: str) -> str:

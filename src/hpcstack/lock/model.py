@@ -36,11 +36,14 @@ class LockedPip(Model):
 
 
 class LockedConda(Model):
-    """A conda package: URL is below its channel, without the site's mirror."""
+    """A conda package: what conda.py needs to install exactly this file. URL names the channel's own host."""
 
     name: str
     version: str
     build: str
+    build_number: int = 0
+    subdir: str
+    noarch: str | None = None
     url: str
     sha256: str
 

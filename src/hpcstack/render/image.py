@@ -56,6 +56,7 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
     files = {
         "build/guard.sh": guard.shell(),
         "build/lib.sh": plain("images", "lib.sh"),
+        "compat.sh": plain("images", "compat.sh"),
         **step_files(stack, locked),
         "etc/environment": environment_file(locked, stack),
         "etc/rc": enroot_rc(locked, stack),

@@ -6,6 +6,13 @@ from hpcstack.render.template import fill, plain
 from hpcstack.site import NodeType, Site
 from hpcstack.spec.model import Stack
 
+COMPAT = 'if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi; exec "$@"'
+
+
+def with_compat(command: tuple[str, ...]) -> tuple[str, ...]:
+    """COMMAND behind the image's own look at the node's driver (images/compat.sh): Pyxis runs no entrypoint."""
+    return ("/bin/sh", "-c", COMPAT, "compat", *command)
+
 
 def inner(mode: str) -> str:
     """What each task runs inside the image, as a POSIX shell script; empty where it runs the command itself."""
@@ -25,6 +32,8 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
         "gpus": node.gpus.count if node.gpus else 0,
         "cpus": node.cpus,
         "real_gpus": bool(node.real_gpus),
+        "compat": COMPAT,
+        "fabric": site.fabric.settings,
         "runtime": site.runtime,
         "mounts": "".join(f"{mount}," for mount in site.mounts),
     }

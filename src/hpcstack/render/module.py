@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpcstack.fit import fit
 from hpcstack.render.template import fill
+from hpcstack.site import Site
 from hpcstack.spec.model import Stack
 
 SHOWN = re.compile(
@@ -27,6 +30,7 @@ class Release:
     stand_in: str = ""
     holds: tuple[tuple[str, str], ...] = ()
     pip: tuple[tuple[str, str], ...] = ()
+    fits: tuple[tuple[str, str], ...] = ()  # ((node type, how its driver runs the image), ...) when it was published
 
     @property
     def version(self) -> str:
@@ -57,11 +61,40 @@ def modulefile(release: Release) -> str:
     )
 
 
+def modulefile_tcl(release: Release) -> str:
+    """The same in Tcl, for Environment Modules."""
+    return fill(
+        "modules",
+        "modulefile.tcl.j2",
+        release=release.name,
+        name=release.stack.name,
+        version=release.version,
+        stack=release.stack.full_name,
+        summary=release.stack.summary,
+        base=release.base,
+        stand_in=release.stand_in,
+        help=help_text(release).rstrip("\n").split("\n"),
+        image=release.image,
+        sha256=release.sha256,
+        bin=release.bin,
+    )
+
+
+def fits(site: Site, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """((node type, how its driver and GPU run an image with ENVIRONMENT), ...), for the node types that name both."""
+    return tuple(
+        (name, str(fit(node.driver, node.gpus.model, environment)))
+        for name, node in site.node_types.items()
+        if node.gpus and node.real_gpus and node.driver
+    )
+
+
 def help_text(release: Release) -> str:
     """What `module help` shows: what is inside, and three lines to copy."""
     stack = release.stack
     lines = [stack.summary, ""]
     lines += [f"  {name}: {value}" for name, value in release.holds]
+    lines += [f"  on {node}: {said}" for node, said in release.fits]
     if release.stand_in:
         lines += ["", f"STAND-IN, not NVIDIA's image: {release.stand_in}"]
     lines += [

@@ -5,17 +5,18 @@ Text of a recipe reaches them as quoted words, or as a file of the context that 
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
 from hpcstack.lock.model import LockedPlatform
 from hpcstack.render.quote import words
+from hpcstack.render.template import plain
 from hpcstack.spec.model import Stack
 from hpcstack.spec.packages import Source
 
 HOME = "/opt/hpcstack"
 REQUIREMENTS = "build/requirements.txt"  # below HOME: pip's set with hashes, where the lock has one
-EXPLICIT = "build/conda.json"
 TITLE = 100
 
 
@@ -59,7 +60,21 @@ def step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
     out |= {f"files/{n}": file.content for n, file in enumerate(stack.files)}
     if stack.packages.pip and locked.pip is not None:
         out[REQUIREMENTS] = requirements(locked)
-    return out
+    return out | conda_files(stack, locked)
+
+
+def conda_files(stack: Stack, locked: LockedPlatform | None) -> dict[str, str]:
+    """The specs that conda.py solves, or where they are locked the files that it installs."""
+    spec = stack.packages.conda
+    if not spec.packages:
+        return {}
+    if locked is None or locked.conda is None:
+        found: object = {"channels": spec.channels, "packages": spec.packages}
+        name = "build/conda-want.json"
+    else:
+        found = [entry.model_dump(mode="json", exclude_none=True) for entry in locked.conda]
+        name = "build/conda.json"
+    return {"build/conda.py": plain("images", "conda.py"), name: json.dumps(found, indent=1) + "\n"}
 
 
 def _bash(text: str) -> str:
@@ -92,11 +107,8 @@ def _apt(packages: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
 
 
 def _conda(stack: Stack, locked: LockedPlatform) -> tuple[str, ...]:
-    spec = stack.packages.conda
-    if locked.conda is not None:
-        return ("hpcstack_guard", words(["hpcstack_conda_explicit", spec.prefix, EXPLICIT]), "hpcstack_guard_check")
-    channels = [word for channel in spec.channels for word in ("--channel", channel)]
-    return ("hpcstack_guard", words(["hpcstack_conda", spec.prefix, *channels, *spec.packages]), "hpcstack_guard_check")
+    does = "hpcstack_conda" if locked.conda is None else "hpcstack_conda_locked"
+    return ("hpcstack_guard", words([does, stack.packages.conda.prefix]), "hpcstack_guard_check")
 
 
 def _pip(wanted: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
