@@ -17,16 +17,29 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from layers import TORCH, common_layers, diff_id, month_layer
+from layers import ENTRYPOINT_FILE, TORCH, common_layers, diff_id, month_layer, plain_layer
 from push import CONFIG, MANIFEST, MANIFEST_LIST, Target, descriptor, file_descriptor
 
 STAND_IN = f"Debian 12 with torch {TORCH}, re-tagged; stands in for NVIDIA's image, is not NVIDIA's image"
+STAND_IN_PLAIN = "Debian 12 with Python, re-tagged; stands in for {}, is not that image"
+PORTS: dict[str, dict[str, str]] = {"6006/tcp": {}, "8888/tcp": {}}
 
-NVIDIA = {
-    "Entrypoint": ["/opt/nvidia/nvidia_entrypoint.sh"],
-    "WorkingDir": "/workspace",
-    "ExposedPorts": {"6006/tcp": {}, "8888/tcp": {}},
-}
+
+def what_it_is(facts: dict[str, object]) -> dict[str, str]:
+    """The label that says so; a base of the tests' own stands in for nothing."""
+    if facts["torch_version"]:
+        return {"org.hpcstack.stand-in": STAND_IN}
+    if "stands_in" in facts:
+        return {"org.hpcstack.stand-in": STAND_IN_PLAIN.format(facts["stands_in"])}
+    return {}
+
+
+def start(facts: dict[str, object]) -> dict[str, object]:
+    """Entrypoint, command and working directory; NVIDIA's own where the facts say nothing of a PyTorch image."""
+    if "entrypoint" not in facts and facts["torch_version"]:
+        return {"Entrypoint": [ENTRYPOINT_FILE], "WorkingDir": "/workspace", "ExposedPorts": PORTS}
+    out = {"Entrypoint": facts.get("entrypoint"), "Cmd": facts.get("command"), "WorkingDir": facts.get("workdir")}
+    return {name: value for name, value in out.items() if value}
 
 
 def config(facts: dict[str, object], diff_ids: list[str]) -> dict[str, object]:
@@ -39,8 +52,8 @@ def config(facts: dict[str, object], diff_ids: list[str]) -> dict[str, object]:
         "created": "1970-01-01T00:00:00Z",
         "config": {
             "Env": [f"{name}={value}" for name, value in environment.items()],
-            "Labels": facts["labels"] | ({"org.hpcstack.stand-in": STAND_IN} if facts["torch_version"] else {}),
-            **(NVIDIA if facts["torch_version"] else {}),
+            "Labels": facts["labels"] | what_it_is(facts),
+            **start(facts),
         },
         "rootfs": {"type": "layers", "diff_ids": diff_ids},
         "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "hpcstack ci/standin"} for _ in diff_ids],
@@ -58,7 +71,7 @@ def main(facts_file: str, cache_folder: str, address: str) -> None:
     if facts["torch_version"]:
         layers.append(month_layer(cache, facts, layers[1]))
     else:
-        layers = layers[:1]
+        layers = [layers[0], *([plain_layer(cache, facts)] if "stands_in" in facts else [])]
     descriptors = [file_descriptor(layer) for layer in layers]
     for layer, entry in zip(layers, descriptors, strict=True):
         target.blob(str(entry["digest"]), layer)

@@ -19,6 +19,7 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 PACKAGES = "python3,python3-pip,python-is-python3,ca-certificates,iproute2,procps"
 SITE_PACKAGES = f"usr/local/lib/python{PYTHON}/dist-packages"
 
+ENTRYPOINT_FILE = "/opt/nvidia/nvidia_entrypoint.sh"
 ENTRYPOINT = """#!/bin/bash
 # Stand-in of NVIDIA's entrypoint: the parts in entrypoint.d in order, then the command.
 for part in /opt/nvidia/entrypoint.d/*; do
@@ -181,10 +182,25 @@ def retag_torch(layer: Layer, torch_layer: Path, version: str) -> None:
                 layer.file(member.name, re.sub(r"__version__ = '[^']*'", f"__version__ = '{version}'", source))
 
 
+def _file_name(facts: dict[str, object]) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", f"{facts['repository']}-{facts['tag']}")
+
+
+def plain_layer(cache: Path, facts: dict[str, object]) -> Path:
+    """The layer of a stand-in without torch: its working directory and entrypoint, and a file that says what it is."""
+    layer = Layer(cache / f"plain-{_file_name(facts)}.tar")
+    layer.file("opt/stand-in.txt", f"Stand-in of {facts['repository']}:{facts['tag']}\n{facts['about']}\n")
+    if facts.get("entrypoint") == [ENTRYPOINT_FILE]:
+        layer.file(ENTRYPOINT_FILE.lstrip("/"), ENTRYPOINT, 0o755)
+    if workdir := str(facts.get("workdir") or "").strip("/"):
+        layer.folder(workdir)
+    return layer.done()
+
+
 def month_layer(cache: Path, facts: dict[str, object], torch_layer: Path) -> Path:
     """The layer that turns the common ones into the stand-in of one month."""
     version = str(facts["torch_version"])
-    layer = Layer(cache / f"month-{facts['tag']}.tar")
+    layer = Layer(cache / f"month-{_file_name(facts)}.tar")
     retag_torch(layer, torch_layer, version)
     layer.file("opt/pytorch/examples/.wh..wh..opq", "")
     layer.file("opt/pytorch/examples/README.md", f"Stand-in of {facts['repository']}:{facts['tag']}\n")

@@ -14,7 +14,7 @@ site_up() {
 
 install_hpcstack() {
     local stamp
-    stamp=$(cd "$REPO" && find src recipes images modules launchers pyproject.toml -type f ! -name '*.pyc' -print0 |
+    stamp=$(cd "$REPO" && find src recipes images modules launchers facts pyproject.toml -type f ! -name '*.pyc' -print0 |
         sort -z | xargs -0 sha256sum | sha256sum)
     [ "$(cat "$TESTBED/state/hpcstack" 2>/dev/null)" = "$stamp" ] && return 0
     [ -x "$VENV/bin/python" ] || /usr/bin/python3 -m venv "$VENV"
@@ -46,6 +46,7 @@ lock_dir: $TESTBED/site/locks
 module_root: $TESTBED/site/modules
 registries:
   nvcr.io: {mirror: $REGISTRY, plain_http: true}
+  docker.io: {mirror: $REGISTRY, plain_http: true}
 build:
   engine: apptainer
 SITE

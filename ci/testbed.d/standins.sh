@@ -2,8 +2,11 @@
 # Stand-ins for the NGC images, in the testbed's registry under NVIDIA's own names.
 
 standins_up() {
-    local facts stamp have
-    for facts in "$CI"/standin/*.json; do
+    local facts stamp have all
+    all=("$CI"/standin/*.json)
+    # For ci/soak: the bases of all recipes that can have one.
+    if [ "${HPCSTACK_STANDINS:-}" = all ]; then all+=("$CI"/standin/soak/*.json); fi
+    for facts in "${all[@]}"; do
         stamp=$(cat "$CI"/standin/*.py "$facts" | sha256sum | cut -d' ' -f1)
         have=$TESTBED/state/standin-$(basename "$facts" .json)
         [ "$(cat "$have" 2>/dev/null)" = "$stamp" ] && continue
