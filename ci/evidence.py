@@ -13,6 +13,8 @@ from pathlib import Path
 from hpcstack.spec.catalog import Catalog, Recipe
 
 REPO = Path(__file__).resolve().parents[1]
+# What a stand-in lacks so that pip would rightly refuse: torchvision of NVIDIA's own.
+LACKING = ("vision-25.06",)
 FILE = REPO / "recipes/evidence.json"
 
 
@@ -28,9 +30,14 @@ def stand_ins() -> set[str]:
 
 
 def stacks() -> list[str]:
+    """What can be built here: no GPU compiler is in a stand-in, so what is built from source stays rendered only."""
     there = stand_ins()
     found = [r.stack for r in recipes() if f"{r.stack.base.repository}:{r.stack.base.tag}" in there]
-    return sorted(stack.full_name for stack in found if "linux/amd64" in stack.base.platforms)
+    return sorted(
+        stack.full_name
+        for stack in found
+        if "linux/amd64" in stack.base.platforms and not stack.packages.source and stack.full_name not in LACKING
+    )
 
 
 def write(done: Path) -> None:

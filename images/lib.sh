@@ -19,7 +19,7 @@ if [ -r /mnt/hpcstack-site.sh ]; then
 fi
 
 hpcstack_step() { # N/M TITLE
-    HPCSTACK_STEP="$1 $2"
+    export HPCSTACK_STEP="$1 $2" # the scripts of a step name it, too
     printf '== hpcstack step %s\n' "$HPCSTACK_STEP"
 }
 

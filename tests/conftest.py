@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 from hpcstack import data
-from hpcstack.lock.model import Lock, read
+from hpcstack.lock.model import Lock
 from hpcstack.site import Site
 from hpcstack.spec.catalog import Catalog
 from hpcstack.spec.model import Stack
+from support.locks import example_lock
 from support.testbed import Testbed
 
 HERE = Path(__file__).parent
-NEEDS = ("testbed", "apptainer", "enroot", "pyxis", "slurm", "lmod", "registry", "gpu", "lua", "shellcheck")
+NEEDS = ("testbed", "apptainer", "enroot", "pyxis", "slurm", "lmod", "registry", "gpu", "lua", "tcl", "shellcheck")
 
 
 def _there(need: str) -> bool:
@@ -35,6 +36,7 @@ def _there(need: str) -> bool:
         "lmod": lambda: Path("/usr/share/lmod/lmod/libexec/lmod").exists(),
         "gpu": lambda: Path("/dev/nvidiactl").exists(),
         "lua": lambda: _lua() is not None,
+        "tcl": lambda: shutil.which("tclsh") is not None,
     }
     return checks.get(need, lambda: shutil.which(need) is not None)()
 
@@ -54,7 +56,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(params=["pytorch-24.11", "pytorch-25.10"])
 def name(request: pytest.FixtureRequest) -> str:
-    """The full name of each recipe that comes with the package."""
+    """The full names of two stacks that come with the package, and have recorded locks."""
     return str(request.param)
 
 
@@ -64,9 +66,9 @@ def stack(name: str) -> Stack:
 
 
 @pytest.fixture
-def lock(name: str) -> Lock:
+def lock(stack: Stack) -> Lock:
     """A lock that was made from a stand-in, with digests that never change."""
-    return read(HERE / "golden/locks" / f"{name}.lock.json")
+    return example_lock(stack)
 
 
 @pytest.fixture

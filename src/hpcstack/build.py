@@ -158,7 +158,9 @@ def progress_of(say: Say) -> Say:
 def explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> HpcstackError:
     """The step and command that failed, the last lines that count, and where the whole log is."""
     text = log.read_text(encoding="utf-8", errors="replace")
-    marks = {match[1]: match[2] for line in text.splitlines() if (match := MARK.match(line))}
+    marks: dict[str, str] = {}
+    for match in filter(None, map(MARK.match, text.splitlines())):
+        marks.setdefault(match[1], match[2])  # a script's own failure comes before that of the step which ran it
     kind: type[HpcstackError] = BuildError
     if "failed in step" in marks:
         command, status = marks.get("command", "?"), marks.get("status", "?")

@@ -21,6 +21,11 @@ Path = tuple["str | int", ...]
 
 MAX_BYTES = 1 << 20
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
+WORDS = {  # pydantic's words for what YAML calls otherwise
+    "input should be a valid tuple": "a list is wanted, e.g. [a, b]",
+    "input should be a valid dictionary": "a mapping is wanted, e.g. {name: value}",
+    "input should be a valid string": "text is wanted",
+}
 NULLS = ("", "~", "null", "Null", "NULL")
 
 
@@ -183,6 +188,7 @@ def problems_of(error: ValidationError, document: Document, model: type[BaseMode
 def _plain(message: str, given: object) -> str:
     ours = message.startswith("Value error, ")
     message = message.removeprefix("Value error, ") if ours else message[:1].lower() + message[1:]
+    message = WORDS.get(message, message)
     return f"{message} (it is {given!r})" if isinstance(given, str) and repr(given) not in message else message
 
 
@@ -194,7 +200,7 @@ def _known_keys(model: type[BaseModel], path: Path) -> list[str]:
     for part in path:
         if isinstance(current, type) and issubclass(current, BaseModel):
             info = next((f for n, f in current.model_fields.items() if (f.alias or n) == part), None)
-            current = _model_in(info.annotation) if info else None
+            current = _model_in(info.annotation) if info else current  # no field: a key of a mapping, a place in a list
     if isinstance(current, type) and issubclass(current, BaseModel):
         return [info.alias or name for name, info in current.model_fields.items()]
     return []

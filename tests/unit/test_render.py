@@ -1,6 +1,6 @@
-"""What is rendered: whole files against goldens, read back by other tools.
+"""What is rendered: whole files of every recipe against goldens, and what other tools read in them.
 
-HPCSTACK_GOLDEN=write makes the goldens anew; then read the diff.
+HPCSTACK_GOLDEN=write makes the goldens anew; then read the diff. A golden is all files of one stack, one after another.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
+from hpcstack import data
 from hpcstack.errors import BuildError
 from hpcstack.lock.model import Lock
 from hpcstack.render.image import environment_file
@@ -23,8 +21,19 @@ from hpcstack.render.readback import check
 from hpcstack.render.stack import stack_files
 from hpcstack.render.steps import steps
 from hpcstack.site import Site
+from hpcstack.spec.catalog import Catalog
 from hpcstack.spec.model import Stack
+from support.locks import example_lock
 
+CATALOG = Catalog([data.folder("recipes")])
+NAMES = sorted(CATALOG.names())
+COMMON = (
+    "/smoke/",
+    "build/lib.sh",
+    "build/guard.sh",
+    "compat.sh",
+    "build/conda.py",
+)  # files of the package as they are
 GOLDEN = Path(__file__).parents[1] / "golden"
 PLATFORM = "linux/amd64"
 
@@ -47,20 +56,88 @@ def files(stack: Stack, lock: Lock) -> dict[str, str]:
     return stack_files(stack, lock, example_site(), PLATFORM)
 
 
-def own(files: dict[str, str]) -> dict[str, str]:
-    """Without the smoke suite and lib.sh, which are files of the package as they are."""
-    return {path: text for path, text in files.items() if "/smoke/" not in path and not path.endswith("lib.sh")}
+def rendered(name: str) -> tuple[Stack, Lock, str, dict[str, str]]:
+    """The stack NAME, its example lock, its first platform, and all its files."""
+    stack = CATALOG.find(name).stack
+    lock, platform = example_lock(stack), stack.base.platforms[0]
+    return stack, lock, platform, stack_files(stack, lock, example_site(), platform)
 
 
-def test_whole_files_are_as_the_goldens(name: str, files: dict[str, str]) -> None:
-    folder = GOLDEN / "rendered" / name
+def as_one(files: dict[str, str]) -> str:
+    """FILES one after another, without those that are the package's own."""
+    own = {path: text for path, text in files.items() if not any(part in path for part in COMMON)}
+    return "".join(f"==== {path}\n{text}" for path, text in sorted(own.items()))
+
+
+@pytest.mark.parametrize("full_name", NAMES)
+def test_whole_files_are_as_the_goldens(full_name: str) -> None:
+    golden = GOLDEN / "rendered" / f"{full_name}.txt"
+    text = as_one(rendered(full_name)[3])
     if os.environ.get("HPCSTACK_GOLDEN") == "write":
-        shutil.rmtree(folder, ignore_errors=True)
-        for path, text in own(files).items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
-    golden = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
-    assert golden == own(files)
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text(text)
+    assert golden.read_text() == text
+
+
+def test_no_golden_is_left_over() -> None:
+    assert sorted(path.name.removesuffix(".txt") for path in (GOLDEN / "rendered").iterdir()) == NAMES
+
+
+@pytest.mark.parametrize("full_name", NAMES)
+def test_spython_reads_every_definition_back(full_name: str) -> None:
+    stack, lock, platform, files = rendered(full_name)
+    check(stack, lock, platform, files["apptainer.def"])
+
+
+@pytest.mark.shellcheck
+def test_shellcheck_finds_nothing_in_any_script_of_any_recipe(tmp_path: Path) -> None:
+    for full_name in NAMES:
+        for path, text in rendered(full_name)[3].items():
+            if "/smoke/" not in path and (text.startswith("#!") or path.endswith(".sh")):
+                (tmp_path / full_name / path).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / full_name / path).write_text(text)
+    scripts = sorted(str(path) for path in tmp_path.rglob("*") if path.is_file())
+    done = subprocess.run(
+        ["shellcheck", "--severity=warning", "--exclude=SC2155", *scripts], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[:4000]
+    for script in scripts:
+        subprocess.run(["bash", "-n", script], check=True)
+
+
+@pytest.mark.lua
+def test_luac_takes_every_modulefile(tmp_path: Path) -> None:
+    for full_name in NAMES:
+        (tmp_path / f"{full_name}.lua").write_text(rendered(full_name)[3]["modulefile.lua"])
+    luac = shutil.which("luac5.3") or shutil.which("luac5.4") or "luac"
+    subprocess.run([luac, "-p", *map(str, sorted(tmp_path.glob("*.lua")))], check=True)
+
+
+@pytest.mark.tcl
+@pytest.mark.parametrize("full_name", NAMES)
+def test_tcl_runs_every_modulefile(full_name: str, tmp_path: Path) -> None:
+    """A Tcl with the commands of Environment Modules as stubs runs it, and says what was set."""
+    stack, _, _, files = rendered(full_name)
+    stubs = "foreach c {module-whatis conflict prepend-path} { proc $c {args} {} }\n"
+    stubs += 'proc module-info {args} { return 0 }\nproc setenv {n v} { puts "$n=$v" }\n'
+    path = tmp_path / "m.tcl"
+    path.write_text(stubs + files["modulefile.tcl"] + "ModulesHelp\n")
+    done = subprocess.run(["tclsh", str(path)], capture_output=True, text=True, check=True)
+    assert f"HPCSTACK_STACK={stack.full_name}\n" in done.stdout
+    assert stack.summary in done.stderr
+
+
+@pytest.mark.parametrize("full_name", NAMES)
+def test_dockers_own_parser_reads_every_dockerfile(full_name: str) -> None:
+    import dockerfile
+
+    stack, lock, platform, files = rendered(full_name)
+    read = dockerfile.parse_string(files["Dockerfile"])
+    assert read[0].value == (f"{stack.base.registry}/{stack.base.repository}@{lock.platform(platform).digest}",)
+    runs = [command.value[0] for command in read if command.cmd.lower() == "run"]
+    wanted = steps(stack, lock.platform(platform), lock.sources)
+    assert len(runs) == len(wanted)
+    assert all(line in run for step, run in zip(wanted, runs, strict=True) for line in step.lines)
 
 
 def test_the_files_that_the_chain_promises(files: dict[str, str]) -> None:
@@ -71,25 +148,12 @@ def test_rendering_twice_gives_the_same_bytes(stack: Stack, lock: Lock, files: d
     assert stack_files(stack, lock, example_site(), PLATFORM) == files
 
 
-def test_spython_reads_the_definition_back(stack: Stack, lock: Lock, files: dict[str, str]) -> None:
-    check(stack, lock, PLATFORM, files["apptainer.def"])
+def test_a_definition_that_says_something_else_is_refused(stack: Stack, lock: Lock, files: dict[str, str]) -> None:
     with pytest.raises(BuildError, match="with the base"):
         check(stack, lock, PLATFORM, files["apptainer.def"].replace("@sha256:", "@sha512:"))
     for step in steps(stack, lock.platform(PLATFORM), lock.sources):
         with pytest.raises(BuildError, match="reads back without"):
             check(stack, lock, PLATFORM, files["apptainer.def"].replace(step.lines[0], "true"))
-
-
-@pytest.mark.parametrize(
-    "script", ["enroot.sh", "srun.sh", "sbatch.sh", "bin/torchrun", "context/hpcstack/build/lib.sh"]
-)
-@pytest.mark.shellcheck
-def test_shellcheck_finds_nothing(files: dict[str, str], script: str, tmp_path: Path) -> None:
-    path = tmp_path / "script"
-    path.write_text(files[script])
-    done = subprocess.run(["shellcheck", "--severity=warning", str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    subprocess.run(["bash", "-n", str(path)], check=True)
 
 
 @pytest.mark.parametrize("place", [str(Path.cwd()), __file__])
@@ -128,28 +192,6 @@ def test_the_mirror_is_in_registries_conf_only(site: Site, files: dict[str, str]
         "registries": {"nvcr.io": {"mirror": "cache.site:5000", "plain_http": True}}}).registries})  # fmt: skip
     assert 'location = "cache.site:5000"\ninsecure = true' in registries_conf(mirrored)
     assert "cache.site" not in files["apptainer.def"]
-
-
-@pytest.mark.lua
-@settings(max_examples=25, deadline=None)
-@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=100))
-def test_any_summary_survives_in_a_modulefile(summary: str) -> None:
-    """A Lua of stubs runs the modulefile and says what `whatis` was given."""
-    from conftest import HERE, _lua
-    from hpcstack import data
-    from hpcstack.lock.model import read
-    from hpcstack.render.module import modulefile
-    from hpcstack.render.stack import preview
-    from hpcstack.spec.catalog import Catalog
-
-    stack = Catalog([data.folder("recipes")]).find("pytorch-24.11").stack.model_copy(update={"summary": summary})
-    lock = read(HERE / "golden/locks/pytorch-24.11.lock.json")
-    text = modulefile(preview(stack, lock, example_site(), PLATFORM))
-    stubs = "function whatis(t) if t:find('^Description: ') then io.write(t:sub(14)) end end\n"
-    stubs += "function help() end function family() end function mode() return 'spider' end\n"
-    stubs += "function prepend_path() end function setenv() end function isFile() return true end\n"
-    said = subprocess.run([str(_lua()), "-"], input=(stubs + text).encode(), capture_output=True, check=True).stdout
-    assert said.decode() == summary
 
 
 def test_a_modulerc_names_aliases_and_the_default() -> None:
