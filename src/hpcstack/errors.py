@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -85,5 +84,7 @@ class ProblemsError(InputError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """' (did you mean X?)' for the nearest known word, or nothing."""
+    import difflib
+
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {near[0]!r}?)" if near else ""

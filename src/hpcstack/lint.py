@@ -23,13 +23,11 @@ def warnings(
 
     NEEDS_LOCK says whether the recipe is one that should have a lock: the package's own get theirs at the site.
     """
-    stack = recipe.stack
-    environment = base_environment(recipe, lock)
     found = [
-        *(_tag(recipe) if needs_lock and lock is None and not stack.base.digest else ()),
-        *_pip(recipe, environment),
-        *_apt(recipe, environment),
-        *_fit(recipe, site, environment),
+        *(_tag(recipe) if needs_lock and lock is None and not recipe.stack.base.digest else ()),
+        *_pip(recipe, lock),
+        *_apt(recipe, lock),
+        *_fit(recipe, site, lock),
         *_lifecycle(recipe, names, today),
     ]
     return sorted({replace(problem, warning=True) for problem in found})
@@ -52,15 +50,15 @@ def _nvidias(recipe: Recipe, environment: Mapping[str, str]) -> bool:
     return bool(environment.get("CUDA_VERSION")) or recipe.stack.base.image.startswith("nvcr.io/nvidia/")
 
 
-def _pip(recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Problem]:
+def _pip(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
+    guarded = [(n, text) for n, text in enumerate(recipe.stack.packages.pip) if GUARDED_PIP.match(project(text))]
+    environment = base_environment(recipe, lock) if guarded else {}
+    if not guarded or not _nvidias(recipe, environment):
+        return
     from packaging.requirements import Requirement
 
-    if not _nvidias(recipe, environment):
-        return
-    for n, text in enumerate(recipe.stack.packages.pip):
+    for n, text in guarded:
         name, wanted = project(text), Requirement(text)
-        if not GUARDED_PIP.match(name):
-            continue
         has = environment.get(variable(name, PIP_VARIABLES), "")
         if name.startswith(("nvidia-", "cuda-")) or (wanted.specifier and not _meets(has, wanted)):
             brings = f"{name} {has}" if has else f"a {name} of NVIDIA's own"
@@ -80,22 +78,28 @@ def _meets(version: str, wanted: object) -> bool:
         return False
 
 
-def _apt(recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Problem]:
-    if not _nvidias(recipe, environment):
-        return
-    for n, package in enumerate(recipe.stack.packages.apt):
-        if GUARDED_APT.match(package):
-            has = environment.get(variable(package, APT_VARIABLES), "")
+def _apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
+    guarded = [(n, package) for n, package in enumerate(recipe.stack.packages.apt) if GUARDED_APT.match(package)]
+    environment = base_environment(recipe, lock) if guarded else {}
+    for n, package in guarded:
+        name = variable(package, APT_VARIABLES)
+        has = environment.get(name, "")
+        # NVIDIA's framework images bring all of these; a plain CUDA image only what its variables name.
+        if (
+            has
+            or recipe.stack.base.image.startswith("nvcr.io/nvidia/")
+            or (not name and environment.get("CUDA_VERSION"))
+        ):
             brings = f" ({has})" if has else ""
             what = f"would replace or double what NVIDIA's base brings{brings}, and fail the build: leave it out"
             yield recipe.document.problem(("packages", "apt", n), what)
 
 
-def _fit(recipe: Recipe, site: Site, environment: Mapping[str, str]) -> Iterator[Problem]:
-    for name, node in site.node_types.items():
-        if not node.real_gpus or not node.gpus:
-            continue
-        answer = fit(node.driver, node.gpus.model, environment)
+def _fit(recipe: Recipe, site: Site, lock: Lock | None) -> Iterator[Problem]:
+    nodes = {name: node for name, node in site.node_types.items() if node.gpus and node.real_gpus}
+    environment = base_environment(recipe, lock) if nodes else {}
+    for name, node in nodes.items():
+        answer = fit(node.driver, node.gpus.model if node.gpus else "", environment)
         if not answer.runs:
             certain = "" if answer.certain else ", as far as is known"
             what = f"does not run on node type {name}{certain}: {answer.rule} [{answer.source}]"

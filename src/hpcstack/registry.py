@@ -63,6 +63,12 @@ class Registry:
     def look_up(self, base: Base) -> Answer:
         """The digests and configs of BASE for each platform that it names. RegistryError where there are none."""
         host, url = self._place(base)
+        try:
+            return self._look_up(base, host, url)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise RegistryError(*_nonsense(host)) from None
+
+    def _look_up(self, base: Base, host: str, url: str) -> Answer:
         reference = base.digest or base.tag
         top, body = self._manifest(url, reference, base, host)
         manifests = self._platforms(top, body, base, host, url)
@@ -160,17 +166,19 @@ class Registry:
             session.trust_env = False
             return session.get(url, proxies=proxies, verify=self.bundle or True, timeout=self.timeout, **how)
 
-    def _once(self, url: str, accept: tuple[str, ...], base: Base, host: str) -> requests.Response:
+    def _once(
+        self, url: str, accept: tuple[str, ...], base: Base, host: str, *, again: bool = False
+    ) -> requests.Response:
         headers = {"Accept": ", ".join(accept)} if accept else {}
         key = (host, base.repository)
         if key in self.tokens:
             headers["Authorization"] = self.tokens[key]
         answer = self._fetch(url, headers=headers)
-        if answer.status_code == 401 and key not in self.tokens:
+        if answer.status_code == 401 and not again:  # no token yet, or it has expired: NVIDIA's live for minutes
             self.tokens[key] = self._authorization(
                 answer.headers.get("WWW-Authenticate", ""), host, base, _repository(url)
             )
-            return self._once(url, accept, base, host)
+            return self._once(url, accept, base, host, again=True)
         return answer
 
     def _authorization(self, challenge: str, host: str, base: Base, repository: str) -> str:
@@ -214,8 +222,12 @@ def _document(answer: requests.Response, host: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise RegistryError(f"{host} answered with something that is no registry's answer", "is a proxy in between?")
+        raise RegistryError(*_nonsense(host))
     return found
+
+
+def _nonsense(host: str) -> tuple[str, str]:
+    return f"{host} answered with something that is no registry's answer", "is a proxy in between?"
 
 
 def _may_know(realm: str, host: str, *, plain_http: bool) -> bool:

@@ -79,11 +79,11 @@ class BuildSite(Model):
     )
     compression: Literal["zstd", "gzip", "xz", "lz4"] = "zstd"
     ca_bundle: str = Field("", description="PEM file to trust, for a proxy that signs anew")
-    proxy: Proxy = Proxy()
-    pip: Pip = Pip()
-    apt: Apt = Apt()
-    conda: CondaSite = CondaSite()
-    git: GitSite = GitSite()
+    proxy: Proxy = Proxy.model_construct()
+    pip: Pip = Pip.model_construct()
+    apt: Apt = Apt.model_construct()
+    conda: CondaSite = CondaSite.model_construct()
+    git: GitSite = GitSite.model_construct()
 
 
 class Gpus(Model):
@@ -172,12 +172,12 @@ class Site(Model):
     module_root: Path
     recipe_dirs: tuple[Path, ...] = ()
     registries: dict[str, RegistrySite] = Field({})
-    build: BuildSite = BuildSite()
+    build: BuildSite = BuildSite.model_construct()
     node_types: dict[str, NodeType] = Field({})
     partitions: dict[str, Partition] = Field({})
-    fabric: Fabric = Fabric()
+    fabric: Fabric = Fabric.model_construct()
     baselines: dict[str, dict[str, Baseline]] = Field({}, description="{node type: {check: what it should reach}}")
-    policy: PolicySite = PolicySite()
+    policy: PolicySite = PolicySite.model_construct()
     runtime: Literal["auto", "pyxis", "apptainer", "local"] = "auto"
     mounts: tuple[str, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -39,11 +40,27 @@ class Fake(BaseHTTPRequestHandler):
     realm = ""
     content: dict[str, bytes] = {}
     seen: list[tuple[str, str]] = []
+    pages: list[list[str]] = []
+    next_host = ""
+    breaks: list[str] = []
+    expire_after = 0
 
     def do_GET(self) -> None:
         type(self).seen.append((self.path, self.headers.get("Authorization", "")))
         if self.path.startswith("/token"):
+            type(self).given = 0
             self.send(200, b'{"token": "t0k"}')
+            return
+        if type(self).breaks:
+            self.break_off(type(self).breaks.pop(0))
+            return
+        if type(self).expire_after and self.headers.get("Authorization"):
+            type(self).given += 1
+            if type(self).given > type(self).expire_after:
+                self.send(401, b"{}", {"WWW-Authenticate": type(self).realm})
+                return
+        if "/tags/list" in self.path:
+            self.tags()
             return
         for part, statuses in type(self).faults.items():
             if part in self.path and statuses:
@@ -54,6 +71,27 @@ class Fake(BaseHTTPRequestHandler):
             return
         body = next((body for part, body in type(self).content.items() if self.path.endswith(part)), None)
         self.send(200 if body is not None else 404, body or b"{}")
+
+    given = 0
+
+    def tags(self) -> None:
+        """Page N of `pages`, with a Link to the next."""
+        pages = type(self).pages
+        number = int(self.path.partition("page=")[2] or 0)
+        following = f"{type(self).next_host}{self.path.partition('?')[0]}?page={number + 1}"
+        link = {"Link": f'<{following}>; rel="next"'} if number + 1 < len(pages) else {}
+        self.send(200, json.dumps({"tags": pages[number]}).encode(), link)
+
+    def break_off(self, how: str) -> None:
+        """An answer that is torn in the middle, comes too late, or is none."""
+        if how == "torn":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b'{"manif')
+        elif how == "slow":
+            time.sleep(1.0)
+        self.close_connection = True
 
     def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -72,6 +110,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[type
         faults: dict[str, list[int]] = {}
         content = {"24.11-py3": INDEX, digest(MANIFEST): MANIFEST, digest(CONFIG): CONFIG}
         seen: list[tuple[str, str]] = []
+        pages: list[list[str]] = []
+        breaks: list[str] = []
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Mine)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -225,3 +265,79 @@ def test_a_mirror_that_needs_no_proxy_is_asked_directly(fake: Given, tmp_path: P
     build = {"proxy": {"http": "http://127.0.0.1:1", "no": "127.0.0.1"}}
     site = make_site(tmp_path, registries={"nvcr.io": {"mirror": host, "plain_http": True}}, build=build)
     assert Registry(site).look_up(Base(image=IMAGE)).answered_by == host
+
+
+def test_tags_come_page_by_page(fake: Given) -> None:
+    server, client, _ = fake
+    server.pages = [["24.01-py3", "24.11-py3"], ["25.10-py3"], []]
+    assert client.tags(Base(image=IMAGE)) == ["24.01-py3", "24.11-py3", "25.10-py3"]
+
+
+def test_a_list_of_tags_that_leads_elsewhere_is_not_followed(fake: Given) -> None:
+    server, client, _ = fake
+    server.pages = [["24.01-py3"], ["x"]]
+    server.next_host = "http://evil.example"
+    with pytest.raises(RegistryError, match=r"sends its list of tags on to evil\.example"):
+        client.tags(Base(image=IMAGE))
+
+
+def test_a_list_of_tags_that_never_ends_does(fake: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, client, _ = fake
+    monkeypatch.setattr(registry, "MAX_PAGES", 5)
+    server.pages = [["again"]] * 100
+    assert client.tags(Base(image=IMAGE)) == ["again"] * 5
+
+
+def test_what_a_base_holds(fake: Given) -> None:
+    server, client, _ = fake
+    config = json.dumps({"os": "linux", "architecture": "amd64", "config": {"Env": ["CUDA_VERSION=13.0.2"]}}).encode()
+    manifest = json.dumps({"schemaVersion": 2, "config": {"digest": digest(config)}, "layers": []}).encode()
+    server.content = {"24.11-py3": manifest, digest(config): config}
+    assert client.facts(Base(image=IMAGE)) == {"CUDA": "13.0.2"}
+
+
+@pytest.mark.parametrize("fault", ["torn", "slow", "closed"])
+def test_answers_that_break_off_are_asked_again(fake: Given, fault: str) -> None:
+    server, client, _ = fake
+    client.timeout = 0.5
+    server.breaks = [fault, fault]
+    assert client.look_up(Base(image=IMAGE)).index_digest == digest(INDEX)
+
+
+def test_answers_that_always_break_off_are_said(fake: Given) -> None:
+    server, client, host = fake
+    server.breaks = ["closed"] * 50
+    with pytest.raises(RegistryError, match=f"{host} cannot be reached"):
+        client.look_up(Base(image=IMAGE))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [b"[]", b'{"manifests": []}', b'{"manifests": [{"digest": "x"}]}', b'{"config": {}}', b"null", b'{"manifests": 7}',
+     b'{"manifests": [{"digest": "sha256:zz", "platform": {"os": "linux", "architecture": "amd64"}}]}'],
+)  # fmt: skip
+def test_a_registry_that_talks_nonsense_is_refused_without_a_traceback(fake: Given, index: bytes) -> None:
+    server, client, _ = fake
+    server.content = {**server.content, "24.11-py3": index}
+    with pytest.raises(RegistryError):
+        client.look_up(Base(image=IMAGE))
+
+
+def test_a_token_that_expires_is_fetched_anew(fake: Given) -> None:
+    server, client, host = fake
+    server.realm = f'Bearer realm="http://{host}/token"'
+    server.expire_after = 1
+    client.look_up(Base(image=IMAGE))
+    assert len([path for path, _ in server.seen if path.startswith("/token")]) >= 2
+
+
+def test_enroots_login_is_sent_for_a_token(fake: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import base64
+
+    server, client, host = fake
+    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path))
+    (tmp_path / ".credentials").write_text("machine 127.0.0.1 login $oauthtoken password enr00t\n")
+    server.realm = f'Bearer realm="http://{host}/token"'
+    client.look_up(Base(image=IMAGE))
+    auth = base64.b64encode(b"$oauthtoken:enr00t").decode()
+    assert f"Basic {auth}" in [header for path, header in server.seen if path.startswith("/token")]

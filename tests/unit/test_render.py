@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from hpcstack import data
 from hpcstack.errors import BuildError
 from hpcstack.lock.model import Lock

@@ -127,7 +127,7 @@ class Catalog:
             folders = [path.parent, *self.folders] if path.parent not in self.folders else list(self.folders)
             for _, document in Catalog(folders, raw=self.raw)._stacks(name, chain):
                 return document
-            known = list(self.names()) if len(chain) == 1 else []
+            known = [file.name.removesuffix(SUFFIX) for file in self.files()]
         what = f"there is nothing to extend named {name!r}{did_you_mean(name, known)}"
         if any(file.name == f"{name}{SUFFIX}" or _may_hold(file, name) for file in chain):
             what += "; a recipe cannot extend itself, directly or by others"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from datetime import date
 from typing import Annotated, Any, Literal
@@ -142,15 +141,15 @@ class Stack(Model):
     variant: str = Field("", pattern=VARIANT, max_length=32, description="a third part of the name, e.g. vision")
     summary: Line = Field(max_length=100, min_length=1, description="one line: what the stack is for")
     base: Base
-    packages: Packages = Packages()
+    packages: Packages = Packages.model_construct()
     files: tuple[File, ...] = Field((), description="text files copied into the image, after packages")
     run: tuple[Run, ...] = Field((), description="named steps, in order, after files")
     environment: dict[str, Variable] = Field({}, description="variables of the image: NAME: value, or prepend, append")
     labels: dict[str, Label] = Field({}, description="labels of the image")
     entrypoint: tuple[Line, ...] = Field((), description="replaces the base's entrypoint")
-    module: ModuleSpec = ModuleSpec()
-    launch: LaunchSpec = LaunchSpec()
-    lifecycle: Lifecycle = Lifecycle()
+    module: ModuleSpec = ModuleSpec.model_construct()
+    launch: LaunchSpec = LaunchSpec.model_construct()
+    lifecycle: Lifecycle = Lifecycle.model_construct()
     tests: tuple[str, ...] = Field((), description=f"checks or families of the smoke suite: {', '.join(FAMILIES)}")
 
     @field_validator("environment")
@@ -203,5 +202,7 @@ class Stack(Model):
 
     def checksum(self) -> str:
         """sha256 over the spec's meaning: comments, order of keys and what is left at its default do not count."""
+        import hashlib  # loads OpenSSL, which most verbs have no use for
+
         said = self.model_dump_json(by_alias=True, exclude_defaults=True)
         return hashlib.sha256(said.encode()).hexdigest()

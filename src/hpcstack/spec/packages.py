@@ -52,7 +52,7 @@ class Packages(Model):
     """What is installed on top of the base, in this order."""
 
     apt: tuple[AptPackage, ...] = Field((), description="Debian or Ubuntu packages")
-    conda: Conda = Conda()
+    conda: Conda = Conda.model_construct()
     pip: tuple[Requirement, ...] = Field((), description="pip requirements")
     source: tuple[Source, ...] = Field((), description="built from git in the image")
 

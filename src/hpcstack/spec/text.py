@@ -18,6 +18,8 @@ COMMAND = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
 LABEL = re.compile(r"^[A-Za-z0-9]+(?:[._/-][A-Za-z0-9]+)*$")
 GIT = re.compile(r"^(?:(?:https|ssh|file)://|[A-Za-z0-9._-]+@[A-Za-z0-9.-]+:)[A-Za-z0-9._~/@:+%-]+$")
 COMMIT = re.compile(r"^[0-9a-f]{40}$")
+_SPECIFIER = r"(?:==|>=|<=|<|>|!=|~=)[0-9]+(?:\.[0-9]+)+"
+PLAIN_REQUIREMENT = re.compile(rf"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:{_SPECIFIER}(?:,{_SPECIFIER})*)?$")
 CONDA = re.compile(r"^[A-Za-z0-9_.-]+(?:(?:\s*(?:[=<>!~]=?|==)\s*)[A-Za-z0-9_.*+!|,<>=~-]+(?:=[A-Za-z0-9_.*]+)?)?$")
 CHANNEL = re.compile(r"^(?:[a-z0-9._-]+(?:/[a-z0-9._-]+)*|(?:https|file)://[A-Za-z0-9._~/:%-]+)$")
 SHADOWS = {"python", "python3", "pip", "sh", "bash", "env", "srun", "sbatch", "apptainer", "enroot"}
@@ -83,6 +85,8 @@ def absolute(text: str) -> str:
 
 def requirement(text: str) -> str:
     """TEXT as a pip requirement that an index can answer."""
+    if PLAIN_REQUIREMENT.match(text):
+        return text  # as nearly all are: the parser, which is slow to load, has nothing to add
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:

@@ -1,0 +1,93 @@
+"""What pip and apt say inside a base, read as entries of a lock."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hpcstack.errors import InputError
+from hpcstack.lock.inside import read_apt, read_conda, read_pip, want_files
+from hpcstack.lock.model import LockedPip
+from hpcstack.render.steps import requirements, steps
+from hpcstack.spec.model import Stack
+from support.locks import base_lock
+
+SIMULATED = """\
+NOTE: This is only a simulation!
+Inst libibumad3 (44.0-2 Debian:12.9/stable [amd64])
+Inst infiniband-diags (44.0-2 Debian:12.9/stable [amd64])
+Inst tzdata [2024a-0] (1:2025b-0+deb12u2 Debian:12.11/stable [all])
+Conf libibumad3 (44.0-2 Debian:12.9/stable [amd64])
+"""
+URIS = """\
+'http://deb.debian.org/debian/pool/main/r/rdma-core/libibumad3_44.0-2_amd64.deb' libibumad3_44.0-2_amd64.deb 28388 SHA256:ABCD
+'http://deb.debian.org/debian/pool/main/t/tzdata/tzdata_2025b-0_all.deb' tzdata_1%3a2025b-0+deb12u2_all.deb 9 MD5Sum:0123
+"""
+
+
+def report(**archive: object) -> str:
+    entry = {
+        "metadata": {"name": "Py_Cpuinfo", "version": "9.0.0"},
+        "download_info": {"url": "https://u:p@files.example/py_cpuinfo-9.0.0-py3-none-any.whl#sha256=x", **archive},
+    }
+    return json.dumps({"install": [entry]})
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [{"archive_info": {"hashes": {"sha256": "aa"}}}, {"archive_info": {"hash": "sha256=aa"}}],
+    ids=["newer pip", "pip 22.2"],
+)
+def test_pips_report_in_both_forms(archive: dict[str, object]) -> None:
+    (found,) = read_pip(report(**archive))
+    assert found == LockedPip(
+        name="py-cpuinfo", version="9.0.0", hashes=("sha256:aa",), file="py_cpuinfo-9.0.0-py3-none-any.whl"
+    )
+
+
+def test_the_indexs_address_and_password_are_not_kept() -> None:
+    (found,) = read_pip(report(archive_info={"hashes": {"sha256": "aa"}}))
+    assert "example" not in found.model_dump_json() and "u:p" not in found.model_dump_json()
+
+
+def test_what_has_no_hash_is_refused() -> None:
+    with pytest.raises(InputError, match=r"Py_Cpuinfo 9\.0\.0 is not a file with a hash"):
+        read_pip(report(vcs_info={"vcs": "git"}))
+
+
+def test_apts_simulation() -> None:
+    found = {entry.name: entry for entry in read_apt(SIMULATED, URIS)}
+    assert list(found) == ["infiniband-diags", "libibumad3", "tzdata"]
+    assert (found["libibumad3"].version, found["libibumad3"].hash) == ("44.0-2", "sha256:ABCD")
+    assert found["tzdata"].file == "tzdata_1%3a2025b-0+deb12u2_all.deb"
+
+
+def test_a_package_of_nvidias_that_would_be_replaced_is_refused_when_it_is_locked() -> None:
+    line = "Inst rdma-core [56.0mlnx] (44.0-2 Debian:12.9/stable [amd64])\n"
+    with pytest.raises(InputError, match=r"apt would replace rdma-core 56\.0mlnx of the base by 44\.0-2"):
+        read_apt(line, "")
+
+
+def test_condas_answer() -> None:
+    row = {"name": "n", "version": "1", "build": "h_0", "subdir": "noarch", "url": "https://c/n.conda", "sha256": "aa"}
+    assert read_conda(json.dumps([row]))[0].build_number == 0
+
+
+def test_what_is_asked(stack: Stack) -> None:
+    files = want_files(stack)
+    assert files["want/pip.txt"] == "deepspeed==0.19.8\n"
+    assert files["want/apt.txt"] == "infiniband-diags\n"
+
+
+def test_a_resolved_lock_installs_these_files_and_no_others(stack: Stack) -> None:
+    lock = base_lock(stack)
+    open_platform = lock.platform("linux/amd64")
+    locked = open_platform.model_copy(update={"pip": read_pip(report(archive_info={"hashes": {"sha256": "aa"}})),
+                                              "apt": read_apt(SIMULATED, URIS)})  # fmt: skip
+    assert "py-cpuinfo==9.0.0 \\\n    --hash=sha256:aa\n" in requirements(locked)
+    lines = [line for step in steps(stack, locked, {}) for line in step.lines]
+    assert any("--require-hashes" in line and "--no-deps" in line for line in lines)
+    assert any("libibumad3=44.0-2 tzdata=1:2025b-0+deb12u2" in line for line in lines)
+    loose = [line for step in steps(stack, open_platform, {}) for line in step.lines]
+    assert any("deepspeed==0.19.8" in line and "--constraint" in line for line in loose)

@@ -1,0 +1,168 @@
+"""extends, matrix and policy: what is merged, what is replaced, and where each value came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcstack.errors import InputError, ProblemsError
+from hpcstack.spec.catalog import Catalog
+from hpcstack.spec.merge import Policy, expand, merge
+from hpcstack.yamlfile import Document, parse
+
+HEAD = 'apiVersion: hpcstack/v1\nsummary: s\nbase: {image: "nvcr.io/nvidia/pytorch:24.11-py3"}\n'
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_mappings_merge_lists_append_and_the_rest_is_replaced() -> None:
+    under = parse("a: {x: 1, y: 2}\nb: [p]\nc: old\nd: {gone: 1, stays: 2}\n", "under")
+    over = parse("a: {y: 3}\nb: [q]\nc: new\nd: {gone: }\n", "over")
+    merged = merge(under, over)
+    assert merged.value == {"a": {"x": "1", "y": "3"}, "b": ["p", "q"], "c": "new", "d": {"stays": "2"}}
+    assert merged.mark(("a", "x")) == ("under", 1, 8)
+    assert merged.mark(("a", "y")) == ("over", 1, 8)
+    assert merged.mark(("b", 0)) == ("under", 2, 5)
+    assert merged.mark(("b", 1)) == ("over", 2, 5)
+
+
+def test_a_list_is_replaced_where_it_says_so() -> None:
+    merged = merge(parse("b: [p, q]\n", "under"), parse("b: {replace: [r]}\nc: {replace: [s]}\n", "over"))
+    assert merged.value == {"b": ["r"], "c": ["s"]}
+    assert merged.mark(("b", 0)) == ("over", 1, 15)
+
+
+def test_a_chain_of_templates_and_stacks(tmp_path: Path) -> None:
+    write(tmp_path, "_root", "apiVersion: hpcstack/v1\npackages: {apt: [a1]}\nenvironment: {A: root, B: root}\n")
+    write(tmp_path, "mid-1", HEAD + 'extends: _root\nname: mid\nversion: "1"\npackages: {apt: [b1]}\n')
+    path = write(tmp_path, "leaf-2", 'extends: mid-1\nname: leaf\nversion: "2"\nenvironment: {B: leaf}\n')
+    recipe = Catalog([tmp_path]).find("leaf-2")
+    assert recipe.stack.packages.apt == ("a1", "b1")
+    assert {name: setting.set for name, setting in recipe.stack.environment.items()} == {"A": "root", "B": "leaf"}
+    origins = recipe.origins()
+    assert origins["packages.apt[0]"] == f"{tmp_path}/_root.yaml:2"
+    assert origins["packages.apt[1]"] == f"{tmp_path}/mid-1.yaml:7"
+    assert origins["environment.B"] == f"{path}:4"
+    assert origins["summary"] == f"{tmp_path}/mid-1.yaml:2"
+
+
+def test_a_problem_of_a_template_is_told_at_its_own_line(tmp_path: Path) -> None:
+    write(tmp_path, "_root", 'apiVersion: hpcstack/v1\npackages: {apt: ["a b"]}\n')
+    write(tmp_path, "leaf-2", HEAD + 'extends: _root\nname: leaf\nversion: "2"\n')
+    with pytest.raises(ProblemsError) as caught:
+        Catalog([tmp_path]).find("leaf-2")
+    assert str(caught.value.problems[0]).startswith(f"{tmp_path}/_root.yaml:2:18: packages.apt[0]: not an apt package")
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_circle_is_refused(tmp_path: Path, length: int) -> None:
+    for n in range(length):
+        write(tmp_path, f"s{n}-1", HEAD + f'extends: s{(n + 1) % length}-1\nname: s{n}\nversion: "1"\n')
+    with pytest.raises(ProblemsError, match="cannot extend itself"):
+        Catalog([tmp_path]).find("s0-1")
+
+
+def test_a_sites_recipe_may_extend_the_one_it_hides(tmp_path: Path) -> None:
+    write(tmp_path / "package", "demo-1", HEAD + 'name: demo\nversion: "1"\npackages: {apt: [a1]}\n')
+    write(tmp_path / "site", "demo-1", 'extends: demo-1\nname: demo\nversion: "1"\npackages: {apt: [site1]}\n')
+    recipe = Catalog([tmp_path / "site", tmp_path / "package"]).find("demo-1")
+    assert recipe.stack.packages.apt == ("a1", "site1")
+
+
+def test_versions_by_variants_with_exclusions(tmp_path: Path) -> None:
+    text = 'apiVersion: hpcstack/v1\nname: demo\nsummary: "${stack.name} ${stack.version} ${stack.variant}"\n'
+    text += 'base: {image: "nvcr.io/nvidia/pytorch:${stack.version}-py3"}\nmatrix:\n  version: ["24.11", "25.10"]\n'
+    text += "  variant:\n    '': {}\n    vision:\n      packages: {pip: [timm]}\n      summary: seeing\n"
+    text += '  exclude: [{version: "24.11", variant: vision}]\n'
+    write(tmp_path, "demo", text)
+    catalog = Catalog([tmp_path])
+    assert list(catalog.names()) == ["demo-24.11", "demo-25.10", "demo-25.10-vision"]
+    vision = catalog.find("demo-25.10-vision").stack
+    assert (vision.packages.pip, vision.summary, vision.base.tag) == (("timm",), "seeing", "25.10-py3")
+    assert vision.release_version == "25.10-vision"
+    assert catalog.find("demo-24.11").stack.summary == "demo 24.11 "
+    origin = catalog.find("demo-25.10-vision").origins()
+    assert origin["version"].endswith("demo.yaml:6") and origin["packages.pip[0]"].endswith("demo.yaml:10")
+
+
+def test_a_stack_of_a_matrix_can_be_extended(tmp_path: Path) -> None:
+    write(tmp_path, "demo", HEAD + 'name: demo\nmatrix: {version: ["1", "2"]}\nenvironment: {V: "${stack.version}"}\n')
+    write(tmp_path, "child-9", 'extends: demo-2\nname: child\nversion: "9"\n')
+    setting = Catalog([tmp_path]).find("child-9").stack.environment["V"]
+    assert setting.set == "2"
+
+
+def test_a_file_of_many_stacks_must_be_named_by_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "demo", HEAD + 'name: demo\nmatrix: {version: ["1", "2"]}\n')
+    with pytest.raises(InputError, match="holds 2 stacks: demo-1, demo-2"):
+        Catalog([tmp_path]).find(str(path))
+
+
+def test_a_policy_lies_under_and_over_every_recipe(tmp_path: Path) -> None:
+    write(tmp_path, "demo-1", HEAD + 'name: demo\nversion: "1"\nenvironment: {A: recipe, B: recipe}\n')
+    policy = Policy(
+        parse("environment: {A: default, C: default}\n", "site.yaml"),
+        parse("environment: {B: forced}\nlabels: {org.example.site: here}\n", "/etc/hpcstack/site.yaml"),
+    )
+    recipe = Catalog([tmp_path], policy).find("demo-1")
+    values = {name: setting.set for name, setting in recipe.stack.environment.items()}
+    assert values == {"A": "recipe", "B": "forced", "C": "default"}
+    assert recipe.origins()["environment.B"] == "/etc/hpcstack/site.yaml:1"
+
+
+def test_files_are_read_beside_the_recipe_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "share").mkdir()
+    (tmp_path / "share/x.conf").write_text("a = {{ b }}\n$c\n")
+    write(tmp_path / "share", "_root", "files: [{path: /etc/x.conf, source: x.conf}]\n")
+    write(tmp_path / "mine", "demo-1", HEAD + 'extends: _root\nname: demo\nversion: "1"\n')
+    first = Catalog([tmp_path / "mine", tmp_path / "share"]).find("demo-1").stack
+    assert first.files[0].content == "a = {{ b }}\n$c\n"
+    (tmp_path / "share/x.conf").write_text("other\n")
+    second = Catalog([tmp_path / "mine", tmp_path / "share"]).find("demo-1").stack
+    assert first.checksum() != second.checksum()  # the lock of the first is stale
+
+
+def test_a_symlink_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/x").symlink_to("/etc/passwd")
+    write(tmp_path / "r", "demo-1", HEAD + 'name: demo\nversion: "1"\nfiles: [{path: /etc/x, source: x}]\n')
+    with pytest.raises(ProblemsError, match="lies beside the recipe or below"):
+        Catalog([tmp_path / "r"]).find("demo-1")
+
+
+VALUES = st.recursive(
+    st.text("abc", max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("xyz", min_size=1, max_size=2), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(st.text("xyz", min_size=1, max_size=2), VALUES, max_size=4),
+    st.dictionaries(st.text("xyz", min_size=1, max_size=2), VALUES, max_size=4),
+)
+def test_merging_with_nothing_changes_nothing(low: dict[str, object], high: dict[str, object]) -> None:
+    empty = Document("e", {})
+    under, over = Document("u", low), Document("o", high)
+    assert merge(under, empty).value == low and merge(empty, over).value == high
+    merged = merge(under, over).value
+    assert set(merged) == {*low, *high}
+    assert merge(merge(under, over), empty).value == merged
+
+
+@given(st.text(max_size=30))
+def test_only_stack_words_are_replaced(text: str) -> None:
+    document = Document("f", {"name": "n", "version": "v", "summary": text})
+    if "${stack." not in text:
+        assert expand(document)[0].value["summary"] == text

@@ -1,0 +1,114 @@
+"""site init: what the tools say, and a file that loads as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcstack import site
+from hpcstack.probe import Nodes, Probe, probe, read_gres, read_mpi, read_sinfo
+from hpcstack.process import Completed, Runner
+from hpcstack.siteinit import site_text
+
+SINFO = (
+    "gpu*|16|112|gpu:h100:8(S:0-1)\ncpu|4|64|(null)\nmixed|2|64+|gpu:a100:4(S:0),gpu:a100:4(S:1)\nmixed|1|32|(null)\n"
+)
+MPI_22 = (
+    "MPI plugin types are...\n\tpmix\n\tnone\n\tcray_shasta\n\tpmi2\nspecific pmix plugin versions available: pmix_v4\n"
+)
+MPI_20 = "srun: MPI types are...\nsrun: none\nsrun: pmi2\n"
+
+
+class Said(Runner):
+    """A machine whose tools say what is in a table, and has no others."""
+
+    def __init__(self, table: Mapping[tuple[str, ...], str]) -> None:
+        self.table = table
+
+    def has(self, tool: str) -> bool:
+        return any(argv[0] == tool for argv in self.table)
+
+    def output(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60) -> Completed:
+        text = self.table.get(tuple(argv))
+        return Completed(tuple(argv), 0 if text is not None else 1, tuple((text or "").splitlines()), text or "")
+
+
+def dgx(root: Path) -> Probe:
+    for device, link in (("mlx5_0", "InfiniBand"), ("mlx5_1", "Ethernet")):
+        port = root / f"sys/class/infiniband/{device}/ports/1"
+        port.mkdir(parents=True)
+        (port / "link_layer").write_text(f"{link}\n")
+        (port / "state").write_text("4: ACTIVE\n")
+    (root / "proc/driver/nvidia").mkdir(parents=True)
+    (root / "proc/driver/nvidia/version").write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build\nGCC version: 12\n"
+    )
+    said = {
+        ("sinfo", "--noheader", "--format", "%P|%D|%c|%G"): SINFO,
+        ("srun", "--help"): "      --container-image=[USER@]...",
+        ("srun", "--mpi=list"): MPI_22,
+        ("srun", "--version"): "slurm 23.11.4",
+        ("scontrol", "show", "config"): "ClusterName             = my cluster\nMpiDefault              = pmix\n",
+        ("enroot", "version"): "4.1.2",
+        ("nvidia-smi", "topo", "-m"): "GPU0 X NV18 NV18\n",
+    }
+    return probe(Said(said), root)
+
+
+def load(folder: Path, text: str) -> site.Site:
+    path = folder / "site.yaml"
+    path.write_text(text)
+    return site.load(str(path), {"HOME": str(folder)}).site
+
+
+def test_a_gpu_cluster(tmp_path: Path) -> None:
+    found = dgx(tmp_path)
+    assert (found.driver, found.nvlink, found.pyxis, found.versions["enroot"]) == ("550.54.15", True, True, "4.1.2")
+    loaded = load(tmp_path, site_text(found, "ignored"))
+    assert (loaded.name, loaded.runtime) == ("my-cluster", "pyxis")
+    kind = loaded.node_type()
+    assert kind and kind.gpus
+    assert (kind.gpus.model, kind.gpus.count, kind.gpus.nvlink, kind.cpus, kind.driver) == (
+        "H100",
+        8,
+        True,
+        112,
+        "550.54.15",
+    )
+    assert kind.hcas == ("mlx5_0", "mlx5_1")
+    assert loaded.partitions["cpu"].node_type == "cpu64"
+    assert loaded.node_types["a100x8"].cpus == 64
+    assert loaded.fabric.kind == "infiniband"
+    assert loaded.fabric.settings["NCCL_IB_HCA"].value == "mlx5_0"
+    assert loaded.fabric.settings["NCCL_IB_HCA"].reason == "the other devices are Ethernet"
+
+
+def test_a_machine_with_nothing(tmp_path: Path) -> None:
+    text = site_text(probe(Said({}), tmp_path), "box")
+    loaded = load(tmp_path, text)
+    assert (loaded.name, loaded.runtime, loaded.node_types, loaded.fabric.kind) == ("box", "auto", {}, "")
+    assert "Slurm was not there to ask" in text and "No InfiniBand" in text
+
+
+def test_every_value_says_where_it_came_from(tmp_path: Path) -> None:
+    text = site_text(dgx(tmp_path), "x")
+    lines = [line for line in text.splitlines() if line.startswith("    ") and not line.lstrip().startswith("#")]
+    assert all("#" in line or "reason:" in line for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("gpu:h100:8(S:0-1)", (8, "h100")), ("gpu:4", (4, "")), ("(null)", (0, "")), ("tmpfs:1,gpu:2", (2, "")),
+     ("gpu:a100:4(S:0),gpu:a100:4(S:1)", (8, "a100")), ("gpu:a100_1g.5gb:7", (7, "a100_1g.5gb")), ("", (0, ""))],
+)  # fmt: skip
+def test_gres(text: str, expected: tuple[int, str]) -> None:
+    assert read_gres(text) == expected
+
+
+def test_sinfo_and_mpi_of_several_releases() -> None:
+    assert read_sinfo(SINFO)[0] == Nodes("gpu", True, 16, 112, 8, "h100")
+    assert read_sinfo("not|a row\n") == []
+    assert read_mpi(MPI_22) == ("pmix", "none", "cray_shasta", "pmi2", "pmix_v4")
+    assert read_mpi(MPI_20) == ("none", "pmi2")
