@@ -6,12 +6,15 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcstack.render.quote import dockerfile, lua, sh
+from hpcstack.render.quote import argv, dockerfile, lua, sh, tcl
+from hpcstack.render.template import fill
 
 # What a spec may hold: any text without control characters; surrogates are no text.
 LINES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=60)
@@ -52,3 +55,61 @@ def test_lua_strings_are_one_line_of_ascii(text: str) -> None:
 )
 def test_dockerfile_values_expand_nothing(text: str, quoted: str) -> None:
     assert dockerfile(text) == quoted
+
+
+@pytest.mark.tcl
+@settings(max_examples=40, deadline=None)
+@given(st.lists(LINES, min_size=1, max_size=8))
+def test_tcl_gives_back_what_was_quoted(texts: list[str]) -> None:
+    program = "fconfigure stdout -encoding utf-8\n" + "\n".join(f"puts {tcl(text)}" for text in texts)
+    said = subprocess.run(
+        ["tclsh"], input=f"encoding system utf-8\n{program}\n".encode(), capture_output=True, check=True
+    ).stdout
+    plain = [text for text in texts if all(ord(char) < 0x10000 for char in text)]
+    if plain == texts:  # Tcl 8.6 keeps what lies beyond the basic plane in its own way
+        assert said.decode() == "".join(f"{text}\n" for text in texts)
+    assert said.count(b"\n") == len(texts)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(LINES, min_size=1, max_size=5))
+def test_dockers_own_parser_gives_back_what_was_quoted(texts: list[str]) -> None:
+    import dockerfile as docker
+
+    lines = ["FROM scratch", *(f"ENV N{n}={dockerfile(text)}" for n, text in enumerate(texts))]
+    lines += [f"LABEL l{n}={dockerfile(text)}" for n, text in enumerate(texts)]
+    lines += [f"ENTRYPOINT {argv(texts)}"]
+    read = docker.parse_string("\n".join(lines))
+    assert len(read) == 2 + 2 * len(texts)
+    assert read[-1].value == tuple(texts)
+    for n, text in enumerate(texts):  # the parser keeps the quotes; what is between them is ours
+        assert read[1 + n].value[:2] == (f"N{n}", dockerfile(text))
+        assert read[1 + len(texts) + n].value[:2] == (f"l{n}", dockerfile(text))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(LINES, min_size=1, max_size=5), st.text("{}", max_size=6))
+def test_any_values_survive_in_a_definition_file(texts: list[str], braces: str) -> None:
+    """spython reads it; a real shell runs its %environment section."""
+    from spython.main.parse.parsers import get_parser
+
+    values = {f"N{n}": text + braces for n, text in enumerate(texts)}
+    text = fill("images", "apptainer.def.j2", **definition(values))
+    assert "{{" not in text and "}}" not in text
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "apptainer.def"
+        path.write_text(text, encoding="utf-8")
+        recipe = next(iter(get_parser("singularity")(str(path)).recipe.values()))
+    assert recipe.fromHeader == "example.org/a@sha256:0"
+    section = text.partition("%environment\n")[2].partition("%labels")[0].replace(". /opt/hpcstack/compat.sh", "")
+    said = subprocess.run(["sh", "-c", section + "\nenv -0"], capture_output=True, check=True).stdout
+    found = dict(entry.partition("=")[::2] for entry in said.decode(errors="surrogateescape").split("\0") if entry)
+    assert {name: found[name] for name in values} == values
+
+
+def definition(values: dict[str, str]) -> dict[str, object]:
+    stack = {"full_name": "demo-1", "labels": {}}
+    return {
+        "stack": stack, "tagged": "example.org/a:1", "pinned": "example.org/a@sha256:0", "context": "c", "home": "/opt/hpcstack",
+        "steps": [], "environment": values, "entrypoint": (),
+    }  # fmt: skip

@@ -199,3 +199,21 @@ def test_a_modulerc_names_aliases_and_the_default() -> None:
     text = modulerc({"24.11": "pytorch/24.11-r2"}, "pytorch/24.11-r2")
     assert 'module_version("pytorch/24.11-r2", "24.11")' in text
     assert text.startswith("-- ") and text.endswith("end\n")
+
+
+def test_the_template_version_is_that_of_the_templates() -> None:
+    """A lock says which templates it was made for: when they change, TEMPLATE_VERSION goes up, and this digest with it."""
+    import hashlib
+
+    from hpcstack.lock.model import TEMPLATE_VERSION
+
+    files = rendered("pytorch-24.11")[3]
+    own = {path: text for path, text in files.items() if path in ("apptainer.def", "Dockerfile", "enroot.sh")}
+    own |= {path.name: path.read_text() for path in sorted(data.folder("images").iterdir()) if path.is_file()}
+    digest = hashlib.sha256("".join(f"{name}\0{text}\0" for name, text in sorted(own.items())).encode()).hexdigest()[
+        :16
+    ]
+    record = GOLDEN / "template-version.txt"
+    if os.environ.get("HPCSTACK_GOLDEN") == "write":
+        record.write_text(f"{TEMPLATE_VERSION} {digest}\n")
+    assert record.read_text() == f"{TEMPLATE_VERSION} {digest}\n", "raise TEMPLATE_VERSION in lock/model.py"

@@ -10,9 +10,13 @@ import click
 @click.command("schema")
 @click.option("--site", "of_site", is_flag=True, help="Of site.yaml instead of a recipe.")
 def command(of_site: bool) -> None:
-    """The JSON Schema of a recipe or of site.yaml, for editors."""
-    from hpcstack.site import Site
-    from hpcstack.spec.model import Stack
+    """The JSON Schema of a recipe's file or of site.yaml, for editors."""
+    if of_site:
+        from hpcstack.site import Site
 
-    schema = (Site if of_site else Stack).model_json_schema(by_alias=True)
+        schema = Site.model_json_schema(by_alias=True)
+    else:
+        from hpcstack.spec.schema import file_schema
+
+        schema = file_schema()
     click.echo(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1))
