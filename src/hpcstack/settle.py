@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform as machine
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from hpcstack.site import Site
 from hpcstack.spec import guard
 from hpcstack.spec.model import Stack
 from hpcstack.spec.packages import Source
-from hpcstack.store import Store, write_tree
+from hpcstack.store import Store, write_text, write_tree
 from hpcstack.workspace import workspace
 
 Say = Callable[[str], None]
@@ -69,9 +70,11 @@ def _inside(
         write_tree(folder, {**script, "build/guard.sh": guard.shell(), **conda_files(stack, None), **want_files(stack)})
         done = engine.run_inside(base, folder, job, runner)
         if done.status:
-            kept = Store(site.store).top / "logs" / f"{stack.full_name}-lock.log"
-            failed = explain(done, job.log, kept, lock)
-            raise _refused(failed)
+            kept = bases(site) / f"{stack.full_name}-lock.log"
+            log = job.log.read_text(encoding="utf-8", errors="replace")
+            with Store(bases(site)).acting("the log was not kept"):
+                write_text(kept, log)
+            raise _refused(explain(done, job.log, kept, lock), log)
         answers = folder / "settled"
         packages = stack.packages
         found = {
@@ -86,11 +89,19 @@ def _asks(stack: Stack) -> bool:
     return bool(stack.packages.apt or stack.packages.pip or stack.packages.conda.packages)
 
 
-def _refused(failed: HpcstackError) -> HpcstackError:
+ASKED_WRONGLY = re.compile(
+    r"No matching distribution|ResolutionImpossible|Unable to locate package|was not found|"
+    r"has no installation candidate|No candidates were found|Cannot solve",
+    re.IGNORECASE,
+)
+
+
+def _refused(failed: HpcstackError, log: str) -> HpcstackError:
+    """What the user asked for is wrong where the base's own tools say so; else the asking failed."""
     if not isinstance(failed, BuildError):
         return failed
-    message = failed.message.replace("the build failed in step", "the lock was not made: inside the base, step", 1)
-    return BuildError(message, failed.hint.partition("the whole log")[0].rstrip("; ") or "check the names and versions")
+    kind: type[HpcstackError] = InputError if ASKED_WRONGLY.search(log) else BuildError
+    return kind(failed.message.replace("the build failed in step", "not locked: inside the base, step", 1), failed.hint)
 
 
 def _text(path: Path) -> str:

@@ -64,23 +64,55 @@ def test_a_pull_that_fails_in_the_build_is_told(recipes: Recipes) -> None:
 
 
 def test_a_failed_step_shows_its_command_and_its_log(recipes: Recipes) -> None:
-    name = recipes.write("1", packages="{apt: [hello, no-such-package-of-ours]}")
+    name = recipes.write("1", run='[{name: "greet {{all}}", command: "echo hello\\nls /no/such/place\\necho never"}]')
     done = recipes.run("build", name)
     assert done.returncode == 4
-    assert "the build failed in step 1/2 apt: hello no-such-package-of-ours" in done.stderr
-    assert "> DEBIAN_FRONTEND=noninteractive apt-get -q install" in done.stderr
-    assert "Unable to locate package no-such-package-of-ours" in done.stderr
+    assert "the build failed in step 1/2 run: greet {{all}}" in done.stderr
+    assert "> ls /no/such/place  (exit 2)" in done.stderr
     log = done.stderr.split("the whole log is ")[1].split()[0]
     assert "hpcstack step 1/2" in recipes.testbed.run("cat", log).stdout
+    assert "never" not in recipes.testbed.run("cat", log).stdout.replace("echo never", "")
     assert recipes.stored() == []
     assert workspaces(recipes) == ""
+
+
+@pytest.mark.parametrize(
+    ("packages", "says"),
+    [
+        ("{apt: [hello, no-such-package-of-ours]}", "Unable to locate package no-such-package-of-ours"),
+        ("{apt: [hello=99.9]}", "hello"),
+        (
+            "{pip: [no-such-package-of-ours-either]}",
+            "No matching distribution found for no-such-package-of-ours-either",
+        ),
+        ("{pip: [wheel==99.9]}", "No matching distribution found for wheel==99.9"),
+        ("{source: [{name: x, git: 'file:///nowhere', ref: v1, build: make}]}", "file:///nowhere has no 'v1'"),
+    ],
+)
+def test_what_cannot_be_had_is_said_when_it_is_locked(recipes: Recipes, packages: str, says: str) -> None:
+    done = recipes.run("lock", recipes.write("1", packages=packages))
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert recipes.testbed.bash('ls "$1"', f"{recipes.folder}/recipes").stdout.split() == ["demo-1.yaml"]
 
 
 def test_pip_may_not_replace_what_the_base_brings(recipes: Recipes) -> None:
     recipes.base = "nvcr.io/nvidia/pytorch:24.11-py3"
     done = recipes.run("build", recipes.write("1", packages="{pip: [torch==2.12.0]}"))
+    assert done.returncode == 2
+    assert "not locked: inside the base, step 3/3 pip" in done.stderr
+    assert "2.6.0a0+df5bbc09d1.nv24.11" in done.stderr
+    assert "loosen the requirement" in done.stderr
+
+
+def test_the_guard_of_the_build_catches_what_no_lock_can(recipes: Recipes) -> None:
+    """A step that replaces torch by hand."""
+    recipes.base = "nvcr.io/nvidia/pytorch:24.11-py3"
+    hand = "mv /usr/local/lib/python3.11/dist-packages/torch-2.6.0a0+df5bbc09d1.nv24.11.dist-info /root/gone"
+    done = recipes.run("build", recipes.write("1", run=f"[{{name: by hand, command: {hand!r}}}]"))
     assert done.returncode == 4
-    assert "failed in step 1/2 pip: torch==2.12.0" in done.stderr
+    assert "failed in step 1/2 run: by hand" in done.stderr
     assert "2.6.0a0+df5bbc09d1.nv24.11" in done.stderr
 
 

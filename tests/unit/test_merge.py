@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpcstack.errors import InputError, ProblemsError
 from hpcstack.spec.catalog import Catalog
-from hpcstack.spec.merge import Policy, expand, merge
+from hpcstack.spec.merge import Policy, expand, merge, plain
 from hpcstack.yamlfile import Document, parse
 
 HEAD = 'apiVersion: hpcstack/v1\nsummary: s\nbase: {image: "nvcr.io/nvidia/pytorch:24.11-py3"}\n'
@@ -36,8 +36,22 @@ def test_mappings_merge_lists_append_and_the_rest_is_replaced() -> None:
 
 def test_a_list_is_replaced_where_it_says_so() -> None:
     merged = merge(parse("b: [p, q]\n", "under"), parse("b: {replace: [r]}\nc: {replace: [s]}\n", "over"))
-    assert merged.value == {"b": ["r"], "c": ["s"]}
-    assert merged.mark(("b", 0)) == ("over", 1, 15)
+    assert plain(merged).value == {"b": ["r"], "c": ["s"]}
+    assert plain(merged).mark(("b", 0)) == ("over", 1, 15)
+    assert plain(merge(merged, parse("b: [t]\nc: [u]\n", "third"))).value == {"b": ["r", "t"], "c": ["s", "u"]}
+
+
+def test_a_replaced_list_stays_so_through_extends_and_matrix(tmp_path: Path) -> None:
+    write(tmp_path, "_root", "packages: {apt: [a1], pip: [p1]}\ntests: [node, ddp]\n")
+    text = HEAD + "extends: _root\nname: demo\ntests: {replace: [fabric]}\nmatrix:\n  version:\n    '1': {}\n"
+    text += "    '2': {packages: {apt: {replace: [b1]}, pip: [p2]}}\n"
+    write(tmp_path, "demo", text)
+    catalog = Catalog([tmp_path])
+    one, two = catalog.find("demo-1").stack, catalog.find("demo-2").stack
+    assert (one.tests, one.packages.apt, one.packages.pip) == (("fabric",), ("a1",), ("p1",))
+    assert (two.tests, two.packages.apt, two.packages.pip) == (("fabric",), ("b1",), ("p1", "p2"))
+    write(tmp_path, "child-1", 'extends: demo-2\nname: child\nversion: "1"\ntests: [node]\n')
+    assert catalog.find("child-1").stack.tests == ("fabric", "node")
 
 
 def test_a_chain_of_templates_and_stacks(tmp_path: Path) -> None:

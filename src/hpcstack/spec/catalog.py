@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcstack.errors import InputError, Problem, ProblemsError, did_you_mean
-from hpcstack.spec.merge import Policy, expand, inheritable, merge
+from hpcstack.spec.merge import Policy, expand, inheritable, merge, plain
 from hpcstack.spec.model import Stack
 from hpcstack.spec.text import MAX_SCRIPT
 from hpcstack.yamlfile import Document, dotted, parse, problems_of
@@ -144,7 +144,7 @@ class Catalog:
             document = merge(self.policy.defaults, document)
         if self.policy.force:
             document = merge(document, self.policy.force)
-        document = _with_sources(document)
+        document = _with_sources(plain(document))
         try:
             stack = Stack.model_validate(document.value)
         except ValidationError as error:
@@ -178,8 +178,6 @@ def _load(path: Path) -> Document:
         raise ProblemsError([Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}")]) from None
     if not isinstance(document.value, dict):
         raise ProblemsError([document.problem((), "a recipe is a mapping that begins with apiVersion: hpcstack/v1")])
-    if any(place[-1] == "replace" for place in document.keys):
-        document = merge(Document(str(path), {}), document)
     return document
 
 

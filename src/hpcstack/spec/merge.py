@@ -39,6 +39,8 @@ Part = tuple[Document, Any, Path]
 
 
 def _merged(out: Document, under: Part, over: Part, path: Path) -> Any:
+    if _replaces(under[1]):  # what it replaced lies below it already
+        under = (under[0], under[1]["replace"], (*under[2], "replace"))
     (lower, low, low_path), (upper, high, high_path) = under, over
     if isinstance(low, dict) and isinstance(high, dict) and not _replaces(high):
         out.marks[path] = upper.mark(high_path)
@@ -72,18 +74,29 @@ def _replaces(value: Any) -> bool:
     return isinstance(value, dict) and list(value) == ["replace"] and isinstance(value["replace"], list)
 
 
-def _copied(out: Document, part: Part, path: Path) -> Any:
+def _copied(out: Document, part: Part, path: Path, *, plain: bool = False) -> Any:
+    """The value of PART with its places; PLAIN takes the list out of `{replace: [...]}`."""
     source, value, place = part
-    if _replaces(value):
+    if plain and _replaces(value):
         value, place = value["replace"], (*place, "replace")
     out.marks[path] = source.mark(place)
-    if isinstance(value, dict):
-        for key in value:
-            out.keys[(*path, key)] = source.keys.get((*place, key), source.mark((*place, key)))
-        return {key: _copied(out, (source, item, (*place, key)), (*path, key)) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_copied(out, (source, item, (*place, n)), (*path, n)) for n, item in enumerate(value)]
-    return value
+    items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    copied = {}
+    for key, item in items:
+        here, there = (*path, key), (*place, key)
+        if isinstance(value, dict):
+            out.keys[here] = source.keys.get(there, source.mark(there))
+        copied[key] = _copied(out, (source, item, there), here, plain=plain)
+    return copied if isinstance(value, dict) else list(copied.values()) if isinstance(value, list) else value
+
+
+def plain(document: Document) -> Document:
+    """DOCUMENT when nothing more is merged over it: `{replace: [...]}` is the list itself."""
+    if not any(path[-1] == "replace" for path in document.keys):
+        return document
+    out = Document(document.file)
+    out.value = _copied(out, (document, document.value, ()), (), plain=True)
+    return out
 
 
 def inheritable(document: Document) -> Document:
