@@ -99,4 +99,7 @@ async def install(locked_file, prefix):
 
 
 if __name__ == "__main__":
-    asyncio.run({"solve": solve, "install": install}[sys.argv[1]](*sys.argv[2:]))
+    try:
+        asyncio.run({"solve": solve, "install": install}[sys.argv[1]](*sys.argv[2:]))
+    except Exception as error:  # rattler's own say what is wrong; where in Python does not matter
+        sys.exit(f"conda: {type(error).__name__}: {error}")

@@ -95,7 +95,9 @@ hpcstack_rattler() { # ARGUMENTS of conda.py
         fi
         env -u PIP_CONSTRAINT python3 -m pip install --quiet --no-cache-dir --target "$HPCSTACK_WORK/rattler" "$HPCSTACK_RATTLER"
     fi
-    PYTHONPATH=$HPCSTACK_WORK/rattler python3 /opt/hpcstack/build/conda.py "$@"
+    mkdir -p "$HPCSTACK_WORK/home" # its caches go with the scratch folder
+    HOME=$HPCSTACK_WORK/home XDG_CACHE_HOME=$HPCSTACK_WORK/home PYTHONPATH=$HPCSTACK_WORK/rattler \
+        python3 /opt/hpcstack/build/conda.py "$@"
 }
 
 hpcstack_conda() { # PREFIX: what the specs mean now

@@ -4,6 +4,7 @@
 # /opt/hpcstack/want holds the names, /opt/hpcstack/settled takes the answers.
 
 . /opt/hpcstack/build/lib.sh
+export HOME=$HPCSTACK_WORK/home
 want=/opt/hpcstack/want
 settled=/opt/hpcstack/settled
 
@@ -15,7 +16,7 @@ hpcstack_settle_pip() {
         "${pip[@]}" install --quiet --target "$HPCSTACK_WORK/pip" 'pip>=23,<25'
         export PYTHONPATH=$HPCSTACK_WORK/pip${PYTHONPATH:+:$PYTHONPATH}
     fi
-    "${pip[@]}" install --quiet --dry-run --report "$settled/pip.json" \
+    "${pip[@]}" install --progress-bar off --dry-run --report "$settled/pip.json" \
         --constraint "$HPCSTACK_CONSTRAINT" --requirement "$want/pip.txt"
 }
 
@@ -23,15 +24,19 @@ hpcstack_settle_apt() {
     local packages lists=$HPCSTACK_WORK/lists options
     mapfile -t packages <"$want/apt.txt"
     mkdir -p "$lists/partial" "$HPCSTACK_WORK/archives/partial"
-    options=(-q -o "Dir::State::lists=$lists" -o "Dir::Cache=$HPCSTACK_WORK" -o Debug::NoLocking=1
+    options=(-o "Dir::State::lists=$lists" -o "Dir::Cache=$HPCSTACK_WORK" -o Debug::NoLocking=1
         -o APT::Get::Always-Include-Phased-Updates=true)
-    apt-get "${options[@]}" update
-    options+=(install -y --no-install-recommends --allow-downgrades)
-    apt-get "${options[@]}" --simulate "${packages[@]}" >"$settled/apt.simulated"
-    apt-get "${options[@]}" --print-uris "${packages[@]}" >"$settled/apt.uris"
+    apt-get "${options[@]}" -q update
+    apt-get "${options[@]}" -q install -y --no-install-recommends --allow-downgrades --simulate "${packages[@]}" \
+        >"$settled/apt.simulated"
+    # `--print-uris` leaves hashes out where it likes; the archive's own records have them all.
+    mapfile -t packages < <(sed -nE 's/^Inst (\S+) (\[[^]]*\] )?\((\S+) .*/\1=\3/p' "$settled/apt.simulated")
+    if [ "${#packages[@]}" -gt 0 ]; then
+        apt-cache "${options[@]}" show "${packages[@]}" >"$settled/apt.records"
+    fi
 }
 
-mkdir -p "$settled"
+mkdir -p "$settled" "$HOME"
 if [ -s /opt/hpcstack/build/conda-want.json ]; then
     hpcstack_step 1/3 "conda: what would be installed"
     hpcstack_rattler solve /opt/hpcstack/build/conda-want.json "$settled/conda.json"

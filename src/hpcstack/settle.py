@@ -78,7 +78,7 @@ def _inside(
         answers = folder / "settled"
         packages = stack.packages
         found = {
-            "apt": read_apt(_text(answers / "apt.simulated"), _text(answers / "apt.uris")) if packages.apt else None,
+            "apt": read_apt(_text(answers / "apt.simulated"), _text(answers / "apt.records")) if packages.apt else None,
             "conda": read_conda(_text(answers / "conda.json")) if packages.conda.packages else None,
             "pip": read_pip(_text(answers / "pip.json")) if packages.pip else None,
         }

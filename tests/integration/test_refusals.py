@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.testbed, pytest.mark.apptainer, pytest.mark.registry]
 
 
 def test_an_unknown_stack_names_the_nearest(testbed: Testbed) -> None:
-    done = testbed.hpcstack("build", "pytorch-24.12", check=False)
+    done = testbed.hpcstack("build", "pytorch-2411", check=False)
     assert done.returncode == 2
-    assert "there is no stack 'pytorch-24.12' (did you mean 'pytorch-24.11'?)" in done.stderr
+    assert "there is no stack 'pytorch-2411' (did you mean 'pytorch-24.11'?)" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -88,6 +88,7 @@ def test_a_failed_step_shows_its_command_and_its_log(recipes: Recipes) -> None:
         ("{pip: [wheel==99.9]}", "No matching distribution found for wheel==99.9"),
         ("{source: [{name: x, git: 'file:///nowhere', ref: v1, build: make}]}", "file:///nowhere has no 'v1'"),
     ],
+    ids=["apt", "apt-version", "pip", "pip-version", "source"],
 )
 def test_what_cannot_be_had_is_said_when_it_is_locked(recipes: Recipes, packages: str, says: str) -> None:
     done = recipes.run("lock", recipes.write("1", packages=packages))

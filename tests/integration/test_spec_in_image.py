@@ -36,6 +36,10 @@ NASTY = [
 ]
 
 
+# YAML that is JSON, with its characters as they are: YAML has no surrogate pairs.
+text_of = functools.partial(json.dumps, ensure_ascii=False)
+
+
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
@@ -72,23 +76,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str,
 
 def recipe(values: list[str], commit_or_ref: str) -> dict[str, str]:
     environment = {f"NASTY{n}": value for n, value in enumerate(values)}
-    environment_text = json.dumps(
+    environment_text = text_of(
         {**environment, "PATH": {"prepend": ["/opt/first", "/opt/second"]}, "NEW": {"append": "x"}}
     )
     return {
-        "packages": json.dumps({
+        "packages": text_of({
             "apt": ["git"], "pip": ["colorama==0.4.6"], "conda": {"channels": ["hpc"], "packages": ["hello<2"]},
             "source": [{"name": "tool", "git": "https://git.example.org/tool.git", "build": "install -D -m 755 tool /usr/local/bin/tool\n",
                         **({"ref": commit_or_ref} if len(commit_or_ref) < 40 else {"commit": commit_or_ref})}],
         }),
-        "files": json.dumps([{"path": f"/etc/demo/{n} {{{{x}}}} 'q'", "content": value + "\n", "mode": "0640"} for n, value in enumerate(values)]),
-        "run": json.dumps([
+        "files": text_of([{"path": f"/etc/demo/{n} {{{{x}}}} 'q'", "content": value + "\n", "mode": "0664"} for n, value in enumerate(values)]),
+        "run": text_of([
             {"name": "one {{x}}", "command": "for x in 1 2; do echo \"$x {{y}}\"; done >/etc/demo/one\n"},
             {"name": "two", "command": "cat /etc/demo/one /etc/demo/one >/etc/demo/two"},
         ]),
         "environment": environment_text,
-        "labels": json.dumps({f"org.example.n{n}": value for n, value in enumerate(values) if "{{" not in value and value.strip()}),
-        "entrypoint": json.dumps(["/bin/sh", "-c", "echo entry \"$@\"", "name it's"]),
+        "labels": text_of({f"org.example.n{n}": value for n, value in enumerate(values) if "{{" not in value and value.strip()}),
+        "entrypoint": text_of(["/bin/sh", "-c", "echo entry \"$@\"", "name it's"]),
     }  # fmt: skip
 
 
@@ -114,7 +118,11 @@ Made = tuple[Recipes, dict[str, Any], dict[str, Any]]
 
 
 def inside(made: Made, *argv: str) -> str:
-    return made[0].testbed.run("apptainer", "--quiet", "exec", "--cleanenv", made[2]["image"], *argv, check=True).stdout
+    return (
+        made[0]
+        .testbed.run("apptainer", "--quiet", "exec", "--cleanenv", "--containall", made[2]["image"], *argv, check=True)
+        .stdout
+    )
 
 
 def test_the_lock_holds_every_set(made: Made, server: tuple[str, str, str]) -> None:
@@ -162,7 +170,7 @@ def test_variables_files_and_paths_survive(made: Made) -> None:
     assert environment["NEW"] == "x"
     for n, value in enumerate(values):
         assert inside(made, "cat", f"/etc/demo/{n} {{{{x}}}} 'q'") == value + "\n"
-    assert inside(made, "stat", "-c", "%a", "/etc/demo/0 {{x}} 'q'") == "640\n"
+    assert inside(made, "stat", "-c", "%a", "/etc/demo/0 {{x}} 'q'") == "664\n"
 
 
 def test_labels_survive(made: Made) -> None:

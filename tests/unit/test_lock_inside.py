@@ -20,9 +20,23 @@ Inst infiniband-diags (44.0-2 Debian:12.9/stable [amd64])
 Inst tzdata [2024a-0] (1:2025b-0+deb12u2 Debian:12.11/stable [all])
 Conf libibumad3 (44.0-2 Debian:12.9/stable [amd64])
 """
-URIS = """\
-'http://deb.debian.org/debian/pool/main/r/rdma-core/libibumad3_44.0-2_amd64.deb' libibumad3_44.0-2_amd64.deb 28388 SHA256:ABCD
-'http://deb.debian.org/debian/pool/main/t/tzdata/tzdata_2025b-0_all.deb' tzdata_1%3a2025b-0+deb12u2_all.deb 9 MD5Sum:0123
+RECORDS = """\
+Package: libibumad3
+Version: 44.0-2
+Depends: libc6
+Filename: pool/main/r/rdma-core/libibumad3_44.0-2_amd64.deb
+SHA256: abcd
+Description: x
+ SHA256: not this
+
+Package: tzdata
+Version: 1:2025b-0+deb12u2
+Filename: pool/main/t/tzdata/tzdata_2025b-0+deb12u2_all.deb
+SHA256: 0123
+
+Package: tzdata
+Version: older
+SHA256: 9999
 """
 
 
@@ -57,10 +71,10 @@ def test_what_has_no_hash_is_refused() -> None:
 
 
 def test_apts_simulation() -> None:
-    found = {entry.name: entry for entry in read_apt(SIMULATED, URIS)}
+    found = {entry.name: entry for entry in read_apt(SIMULATED, RECORDS)}
     assert list(found) == ["infiniband-diags", "libibumad3", "tzdata"]
-    assert (found["libibumad3"].version, found["libibumad3"].hash) == ("44.0-2", "sha256:ABCD")
-    assert found["tzdata"].file == "tzdata_1%3a2025b-0+deb12u2_all.deb"
+    assert (found["libibumad3"].version, found["libibumad3"].hash) == ("44.0-2", "sha256:abcd")
+    assert (found["tzdata"].file, found["tzdata"].hash) == ("tzdata_2025b-0+deb12u2_all.deb", "sha256:0123")
 
 
 def test_a_package_of_nvidias_that_would_be_replaced_is_refused_when_it_is_locked() -> None:
@@ -84,7 +98,7 @@ def test_a_resolved_lock_installs_these_files_and_no_others(stack: Stack) -> Non
     lock = base_lock(stack)
     open_platform = lock.platform("linux/amd64")
     locked = open_platform.model_copy(update={"pip": read_pip(report(archive_info={"hashes": {"sha256": "aa"}})),
-                                              "apt": read_apt(SIMULATED, URIS)})  # fmt: skip
+                                              "apt": read_apt(SIMULATED, RECORDS)})  # fmt: skip
     assert "py-cpuinfo==9.0.0 \\\n    --hash=sha256:aa\n" in requirements(locked)
     lines = [line for step in steps(stack, locked, {}) for line in step.lines]
     assert any("--require-hashes" in line and "--no-deps" in line for line in lines)

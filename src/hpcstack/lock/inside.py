@@ -13,7 +13,7 @@ from hpcstack.spec.guard import GUARDED_APT
 from hpcstack.spec.model import Stack
 
 SIMULATED = re.compile(r"^Inst (?P<name>\S+) (?:\[(?P<had>[^\]]+)\] )?\((?P<version>\S+) ")
-URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) ?(?P<hash>\S*)$")
+RECORD = re.compile(r"^(Package|Version|Filename|SHA256): (.*)$", re.MULTILINE)
 
 
 def want_files(stack: Stack) -> dict[str, str]:
@@ -51,37 +51,32 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def read_apt(simulated: str, uris: str) -> tuple[LockedApt, ...]:
-    """The set of `apt-get --simulate` and `--print-uris`, sorted by name.
+def read_apt(simulated: str, records: str) -> tuple[LockedApt, ...]:
+    """The set of `apt-get --simulate`, with file and hash out of `apt-cache show`, sorted by name.
 
     InputError where apt would replace a package that NVIDIA chose for the base.
     """
-    files = {match["file"]: match["hash"] for line in uris.splitlines() if (match := URI.match(line))}
+    known = _records(records)
     out = []
-    for line in simulated.splitlines():
-        match = SIMULATED.match(line)
-        if not match:
-            continue
+    for match in filter(None, map(SIMULATED.match, simulated.splitlines())):
         if match["had"] and GUARDED_APT.match(match["name"]):
             raise InputError(
                 f"apt would replace {match['name']} {match['had']} of the base by {match['version']}",
                 "leave out the package that asks for it, or pin it to a version that fits the base",
             )
-        file = next((name for name in files if _is_of(name, match["name"], match["version"])), "")
-        out.append(LockedApt(name=match["name"], version=match["version"], file=file, hash=_lower(files.get(file, ""))))
+        record = known.get((match["name"].partition(":")[0], match["version"]), {})
+        file, digest = record.get("Filename", "").rpartition("/")[2], record.get("SHA256", "")
+        hash_ = f"sha256:{digest}" if digest else ""
+        out.append(LockedApt(name=match["name"], version=match["version"], file=file, hash=hash_))
     return tuple(sorted(out, key=lambda package: package.name))
 
 
-def _is_of(file: str, name: str, version: str) -> bool:
-    """Whether the file NAME_VERSION_ARCH.deb, with apt's escapes (`%3a` for the epoch's colon), is of this package."""
-    return unquote(file).startswith(f"{name.partition(':')[0]}_{version}_")
+def _records(text: str) -> dict[tuple[str, str], dict[str, str]]:
+    """{(package, version): fields} of `apt-cache show`."""
+    records = [dict(RECORD.findall(paragraph)) for paragraph in text.split("\n\n")]
+    return {(record.get("Package", ""), record.get("Version", "")): record for record in records}
 
 
 def read_conda(text: str) -> tuple[LockedConda, ...]:
     """What conda.py solved."""
     return tuple(LockedConda.model_validate(row) for row in json.loads(text))
-
-
-def _lower(text: str) -> str:
-    kind, sign, value = text.partition(":")
-    return f"{kind.lower()}{sign}{value}"

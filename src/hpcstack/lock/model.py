@@ -23,7 +23,7 @@ class LockedApt(Model):
     name: str
     version: str
     file: str = ""
-    hash: str = Field("", description="as the archive lists it: sha256:..., or a weaker one")
+    hash: str = Field("", description="as the archive lists it: sha256:...")
 
 
 class LockedPip(Model):
