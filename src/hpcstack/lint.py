@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import date
+from typing import TYPE_CHECKING
 
-from hpcstack import facts
 from hpcstack.errors import Problem, did_you_mean
-from hpcstack.fit import fit
-from hpcstack.lock.model import Lock
 from hpcstack.site import Site
 from hpcstack.spec.catalog import Recipe
 from hpcstack.spec.guard import APT_VARIABLES, GUARDED_APT, GUARDED_PIP, PIP_VARIABLES, variable
 from hpcstack.spec.packages import project
+
+if TYPE_CHECKING:
+    from hpcstack.lock.model import Lock
 
 
 def warnings(
@@ -38,6 +39,8 @@ def base_environment(recipe: Recipe, lock: Lock | None) -> Mapping[str, str]:
     base = recipe.stack.base
     if lock and (lock.base.registry, lock.base.repository, lock.base.tag) == (base.registry, base.repository, base.tag):
         return lock.base.platforms[next(iter(lock.base.platforms))].environment
+    from hpcstack import facts
+
     return facts.image_environment(base.image, base.platforms[0])
 
 
@@ -97,7 +100,11 @@ def _apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
 
 def _fit(recipe: Recipe, site: Site, lock: Lock | None) -> Iterator[Problem]:
     nodes = {name: node for name, node in site.node_types.items() if node.gpus and node.real_gpus}
-    environment = base_environment(recipe, lock) if nodes else {}
+    if not nodes:
+        return
+    from hpcstack.fit import fit
+
+    environment = base_environment(recipe, lock)
     for name, node in nodes.items():
         answer = fit(node.driver, node.gpus.model if node.gpus else "", environment)
         if not answer.runs:

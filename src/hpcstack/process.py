@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcstack import OWN_VARIABLES
 from hpcstack.errors import MissingToolError
 
 PACKAGES = {
@@ -131,7 +132,8 @@ def _end_with_parent() -> None:
 
 
 def _env(extra: Mapping[str, str] | None) -> dict[str, str]:
-    return {**os.environ, **(extra or {})}
+    inherited = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
+    return {**inherited, **(extra or {})}
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcstack import facts
 from hpcstack.lock.check import unresolved
-from hpcstack.lock.model import Lock, LockedBase, LockedPlatform, read
+from hpcstack.lock.model import TEMPLATE_VERSION, Lock, LockedBase, LockedPlatform, read
 from hpcstack.spec.model import Stack
 
 RECORDED = Path(__file__).resolve().parents[1] / "golden/locks"
@@ -26,6 +26,7 @@ def base_lock(stack: Stack) -> Lock:
     lock = Lock(
         stack=stack.full_name,
         spec_sha256=stack.checksum(),
+        template_version=TEMPLATE_VERSION,
         base=LockedBase(
             registry=base.registry,
             repository=base.repository,

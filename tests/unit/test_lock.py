@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hpcstack.errors import InputError
-from hpcstack.lock.check import stale
-from hpcstack.lock.model import Lock, read
+from hpcstack.lock.check import Verdict, drifted, stale, unresolved
+from hpcstack.lock.model import TEMPLATE_VERSION, Lock, read
 from hpcstack.lock.resolve import resolve
 from hpcstack.registry import Answer
 from hpcstack.spec.model import Base, Stack
@@ -76,3 +76,19 @@ def test_a_file_that_is_no_lock(tmp_path: Path) -> None:
     path.write_text('{"format": "hpcstack/lock/v1"}')
     with pytest.raises(InputError, match="not a lock"):
         read(path)
+
+
+def test_a_lock_of_other_templates_has_drifted(stack: Stack) -> None:
+    lock = resolve(stack, Fixed())
+    assert drifted(lock) == []
+    older = Lock.model_validate({k: v for k, v in lock.model_dump().items() if k != "template_version"})
+    assert drifted(older) == [f"hpcstack's templates were version 1 and are {TEMPLATE_VERSION}"]
+
+
+def test_what_a_lock_leaves_open_by_platform(stack: Stack) -> None:
+    lock = resolve(stack, Fixed())
+    assert unresolved(stack, lock) == ("apt of linux/amd64", "pip of linux/amd64")
+    assert lock.unresolved == unresolved(stack, lock)
+    verdict = Verdict((), lock.unresolved)
+    assert verdict.refused("linux/arm64") == []
+    assert verdict.refused("linux/amd64") == ["it leaves open: apt of linux/amd64, pip of linux/amd64"]

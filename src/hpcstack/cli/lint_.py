@@ -68,18 +68,18 @@ def _warnings(session: Session, recipe: Recipe) -> list[Problem]:
     from datetime import date
 
     from hpcstack import data
-    from hpcstack.errors import InputError
+    from hpcstack.errors import InputError, Problem
     from hpcstack.lint import warnings
-    from hpcstack.lock import model, place
+    from hpcstack.lock.place import lock_path
 
-    path = place.lock_path(recipe, session.site)
-    lock = None
-    try:
-        lock = model.read(path) if path.exists() else None
-    except InputError as error:
-        from hpcstack.errors import Problem
+    path, lock = lock_path(recipe, session.site), None
+    if path.exists():
+        from hpcstack.lock import model
 
-        return [Problem(str(path), 1, 1, "", error.message, warning=True)]
+        try:
+            lock = model.read(path)
+        except InputError as error:
+            return [Problem(str(path), 1, 1, "", error.message, warning=True)]
     ours = recipe.path.resolve().parent == data.folder("recipes").resolve()
     names = session.names if recipe.stack.lifecycle.successor else ()
     return warnings(recipe, session.site, lock, names, date.today(), needs_lock=not ours)

@@ -80,7 +80,7 @@ class Lock(Model):
     format: Literal["hpcstack/lock/v1"] = FORMAT
     stack: str
     spec_sha256: str
-    template_version: str = TEMPLATE_VERSION
+    template_version: str = "1"  # what locks were made for before they said so
     base: LockedBase
     sources: dict[str, str] = Field({}, description="{name of a source: commit}")
     unresolved: tuple[str, ...] = ()

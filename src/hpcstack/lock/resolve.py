@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from hpcstack.lock.check import unresolved
-from hpcstack.lock.model import Lock, LockedBase, LockedPlatform
+from hpcstack.lock.model import TEMPLATE_VERSION, Lock, LockedBase, LockedPlatform
 from hpcstack.registry import Answer
 from hpcstack.spec.model import Base, Stack
 
@@ -32,7 +32,13 @@ def resolve(stack: Stack, registry: Registry) -> Lock:
         platforms=platforms,
     )
     commits = {source.name: source.commit for source in stack.packages.source if source.commit}
-    lock = Lock(stack=stack.full_name, spec_sha256=stack.checksum(), base=base, sources=commits)
+    lock = Lock(
+        stack=stack.full_name,
+        spec_sha256=stack.checksum(),
+        template_version=TEMPLATE_VERSION,
+        base=base,
+        sources=commits,
+    )
     return lock.model_copy(update={"unresolved": unresolved(stack, lock)})
 
 
