@@ -57,7 +57,15 @@ def test_render_writes_all_files(testbed: Testbed) -> None:
     files = testbed.bash(
         f"rm -rf rendered && hpcstack render {STACK} -o rendered >&2 && cd rendered && find . -maxdepth 1 -type f | sort"
     ).stdout.split()
-    assert files == ["./Dockerfile", "./apptainer.def", "./enroot.sh", "./modulefile.lua", "./sbatch.sh", "./srun.sh"]
+    assert files == [
+        "./Dockerfile",
+        "./apptainer.def",
+        "./enroot.sh",
+        "./modulefile.lua",
+        "./modulefile.tcl",
+        "./sbatch.sh",
+        "./srun.sh",
+    ]
 
 
 @pytest.mark.apptainer

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.testbed, pytest.mark.apptainer, pytest.mark.registry]
 NASTY = [
     "a b",
     "it's",
-    '"q"',
+    'say "q"',
     "$HOME `id` $(id)",
     "\\n\\\\",
     "{{ x }} }} {{{",

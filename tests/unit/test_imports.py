@@ -53,7 +53,11 @@ def test_imports_go_down_only() -> None:
             continue
         for imported in imports(path):
             target = imported.removeprefix("hpcstack.")
-            if imported.startswith("hpcstack.") and target not in ("__version__", "OWN_VARIABLES") and layer(target) < layer(mine):
+            if (
+                imported.startswith("hpcstack.")
+                and target not in ("__version__", "OWN_VARIABLES")
+                and layer(target) < layer(mine)
+            ):
                 wrong.append(f"{mine} imports {imported}")
     assert wrong == []
 

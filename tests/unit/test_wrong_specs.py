@@ -87,6 +87,8 @@ CASES = [
     ("  A: \"1\"", "  A-B: \"1\"", 24, "'A-B' is not a variable's name"),
     ("  A: \"1\"", "  SLURM_X: \"1\"", 24, "SLURM_X belongs to the container runtime or to Slurm"),
     ("  A: \"1\"", "  A: \"${HOME}\"", 24, "Enroot would replace ${HOME}"),
+    ("  A: \"1\"", "  A: '\"quoted\"'", 24, "Enroot would take away the quotes"),
+    ("  A: \"1\"", "  A: {prepend: \"'x\"}", 24, "neither begins nor ends with a quote"),
     ("  A: \"1\"", "  A: {set: a, prepend: b}", 24, "`set` replaces the value"),
     ("{prepend: /opt/demo/bin}", "{preprend: /x}", 25, "unknown key 'preprend' (did you mean 'prepend'?)"),
     ("{org.example.contact: someone}", "{org.hpcstack.x: y}", 26, "org.hpcstack.* is ours"),

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_serializer, 
 
 from hpcstack.spec.packages import File, Packages, Run
 from hpcstack.spec.text import LABEL as LABEL_NAME
-from hpcstack.spec.text import NAME, VARIABLE, VARIANT, VERSION, Command, Label, Line, Model, Value
+from hpcstack.spec.text import NAME, VARIABLE, VARIANT, VERSION, Command, Label, Line, Model, Part, Value
 from hpcstack_smoke.select import CODES
 
 IMAGE = re.compile(
@@ -69,7 +69,7 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Values = Annotated[tuple[Value, ...], BeforeValidator(_listed, json_schema_input_type=str | tuple[str, ...])]
+Values = Annotated[tuple[Part, ...], BeforeValidator(_listed, json_schema_input_type=str | tuple[str, ...])]
 
 
 class Setting(Model):

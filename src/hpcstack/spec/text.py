@@ -61,6 +61,15 @@ def value_of_variable(text: str) -> str:
     """TEXT as a variable's value that every runtime takes as it is."""
     if found := re.search(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", one_line(text)):
         raise ValueError(f"Enroot would replace {found[0]} when the container starts; write the value itself")
+    if re.fullmatch(r"[\"'].*[\"']\s*", text):
+        raise ValueError("Enroot would take away the quotes around the value; write it without them")
+    return text
+
+
+def part_of_variable(text: str) -> str:
+    """TEXT as a part of a variable's value, whatever comes before and after it."""
+    if value_of_variable(text)[:1] in ("'", '"') or text[-1:] in ("'", '"'):
+        raise ValueError("a part neither begins nor ends with a quote: Enroot would take it away")
     return text
 
 
@@ -140,6 +149,7 @@ def command(text: str) -> str:
 Line = Annotated[str, AfterValidator(one_line)]
 Script = Annotated[str, AfterValidator(script)]
 Value = Annotated[str, AfterValidator(value_of_variable)]
+Part = Annotated[str, AfterValidator(part_of_variable)]
 Label = Annotated[str, AfterValidator(value_of_label)]
 ImagePath = Annotated[str, AfterValidator(absolute)]
 Requirement = Annotated[str, AfterValidator(requirement)]
