@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+from urllib.parse import urlsplit
 
 import rattler
 
@@ -29,8 +30,15 @@ def near(url):
 
 
 def far(url):
-    """URL at the channel's own host."""
-    return HOME + url[len(alias()) :] if url.startswith(alias() + "/") else url
+    """URL at the channel's own host: a mirror's address, which may hold a password, is for this site alone."""
+    mine, given = urlsplit(alias()), urlsplit(url)
+    if alias() != HOME and (given.hostname, given.port or 443) == (mine.hostname, mine.port or 443):
+        if not given.path.startswith(f"{mine.path}/"):
+            sys.exit(f"a package comes from another place of the mirror: {given.path}")
+        return HOME + given.path[len(mine.path) :]
+    if "@" in given.netloc:
+        sys.exit("a channel's URL may not hold a login")
+    return url
 
 
 def channel(name):
@@ -40,6 +48,8 @@ def channel(name):
 def virtual_packages():
     """What this machine and the image promise: no driver is here, but the image's CUDA says what it will get."""
     found = [package.into_generic() for package in rattler.VirtualPackage.detect()]
+    # The processor of the machine that asks is not that of the machines that run.
+    found = [package for package in found if package.name.normalized != "__archspec"]
     cuda = re.match(r"\d+\.\d+", os.environ.get("CUDA_VERSION", ""))
     if cuda and not any(package.name.normalized == "__cuda" for package in found):
         version = rattler.Version(cuda[0])
@@ -86,6 +96,8 @@ def record(row):
 
 
 async def install(locked_file, prefix):
+    if os.path.isdir(os.path.join(prefix, "conda-meta")):
+        sys.exit(f"{prefix} is an environment of the base already: name another `prefix`, e.g. /opt/conda/envs/stack")
     with open(locked_file) as file:
         rows = json.load(file)
     await rattler.install(

@@ -34,6 +34,11 @@ trap 'hpcstack_failed "$?" "$BASH_COMMAND"' ERR
 # Which packages NVIDIA built or chose for the base: a step that replaces one of them breaks the image.
 . /opt/hpcstack/build/guard.sh
 
+# NAME=VERSION of what is installed; what was removed and left its settings is not.
+hpcstack_dpkg() {
+    dpkg-query -W -f '${db:Status-Abbrev}${Package}=${Version}\n' | sed -n 's/^[ih]i *//p'
+}
+
 hpcstack_guarded() {
     local listed=
     # A list that cannot be had must fail the step: an empty one would guard nothing.
@@ -42,7 +47,7 @@ hpcstack_guarded() {
     fi
     printf '%s\n' "$listed" | grep -iE "$HPCSTACK_GUARDED_PIP" | sed 's/^/pip /' || true
     if command -v dpkg-query >/dev/null; then
-        dpkg-query -W -f '${Package}=${Version}\n' | grep -E "$HPCSTACK_GUARDED_APT" | sed 's/^/apt /' || true
+        hpcstack_dpkg | grep -E "$HPCSTACK_GUARDED_APT" | sed 's/^/apt /' || true
     fi
 }
 
@@ -109,6 +114,23 @@ hpcstack_conda_locked() { # PREFIX: exactly what was locked
     hpcstack_rattler install /opt/hpcstack/build/conda.json "$1"
 }
 
+# Exactly what was locked: each file's sha256 is looked at before anything is unpacked.
+hpcstack_apt_locked() { # NAME=VERSION...
+    local archives=$HPCSTACK_WORK/archives file sum options
+    options=(-q install -y --no-install-recommends --allow-downgrades -o "Dir::Cache::archives=$archives")
+    mkdir -p "$archives/partial"
+    apt-get "${options[@]}" --download-only "$@"
+    for file in "$archives"/*.deb; do
+        [ -e "$file" ] || continue
+        sum=$(sha256sum "$file")
+        if ! grep -qx "${sum%% *}" /opt/hpcstack/build/apt.sha256; then
+            printf 'this file is not the one that was locked: %s\n' "$file"
+            return 1
+        fi
+    done
+    DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" "$@"
+}
+
 hpcstack_clean_apt() {
     apt-get -q clean
     rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log /var/log/alternatives.log
@@ -121,10 +143,13 @@ hpcstack_finish() {
     chmod 755 /opt/hpcstack/compat.sh
     mkdir -p /opt/hpcstack/packages
     if command -v dpkg-query >/dev/null; then
-        dpkg-query -W -f '${Package}=${Version}\n' | sort >/opt/hpcstack/packages/apt.txt
+        hpcstack_dpkg | sort >/opt/hpcstack/packages/apt.txt
     fi
     python3 -m pip list --format=freeze 2>/dev/null | sort >/opt/hpcstack/packages/pip.txt || true
     python3 -m compileall -q /opt/hpcstack/smoke >/dev/null 2>&1 || true
     rm -rf "$HPCSTACK_WORK"
-    find /dev -mindepth 1 -xdev -type b,c -delete 2>/dev/null || true
+    # Pyxis and Enroot refuse an image with device nodes. Where /dev is mounted it is the machine's own: hands off.
+    if [ "$(stat -c %d /dev)" = "$(stat -c %d /)" ]; then
+        find /dev -mindepth 1 -xdev -type b,c -delete 2>/dev/null || true
+    fi
 }

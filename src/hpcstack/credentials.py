@@ -14,14 +14,16 @@ def credentials(host: str, named: str = "") -> tuple[str, str]:
     """(user, password) for HOST, or two empty texts.
 
     NAMED is a file that the site names: docker's config.json or Enroot's .credentials. Without it the user's own are
-    asked, docker's with its credential helpers first.
+    asked: docker's with its credential helpers, then Apptainer's, then Enroot's.
     """
     if named:
         path = Path(named).expanduser()
         if not path.is_file():
             raise InputError(f"{path} is not there, named by registries.{host}.credentials in site.yaml")
         return _of_file(path, host)
-    return _docker(host, None) or _netrc(enroot_file(), host) or ("", "")
+    apptainer = Path.home() / ".apptainer/docker-config.json"
+    own = _docker(host, None) or (_docker(host, apptainer) if apptainer.is_file() else None)
+    return own or _netrc(enroot_file(), host) or ("", "")
 
 
 def docker_knows(host: str) -> bool:

@@ -27,7 +27,7 @@ VARIABLES = {
     "hpcx": "HPCX_VERSION",
     "transformer_engine": "TRANSFORMER_ENGINE_VERSION",
 }
-CONSUMER = re.compile(r"\bGTX\b|\bRTX \d0[0-9x]{2}\b|\bTitan\b|GeForce", re.IGNORECASE)
+CONSUMER = re.compile(r"\bGTX\b|\bRTX [2-5]0[0-9x]{2}\b(?! Ada)|\bTitan\b|GeForce", re.IGNORECASE)
 WORKSTATION = re.compile(r"\bRTX\b|\bQuadro\b", re.IGNORECASE)
 
 
@@ -83,13 +83,14 @@ def gpu(model: str) -> Gpu | None:
         cuda_first=_version(row.get("cuda_first", "")),
         cuda_last=_version(row.get("cuda_last", "")),
         first_driver=_branch("first_driver", name),
-        last_driver=_branch("last_driver", name),
+        last_driver=_last_driver(row["family"], name),
         kind=_kind(name),
         source=tuple(row["source"]),
     )
 
 
 def _names(name: str, model: str) -> bool:
+    name = name.partition(" (")[0]  # GB10 (DGX Spark)
     pattern = re.escape(name).replace("xx", r"\d\d")
     return re.search(rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])", model, re.IGNORECASE) is not None
 
@@ -100,7 +101,13 @@ def _version(text: str) -> str:
 
 
 def _branch(rows: str, name: str) -> str:
-    return next((row["branch"] for row in table("gpus")[rows] if name in row["gpu"].split("/")), "")
+    return next((row["branch"] for row in table("gpus")[rows] if name in row.get("gpu", "").split("/")), "")
+
+
+def _last_driver(family: str, name: str) -> str:
+    """The last branch of a GPU's own row, else of its family's."""
+    families = {row["family"]: row["branch"] for row in table("gpus")["last_driver"] if "family" in row}
+    return _branch("last_driver", name) or str(families.get(family, ""))
 
 
 def _kind(name: str) -> str:

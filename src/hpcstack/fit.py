@@ -93,12 +93,15 @@ def _silicon(gpu: Gpu | None, cuda: str, architectures: str) -> Fit | None:
     if gpu.cuda_last and numbers(cuda)[:2] > numbers(gpu.cuda_last):
         rule = f"CUDA {cuda} has dropped the {gpu.model} (sm_{_sm(gpu)}); CUDA {gpu.cuda_last} was the last"
         return Fit("does not run", rule, where)
-    if gpu.cuda_first and numbers(cuda)[:2] < numbers(gpu.cuda_first):
-        rule = f"CUDA {cuda} does not know the {gpu.model} (sm_{_sm(gpu)}); CUDA {gpu.cuda_first} is the first"
-        return Fit("does not run", rule, where)
+    if architectures and has_sass(gpu.capability, architectures):
+        return None  # what was compiled decides: a B300 runs 10.0 code of a CUDA that does not know it
     if architectures and not covered(gpu.capability, architectures):
         rule = f"the image is compiled for {architectures}, not for the {gpu.model} ({gpu.capability})"
         return Fit("does not run", rule, "TORCH_CUDA_ARCH_LIST of the image")
+    if gpu.cuda_first and numbers(cuda)[:2] < numbers(gpu.cuda_first):
+        # PTX may be compiled for it, but CUDA's own libraries hold no code for it: 24.11 sees a GB10 and cannot use it.
+        rule = f"CUDA {cuda} does not know the {gpu.model} (sm_{_sm(gpu)}); CUDA {gpu.cuda_first} is the first"
+        return Fit("does not run", rule, where, certain=False)
     return None
 
 
@@ -109,18 +112,23 @@ def _sm(gpu: Gpu) -> str:
 def covered(capability: str, architectures: str) -> bool:
     """Whether code for ARCHITECTURES (`8.0 9.0 12.0+PTX`) runs on CAPABILITY: as SASS of its major, or from PTX."""
     return has_sass(capability, architectures) or any(
-        entry.endswith("+PTX") and numbers(entry) <= numbers(capability) for entry in re.split(r"[ ;,]+", architectures)
+        ptx and not suffix and number <= numbers(capability) for number, suffix, ptx in _entries(architectures)
     )
 
 
 def has_sass(capability: str, architectures: str) -> bool:
+    """Whether there is compiled code: of the same major and no higher minor; `9.0a` is for exactly that capability."""
     major, minor = numbers(capability)[:2]
-    for entry in re.split(r"[ ;,]+", architectures.strip()):
-        number = numbers(entry.removesuffix("+PTX"))
-        exact = re.search(r"[af]$", entry.removesuffix("+PTX"))
-        if number and number[0] == major and (number[1] == minor if exact else number[1] <= minor):
-            return True
-    return False
+    return any(
+        number[0] == major and (number[1] == minor if suffix == "a" else number[1] <= minor)
+        for number, suffix, _ in _entries(architectures)
+    )
+
+
+def _entries(architectures: str) -> list[tuple[tuple[int, ...], str, bool]]:
+    """((major, minor), `a` or `f` or nothing, whether PTX is there) of each entry of an arch list."""
+    found = re.findall(r"(?<![\d.])(\d+)(?:\.(\d+))?([af]?)(\+PTX)?", architectures)
+    return [((int(major), int(minor or 0)), suffix, bool(ptx)) for major, minor, suffix, ptx in found]
 
 
 def _drives(driver: str, gpu: Gpu | None) -> Fit | None:

@@ -138,9 +138,7 @@ def plan(
     script, fits = inner(mode), _fit(artifact, resources, site)
     if script:
         command = ("/bin/sh", "-c", script, "torchrun", str(taken.ranks), *command)
-    elif (
-        taken.gpus and chosen.name == "pyxis" and (not fits or fits.kind not in ("native", "minor-version compatible"))
-    ):
+    elif taken.gpus and chosen.name == "pyxis":
         command = with_compat(command)  # Apptainer has it in the image's own environment
     step = Step(
         image=artifact.image,

@@ -25,7 +25,9 @@ def make_lock(
 ) -> Lock:
     """A new lock. BASE_ONLY asks the registry alone and says in `unresolved` what that leaves open."""
     lock = resolve(recipe.stack, registry)
-    return lock if base_only else settle(recipe.stack, lock, site, runner, say)
+    path = lock_path(recipe, site)
+    before = model.read(path) if path.exists() and len(lock.base.platforms) > 1 else None
+    return lock if base_only else settle(recipe.stack, lock, site, runner, say, before)
 
 
 def write_lock(recipe: Recipe, site: Site, lock: Lock) -> Path:

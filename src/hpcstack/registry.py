@@ -30,6 +30,11 @@ MANIFESTS = (
 )
 TRIES, BACK_OFF = 4, 0.5
 PAGE, MAX_PAGES = 1000, 50
+TOKEN_SERVERS = {  # whose token servers have another name than the registry
+    "docker.io": ("auth.docker.io",),
+    "registry-1.docker.io": ("auth.docker.io",),
+    "registry.gitlab.com": ("gitlab.com",),
+}
 DOCKER_HUB = "registry-1.docker.io"  # what docker.io means to the distribution protocol
 BUSY = (429, 500, 502, 503, 504)
 
@@ -99,7 +104,7 @@ class Registry:
             if not link:
                 break
             following = urljoin(following, link)
-            if urlsplit(following).netloc != urlsplit(url).netloc:
+            if urlsplit(following)[:2] != urlsplit(url)[:2]:
                 raise RegistryError(
                     f"{host} sends its list of tags on to {urlsplit(following).netloc}", "tell its admin"
                 )
@@ -191,7 +196,9 @@ class Registry:
         realm, query = _realm(challenge, repository)
         if not realm:
             raise RegistryError(*_refused(401, host, base))
-        trusted = user and _may_know(realm, host, plain_http=self.site.registry(base.registry).plain_http)
+        entry = self.site.registry(base.registry)
+        named = entry.token_server and urlsplit(realm).netloc == entry.token_server and realm.startswith("https:")
+        trusted = user and (named or _may_know(realm, host, plain_http=entry.plain_http))
         answer = self._fetch(realm, params=query, auth=(user, password) if trusted else None)
         if answer.status_code != 200:
             raise RegistryError(*_refused(answer.status_code, host, base))
@@ -236,7 +243,7 @@ def _may_know(realm: str, host: str, *, plain_http: bool) -> bool:
     name, own = where.hostname or "", host.partition(":")[0]
     if where.scheme != "https" and not plain_http:
         return False
-    return name == own or (own[-1:].isalpha() and name.split(".")[-2:] == own.split(".")[-2:])
+    return name == own or name.endswith(f".{own}") or name in TOKEN_SERVERS.get(own, ())
 
 
 def _platform(entry: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform as machine
@@ -14,7 +15,7 @@ from hpcstack.engines import Engine, choose
 from hpcstack.errors import BuildError, HpcstackError, InputError
 from hpcstack.lock.check import unresolved
 from hpcstack.lock.inside import read_apt, read_conda, read_pip, want_files
-from hpcstack.lock.model import Lock, LockedPlatform
+from hpcstack.lock.model import Lock, LockedConda, LockedPlatform
 from hpcstack.process import Runner
 from hpcstack.render.image import KERNEL_NAMES, base_definition
 from hpcstack.render.lend import variables
@@ -30,13 +31,20 @@ from hpcstack.workspace import workspace
 Say = Callable[[str], None]
 
 
-def settle(stack: Stack, lock: Lock, site: Site, runner: Runner, say: Say) -> Lock:
-    """LOCK with everything resolved that can be on this machine; what cannot is left in `unresolved`."""
+def settle(stack: Stack, lock: Lock, site: Site, runner: Runner, say: Say, before: Lock | None = None) -> Lock:
+    """LOCK with everything resolved that can be on this machine; what cannot is left in `unresolved`.
+
+    Platforms that another machine has settled are taken from BEFORE, the lock that was there, if it is of the same spec
+    and of the same base.
+    """
     sources = {source.name: source.commit or _commit(source, site, runner) for source in stack.packages.source}
     platforms = dict(lock.base.platforms)
     for name, locked in lock.base.platforms.items():
         if KERNEL_NAMES[name] == machine.machine() and _asks(stack):
             platforms[name] = _inside(stack, lock, name, locked, site, runner, say)
+        elif before and before.spec_sha256 == lock.spec_sha256 and name in before.base.platforms:
+            old = before.base.platforms[name]
+            platforms[name] = old if old.digest == locked.digest else locked
     base = lock.base.model_copy(update={"platforms": platforms})
     whole = lock.model_copy(update={"base": base, "sources": sources})
     return whole.model_copy(update={"unresolved": unresolved(stack, whole)})
@@ -44,17 +52,20 @@ def settle(stack: Stack, lock: Lock, site: Site, runner: Runner, say: Say) -> Lo
 
 def _commit(source: Source, site: Site, runner: Runner) -> str:
     """The commit that REF names now, a tag peeled to what it points at."""
-    env = {"GIT_TERMINAL_PROMPT": "0", **{k: v for k, v in variables(site).items() if k.startswith("GIT_CONFIG")}}
-    done = runner.output(["git", "ls-remote", "--", source.git, source.ref, f"{source.ref}^{{}}"], env=env)
-    rows = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
-    if done.status or not rows:
+    lent = {name: value for name, value in variables(site).items() if name.startswith("GIT_CONFIG") or "proxy" in name}
+    bundle = {"GIT_SSL_CAINFO": site.build.ca_bundle} if site.build.ca_bundle else {}
+    env = {"GIT_TERMINAL_PROMPT": "0", **lent, **bundle}
+    done = runner.output(["git", "ls-remote", "--", source.git], env=env, timeout=120)
+    rows = {name: commit for commit, _, name in (line.partition("\t") for line in done.stdout.splitlines()) if name}
+    # git's own patterns match the end of a name: release/v1 is not v1.
+    wanted = (f"refs/tags/{source.ref}^{{}}", f"refs/tags/{source.ref}", f"refs/heads/{source.ref}", source.ref)
+    found = next((rows[name] for name in wanted if name in rows), "")
+    if done.status or not found:
         said = f": {done.tail[-1]}" if done.status and done.tail else ""
         raise InputError(
             f"{source.git} has no {source.ref!r}{said}", f"packages.source {source.name}: check git and ref"
         )
-    peeled = [commit for commit, name in rows if name.endswith("^{}")]
-    exact = [commit for commit, name in rows if name in (f"refs/tags/{source.ref}", f"refs/heads/{source.ref}")]
-    return (peeled or exact or [rows[0][0]])[0]
+    return found
 
 
 def _inside(
@@ -72,17 +83,26 @@ def _inside(
         if done.status:
             kept = bases(site) / f"{stack.full_name}-lock.log"
             log = job.log.read_text(encoding="utf-8", errors="replace")
-            with Store(bases(site)).acting("the log was not kept"):
+            with contextlib.suppress(OSError):
                 write_text(kept, log)
             raise _refused(explain(done, job.log, kept, lock), log)
         answers = folder / "settled"
         packages = stack.packages
+        conda = read_conda(_text(answers / "conda.json")) if packages.conda.packages else None
+        _own_python(conda or (), locked)
         found = {
             "apt": read_apt(_text(answers / "apt.simulated"), _text(answers / "apt.records")) if packages.apt else None,
-            "conda": read_conda(_text(answers / "conda.json")) if packages.conda.packages else None,
+            "conda": conda,
             "pip": read_pip(_text(answers / "pip.json")) if packages.pip else None,
         }
         return locked.model_copy(update=found)
+
+
+def _own_python(conda: tuple[LockedConda, ...], locked: LockedPlatform) -> None:
+    """Conda's prefix comes first on PATH: its Python would hide the one that NVIDIA built torch for."""
+    if "PYTORCH_VERSION" in locked.environment and any(entry.name == "python" for entry in conda):
+        raise InputError("conda brings its own python, which would hide that of NVIDIA's torch",
+                         "leave out what needs it, install it by pip, or take another base")  # fmt: skip
 
 
 def _asks(stack: Stack) -> bool:
@@ -111,7 +131,8 @@ def _text(path: Path) -> str:
 def bases(site: Site) -> Path:
     """The folder of imported bases: a cache, beside Apptainer's where the site names one."""
     own = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(site.build.cachedir) / "hpcstack-bases" if site.build.cachedir else Path(own) / "hpcstack/bases"
+    shared = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"  # each user's own: what lies there is trusted
+    return shared if site.build.cachedir else Path(own) / "hpcstack/bases"
 
 
 def import_base(lock: Lock, name: str, work: Path, site: Site, engine: Engine, runner: Runner, say: Say) -> Path:
@@ -131,6 +152,8 @@ def import_base(lock: Lock, name: str, work: Path, site: Site, engine: Engine, r
         with cache.acting("the base was not imported"):
             done = engine.build(job, runner)
             if done.status:
-                raise explain(done, job.log, cache.top / "import.log", lock)
+                kept = cache.top / "import.log"
+                write_text(kept, job.log.read_text(encoding="utf-8", errors="replace"))
+                raise explain(done, job.log, kept, lock)
             cache.adopt(job.output, final)
     return final

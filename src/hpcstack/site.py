@@ -37,6 +37,10 @@ class RegistrySite(Model):
         "", description="a file of logins: docker's config.json or Enroot's .credentials; by default the user's own"
     )
 
+    token_server: str = Field(
+        "", pattern=r"^([A-Za-z0-9.-]+(:[0-9]+)?)?$", description="a host that may be given the login for a token"
+    )
+
     @field_validator("credentials")
     @classmethod
     def _reference(cls, text: str) -> str:

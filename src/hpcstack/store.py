@@ -21,6 +21,7 @@ from hpcstack.errors import StoreError
 KEY = re.compile(r"^[0-9a-z]+$")
 IMAGE, ARTIFACT, LOG = "image.sqsh", "artifact.json", "build.log"
 POLL_S = 0.5
+HIDDEN = "hidden"
 
 
 @dataclass(frozen=True)
@@ -245,7 +246,21 @@ def _born(pid: str) -> str:
     with contextlib.suppress(OSError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if fields[0] in "ZX" else fields[19]
-    return ""
+    with contextlib.suppress(PermissionError, ProcessLookupError, ValueError):
+        os.kill(int(pid), 0)  # /proc may hide the processes of others (hidepid)
+        return ""
+    return HIDDEN if _hidden(pid) else ""
+
+
+def _hidden(pid: str) -> bool:
+    """Whether PID is a process of somebody else that /proc does not show us."""
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return not Path(f"/proc/{pid}/stat").exists()
+    except (ProcessLookupError, ValueError):
+        return False
+    return False
 
 
 def me() -> str:
@@ -261,7 +276,7 @@ def alive(owner: str) -> bool:
     pid, _, born = rest.partition("+")
     if host != socket.gethostname() or not pid:
         return True
-    return boot == _boot() and _born(pid) == born.partition("-")[0]
+    return boot == _boot() and _born(pid) in (born.partition("-")[0], HIDDEN)
 
 
 def _advice(error: OSError, top: Path) -> str:

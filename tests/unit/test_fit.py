@@ -62,6 +62,19 @@ def test_the_oldest_driver_of_a_major_runs_all_its_toolkits(row: dict[str, str])
         ("580.95.05", "B300", IMAGE_2510, "native", ""),  # 10.3 runs 10.0 code
         ("580.95.05", "V100", IMAGE_2510, "does not run", "dropped the V100"),
         ("560.35.05", "V100", IMAGE_2411, "native", ""),
+        (
+            "570.124.06",
+            "B300",
+            {**CUDA_128, "TORCH_CUDA_ARCH_LIST": "9.0 10.0"},
+            "does not run",
+            "first that knows the B300",
+        ),
+        ("580.65.06", "B300", {**CUDA_128, "TORCH_CUDA_ARCH_LIST": "9.0 10.0"}, "native", ""),
+        ("535.54.03", "L40S", {"CUDA_VERSION": "11.7.1", "TORCH_CUDA_ARCH_LIST": "8.0 8.6"}, "native", ""),
+        ("590.44.01", "Tesla P40", CUDA_126, "does not run", "580 is the last branch"),
+        ("470.256.02", "RTX 6000 Ada", CUDA_126, "forward compatible", ""),
+        ("470.256.02", "RTX 4090", CUDA_126, "does not run", "not for the RTX 40xx"),
+        ("580.95.05", "NVIDIA GB10", IMAGE_2510, "native", ""),
         ("", "H100", CUDA_126, "unknown", "does not say which driver"),
         ("560.35.05", "H100", {}, "unknown", "names no CUDA_VERSION"),
         ("560.35.05", "some new thing", CUDA_126, "native", ""),
@@ -115,6 +128,7 @@ def test_code_selection() -> None:
     assert has_sass("8.9", "8.0 8.6") and not has_sass("8.0", "8.6")
     assert not has_sass("9.0", "8.0 8.6") and covered("9.0", "8.0 8.6+PTX")
     assert has_sass("9.0", "9.0a") and not has_sass("10.3", "10.0a")
+    assert has_sass("10.3", "10.0f") and not covered("10.0", "9.0a+PTX") and has_sass("8.0", "8")
 
 
 def test_every_source_of_the_tables_is_said() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hpcstack.errors import InputError
 from hpcstack.lock.inside import read_apt, read_conda, read_pip, want_files
 from hpcstack.lock.model import LockedPip
-from hpcstack.render.steps import requirements, steps
+from hpcstack.render.steps import requirements, step_files, steps
 from hpcstack.spec.model import Stack
 from support.locks import base_lock
 
@@ -22,6 +22,7 @@ Conf libibumad3 (44.0-2 Debian:12.9/stable [amd64])
 """
 RECORDS = """\
 Package: libibumad3
+Architecture: amd64
 Version: 44.0-2
 Depends: libc6
 Filename: pool/main/r/rdma-core/libibumad3_44.0-2_amd64.deb
@@ -29,7 +30,14 @@ SHA256: abcd
 Description: x
  SHA256: not this
 
+Package: infiniband-diags
+Architecture: amd64
+Version: 44.0-2
+Filename: x/infiniband-diags_44.0-2_amd64.deb
+SHA256: ffff
+
 Package: tzdata
+Architecture: all
 Version: 1:2025b-0+deb12u2
 Filename: pool/main/t/tzdata/tzdata_2025b-0+deb12u2_all.deb
 SHA256: 0123
@@ -81,6 +89,10 @@ def test_a_package_of_nvidias_that_would_be_replaced_is_refused_when_it_is_locke
     line = "Inst rdma-core [56.0mlnx] (44.0-2 Debian:12.9/stable [amd64])\n"
     with pytest.raises(InputError, match=r"apt would replace rdma-core 56\.0mlnx of the base by 44\.0-2"):
         read_apt(line, "")
+    with pytest.raises(InputError, match="apt would remove libucx0 of the base"):
+        read_apt("Remv libucx0 [1.18]\n", "")
+    with pytest.raises(InputError, match="no sha256 of libibumad3"):
+        read_apt(SIMULATED, "")
 
 
 def test_condas_answer() -> None:
@@ -102,6 +114,7 @@ def test_a_resolved_lock_installs_these_files_and_no_others(stack: Stack) -> Non
     assert "py-cpuinfo==9.0.0 \\\n    --hash=sha256:aa\n" in requirements(locked)
     lines = [line for step in steps(stack, locked, {}) for line in step.lines]
     assert any("--require-hashes" in line and "--no-deps" in line for line in lines)
-    assert any("libibumad3=44.0-2 tzdata=1:2025b-0+deb12u2" in line for line in lines)
+    assert any("hpcstack_apt_locked" in line and "libibumad3=44.0-2 tzdata=1:2025b-0+deb12u2" in line for line in lines)
+    assert step_files(stack, locked)["build/apt.sha256"].split() == ["0123", "abcd", "ffff"]
     loose = [line for step in steps(stack, open_platform, {}) for line in step.lines]
     assert any("deepspeed==0.19.8" in line and "--constraint" in line for line in loose)

@@ -111,5 +111,5 @@ def definition(values: dict[str, str]) -> dict[str, object]:
     stack = {"full_name": "demo-1", "labels": {}}
     return {
         "stack": stack, "tagged": "example.org/a:1", "pinned": "example.org/a@sha256:0", "context": "c", "home": "/opt/hpcstack",
-        "steps": [], "environment": values, "entrypoint": (),
+        "steps": [], "environment": values, "entrypoint": (), "docker_entrypoint": (),
     }  # fmt: skip

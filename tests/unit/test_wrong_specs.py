@@ -89,6 +89,8 @@ CASES = [
     ("  A: \"1\"", "  A: \"${HOME}\"", 24, "Enroot would replace ${HOME}"),
     ("  A: \"1\"", "  A: '\"quoted\"'", 24, "Enroot would take away the quotes"),
     ("  A: \"1\"", "  A: {prepend: \"'x\"}", 24, "neither begins nor ends with a quote"),
+    ("  A: \"1\"", "  A: 'a\\b'", 24, "Enroot takes backslashes out"),
+    ("https://example.org/tool.git", "https://ghp_token@github.com/o/r.git", 11, "without a password or token"),
     ("  A: \"1\"", "  A: {set: a, prepend: b}", 24, "`set` replaces the value"),
     ("{prepend: /opt/demo/bin}", "{preprend: /x}", 25, "unknown key 'preprend' (did you mean 'prepend'?)"),
     ("{org.example.contact: someone}", "{org.hpcstack.x: y}", 26, "org.hpcstack.* is ours"),

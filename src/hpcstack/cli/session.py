@@ -79,6 +79,7 @@ class Session:
         from hpcstack.process import Runner
 
         signal.signal(signal.SIGTERM, _terminate)
+        signal.signal(signal.SIGHUP, _terminate)
         return Runner()
 
     @cached_property

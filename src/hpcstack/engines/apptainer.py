@@ -84,6 +84,15 @@ def prepare(job: Job) -> Path:
     return home
 
 
+def _own_logins() -> dict[str, object]:
+    """What the user has told Apptainer itself."""
+    try:
+        found = json.loads((Path.home() / ".apptainer/docker-config.json").read_text()).get("auths") or {}
+    except (OSError, ValueError, AttributeError):
+        found = {}
+    return found if isinstance(found, dict) else {}
+
+
 def write_logins(job: Job, path: Path) -> None:
     """The logins that only hpcstack knows (a file of the site's, Enroot's), in the form that Apptainer reads.
 
@@ -91,7 +100,8 @@ def write_logins(job: Job, path: Path) -> None:
     """
     if not job.logins:
         return
-    auths = {host: {"auth": base64.b64encode(f"{user}:{key}".encode()).decode()} for host, (user, key) in job.logins}
+    auths = _own_logins()
+    auths |= {host: {"auth": base64.b64encode(f"{user}:{key}".encode()).decode()} for host, (user, key) in job.logins}
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         json.dump({"auths": auths}, file)
 

@@ -12,8 +12,11 @@ from hpcstack.lock.model import LockedApt, LockedConda, LockedPip
 from hpcstack.spec.guard import GUARDED_APT
 from hpcstack.spec.model import Stack
 
-SIMULATED = re.compile(r"^Inst (?P<name>\S+) (?:\[(?P<had>[^\]]+)\] )?\((?P<version>\S+) ")
-RECORD = re.compile(r"^(Package|Version|Filename|SHA256): (.*)$", re.MULTILINE)
+SIMULATED = re.compile(
+    r"^Inst (?P<name>\S+) (?:\[(?P<had>[^\]]+)\] )?\((?P<version>\S+) [^\[)]*(?:\[(?P<architecture>[^\]]+)\])?"
+)
+REMOVED = re.compile(r"^Remv (?P<name>\S+) ")
+RECORD = re.compile(r"^(Package|Version|Architecture|Filename|SHA256): (.*)$", re.MULTILINE)
 
 
 def want_files(stack: Stack) -> dict[str, str]:
@@ -58,23 +61,36 @@ def read_apt(simulated: str, records: str) -> tuple[LockedApt, ...]:
     """
     known = _records(records)
     out = []
+    for line in simulated.splitlines():
+        removed = REMOVED.match(line)
+        if removed and GUARDED_APT.match(removed["name"]):
+            raise InputError(
+                f"apt would remove {removed['name']} of the base",
+                "leave out the package that conflicts with it, or pin it to a version that fits the base",
+            )
     for match in filter(None, map(SIMULATED.match, simulated.splitlines())):
         if match["had"] and GUARDED_APT.match(match["name"]):
             raise InputError(
                 f"apt would replace {match['name']} {match['had']} of the base by {match['version']}",
                 "leave out the package that asks for it, or pin it to a version that fits the base",
             )
-        record = known.get((match["name"].partition(":")[0], match["version"]), {})
+        name, _, foreign = match["name"].partition(":")
+        record = known.get((name, match["version"], foreign or match["architecture"] or ""), {})
         file, digest = record.get("Filename", "").rpartition("/")[2], record.get("SHA256", "")
-        hash_ = f"sha256:{digest}" if digest else ""
-        out.append(LockedApt(name=match["name"], version=match["version"], file=file, hash=hash_))
+        if not digest:
+            raise InputError(
+                f"apt's archive has no sha256 of {match['name']} {match['version']}", "name another archive"
+            )
+        out.append(LockedApt(name=match["name"], version=match["version"], file=file, hash=f"sha256:{digest}"))
     return tuple(sorted(out, key=lambda package: package.name))
 
 
-def _records(text: str) -> dict[tuple[str, str], dict[str, str]]:
-    """{(package, version): fields} of `apt-cache show`."""
+def _records(text: str) -> dict[tuple[str, str, str], dict[str, str]]:
+    """{(package, version, architecture): fields} of `apt-cache show`; what dpkg alone knows has no file."""
     records = [dict(RECORD.findall(paragraph)) for paragraph in text.split("\n\n")]
-    return {(record.get("Package", ""), record.get("Version", "")): record for record in records}
+    keys = ("Package", "Version", "Architecture")
+    found = {tuple(record.get(key, "") for key in keys): record for record in records if "SHA256" in record}
+    return {(name, version, architecture): record for (name, version, architecture), record in found.items()}
 
 
 def read_conda(text: str) -> tuple[LockedConda, ...]:

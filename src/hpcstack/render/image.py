@@ -32,6 +32,7 @@ def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
         "steps": steps(stack, locked, lock.sources),
         "environment": stack.variables(locked.environment),
         "entrypoint": stack.entrypoint,
+        "docker_entrypoint": (f"{HOME}/compat.sh", *stack.entrypoint),
         "home": HOME,
         "context": CONTEXT,
         "tagged": f"{base.registry}/{base.repository}:{base.tag}",

@@ -34,6 +34,7 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
         "real_gpus": bool(node.real_gpus),
         "compat": COMPAT,
         "fabric": site.fabric.settings,
+        "forced": [*([] if node.real_gpus else ["NVIDIA_VISIBLE_DEVICES"]), *site.fabric.settings],
         "runtime": site.runtime,
         "mounts": "".join(f"{mount}," for mount in site.mounts),
     }

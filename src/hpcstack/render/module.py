@@ -100,7 +100,7 @@ def help_text(release: Release) -> str:
     lines += [
         "",
         "  hpcstack launch " + stack.full_name + " -N 2 -- train.py",
-        '  srun -N 2 --ntasks-per-node=1 --container-image="$HPCSTACK_IMAGE" COMMAND     (with Pyxis)',
+        '  srun -N 2 --ntasks-per-node=1 --container-image="$HPCSTACK_IMAGE" /opt/hpcstack/compat.sh COMMAND   (Pyxis)',
         '  srun -N 2 --ntasks-per-node=1 apptainer exec --nv "$HPCSTACK_IMAGE" COMMAND',
     ]
     return "\n".join(lines) + "\n"

@@ -58,6 +58,9 @@ def step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
     out = {f"build/source-{n}.sh": _bash(source.build) for n, source in enumerate(stack.packages.source)}
     out |= {f"build/run-{n}.sh": _bash(run.command) for n, run in enumerate(stack.run)}
     out |= {f"files/{n}": file.content for n, file in enumerate(stack.files)}
+    if locked.apt:
+        hashes = sorted({entry.hash.removeprefix("sha256:") for entry in locked.apt if entry.hash})
+        out["build/apt.sha256"] = "".join(f"{found}\n" for found in hashes)
     if stack.packages.pip and locked.pip is not None:
         out[REQUIREMENTS] = requirements(locked)
     return out | conda_files(stack, locked)
@@ -93,14 +96,17 @@ def requirements(locked: LockedPlatform) -> str:
 
 
 def _apt(packages: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
-    named = [f"{entry.name}={entry.version}" for entry in locked.apt] if locked.apt is not None else packages
-    install = ["apt-get", "-q", "install", "-y", "--no-install-recommends", "--allow-downgrades", *named]
     if locked.apt is None:
-        install.remove("--allow-downgrades")
+        install = words(["apt-get", "-q", "install", "-y", "--no-install-recommends", *packages])
+        line = f"DEBIAN_FRONTEND=noninteractive {install}"
+    else:
+        line = words(["hpcstack_apt_locked", *(f"{entry.name}={entry.version}" for entry in locked.apt)])
+    if locked.apt == ():
+        return ("hpcstack_guard", "hpcstack_guard_check")  # the base has it all
     return (
         "hpcstack_guard",
         "apt-get -q update",
-        f"DEBIAN_FRONTEND=noninteractive {words(install)}",
+        line,
         "hpcstack_clean_apt",
         "hpcstack_guard_check",
     )

@@ -16,7 +16,9 @@ VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 APT = re.compile(r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?(?:=[A-Za-z0-9.+:~-]+)?$")
 COMMAND = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
 LABEL = re.compile(r"^[A-Za-z0-9]+(?:[._/-][A-Za-z0-9]+)*$")
-GIT = re.compile(r"^(?:(?:https|ssh|file)://|[A-Za-z0-9._-]+@[A-Za-z0-9.-]+:)[A-Za-z0-9._~/@:+%-]+$")
+GIT = re.compile(
+    r"^(?:https://|file:///|ssh://(?:[A-Za-z0-9._-]+@)?|[A-Za-z0-9._-]+@(?=[A-Za-z0-9.-]+:))[A-Za-z0-9._~/:+%-]+$"
+)
 COMMIT = re.compile(r"^[0-9a-f]{40}$")
 _SPECIFIER = r"(?:==|>=|<=|<|>|!=|~=)[0-9]+(?:\.[0-9]+)+"
 PLAIN_REQUIREMENT = re.compile(rf"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:{_SPECIFIER}(?:,{_SPECIFIER})*)?$")
@@ -63,6 +65,8 @@ def value_of_variable(text: str) -> str:
         raise ValueError(f"Enroot would replace {found[0]} when the container starts; write the value itself")
     if re.fullmatch(r"[\"'].*[\"']\s*", text):
         raise ValueError("Enroot would take away the quotes around the value; write it without them")
+    if "\\" in text:
+        raise ValueError("Enroot takes backslashes out of values; write it without them")
     return text
 
 
@@ -127,8 +131,8 @@ def channel(text: str) -> str:
 
 
 def git(text: str) -> str:
-    if not GIT.match(one_line(text)) or re.search(r"//[^/@]*:[^/@]*@", text):
-        raise ValueError("write https://HOST/PATH, ssh://HOST/PATH or file:///PATH, without a password")
+    if not GIT.match(one_line(text)):
+        raise ValueError("write https://HOST/PATH, ssh://HOST/PATH or file:///PATH, without a password or token")
     return text
 
 
