@@ -140,6 +140,7 @@ hpcstack_clean_apt() {
 hpcstack_finish() {
     cp /opt/hpcstack/etc/rc /opt/hpcstack/etc/environment /opt/hpcstack/etc/fstab /etc/
     : >/etc/rc.local
+    if [ -d /etc/profile.d ]; then cp /opt/hpcstack/etc/profile.sh /etc/profile.d/hpcstack.sh; fi
     chmod 755 /opt/hpcstack/compat.sh
     mkdir -p /opt/hpcstack/packages
     if command -v dpkg-query >/dev/null; then

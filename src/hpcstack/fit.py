@@ -14,6 +14,7 @@ from hpcstack import facts
 from hpcstack.facts import Gpu
 
 Kind = Literal["native", "minor-version compatible", "forward compatible", "does not run", "unknown"]
+VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}([+-].{0,40})?")
 COMPAT_NOTE = "the image's own libcuda (cuda-compat) must come first on LD_LIBRARY_PATH"
 
 
@@ -46,6 +47,8 @@ def fit(driver: str, model: str, image: Mapping[str, str]) -> Fit:
     cuda = image.get("CUDA_VERSION", "")
     if not cuda:
         return Fit("unknown", "the image names no CUDA_VERSION")
+    if not VERSION.fullmatch(cuda):
+        return Fit("unknown", f"the image's CUDA_VERSION is no version: {cuda[:40]!r}", certain=False)
     known = facts.gpu(model) if model else None
     if wrong := _silicon(known, cuda, image.get("TORCH_CUDA_ARCH_LIST", "")):
         return wrong
@@ -58,7 +61,7 @@ def fit(driver: str, model: str, image: Mapping[str, str]) -> Fit:
 
 def numbers(text: str) -> tuple[int, ...]:
     """`12.6.3.001` as (12, 6, 3, 1), so that versions compare as such."""
-    return tuple(int(part) for part in re.findall(r"\d+", text.partition("+")[0]))
+    return tuple(int(part) for part in re.findall(r"[0-9]{1,9}", text.partition("+")[0]))
 
 
 def _at_least(driver: str, wanted: str) -> bool:
@@ -78,7 +81,8 @@ def toolkit_driver(cuda: str, image: Mapping[str, str]) -> tuple[str, str]:
     for row in rows:
         if numbers(row["cuda"]) == wanted:
             return row["driver"], _source("cuda", row["source"])
-    if own := image.get("CUDA_DRIVER_VERSION", ""):
+    own = image.get("CUDA_DRIVER_VERSION", "")
+    if VERSION.fullmatch(own):
         return own, "CUDA_DRIVER_VERSION of the image"
     same = [row for row in rows if numbers(row["cuda"])[:2] == wanted[:2]]
     last = max(same, key=lambda row: numbers(row["cuda"]), default=None)
@@ -93,6 +97,7 @@ def _silicon(gpu: Gpu | None, cuda: str, architectures: str) -> Fit | None:
     if gpu.cuda_last and numbers(cuda)[:2] > numbers(gpu.cuda_last):
         rule = f"CUDA {cuda} has dropped the {gpu.model} (sm_{_sm(gpu)}); CUDA {gpu.cuda_last} was the last"
         return Fit("does not run", rule, where)
+    architectures = architectures if _entries(architectures) else ""
     if architectures and has_sass(gpu.capability, architectures):
         return None  # what was compiled decides: a B300 runs 10.0 code of a CUDA that does not know it
     if architectures and not covered(gpu.capability, architectures):
@@ -127,7 +132,7 @@ def has_sass(capability: str, architectures: str) -> bool:
 
 def _entries(architectures: str) -> list[tuple[tuple[int, ...], str, bool]]:
     """((major, minor), `a` or `f` or nothing, whether PTX is there) of each entry of an arch list."""
-    found = re.findall(r"(?<![\d.])(\d+)(?:\.(\d+))?([af]?)(\+PTX)?", architectures)
+    found = re.findall(r"(?<![0-9.])([0-9]{1,3})(?:\.([0-9]{1,3}))?([af]?)(\+PTX)?(?![0-9.])", architectures)
     return [((int(major), int(minor or 0)), suffix, bool(ptx)) for major, minor, suffix, ptx in found]
 
 
@@ -186,5 +191,5 @@ def _forward(driver: str, gpu: Gpu | None, cuda: str, image: Mapping[str, str]) 
 
 def required_branches(expression: str) -> tuple[str, ...]:
     """The driver branches that NVIDIA_REQUIRE_CUDA lists (`brand=tesla,driver>=535,driver<536`)."""
-    found = re.findall(r"driver>=(\d+),driver<(\d+)", expression)
+    found = re.findall(r"driver>=([0-9]{1,9}),driver<([0-9]{1,9})(?![0-9])", expression)
     return tuple(dict.fromkeys(low for low, high in found if int(high) == int(low) + 1))

@@ -38,7 +38,8 @@ def base_environment(recipe: Recipe, lock: Lock | None) -> Mapping[str, str]:
     """The variables of the base: as the registry said when it was locked, else as far as facts/ knows the image."""
     base = recipe.stack.base
     if lock and (lock.base.registry, lock.base.repository, lock.base.tag) == (base.registry, base.repository, base.tag):
-        return lock.base.platforms[next(iter(lock.base.platforms))].environment
+        known = lock.base.platforms
+        return known.get(base.platforms[0], next(iter(known.values()))).environment
     from hpcstack import facts
 
     return facts.image_environment(base.image, base.platforms[0])

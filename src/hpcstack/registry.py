@@ -30,6 +30,9 @@ MANIFESTS = (
 )
 TRIES, BACK_OFF = 4, 0.5
 PAGE, MAX_PAGES = 1000, 50
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 TOKEN_SERVERS = {  # whose token servers have another name than the registry
     "docker.io": ("auth.docker.io",),
     "registry-1.docker.io": ("auth.docker.io",),
@@ -70,7 +73,7 @@ class Registry:
         host, url = self._place(base)
         try:
             return self._look_up(base, host, url)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except NONSENSE:
             raise RegistryError(*_nonsense(host)) from None
 
     def _look_up(self, base: Base, host: str, url: str) -> Answer:
@@ -80,9 +83,9 @@ class Registry:
         configs, sizes = {}, {}
         for platform, digest in manifests.items():
             manifest = body if digest == top else self._manifest(url, digest, base, host)[1]
-            blob = self._get(f"{url}/blobs/{manifest['config']['digest']}", (), base, host)
+            blob = self._get(f"{url}/blobs/{_digest(manifest['config']['digest'])}", (), base, host)
             _verify(blob.content, manifest["config"]["digest"], host)
-            configs[platform] = _document(blob, host)
+            configs[platform] = _config(blob, host)
             sizes[platform] = sum(int(layer.get("size", 0)) for layer in manifest.get("layers", []))
         return Answer(self.site.registry(base.registry).mirror or base.registry, top, manifests, configs, sizes)
 
@@ -93,13 +96,22 @@ class Registry:
         return facts_of({name: value for name, _, value in pairs})
 
     def tags(self, base: Base) -> list[str]:
-        """All tags of BASE's repository, in the registry's own order, page by page."""
+        """All tags of BASE's repository, in the registry's own order, page by page; what is no tag is left out."""
         host, url = self._place(base)
+        try:
+            return [tag for tag in self._tags(base, host, url) if isinstance(tag, str) and TAG.fullmatch(tag)]
+        except NONSENSE:
+            raise RegistryError(*_nonsense(host)) from None
+
+    def _tags(self, base: Base, host: str, url: str) -> list[str]:
         out: list[str] = []
         following = f"{url}/tags/list?n={PAGE}"
         for _ in range(MAX_PAGES):
             answer = self._get(following, (), base, host)
-            out += _document(answer, host).get("tags") or []
+            page = _document(answer, host).get("tags") or []
+            if not isinstance(page, list):
+                raise TypeError("tags are a list")
+            out += page
             link = answer.links.get("next", {}).get("url", "")
             if not link:
                 break
@@ -120,11 +132,11 @@ class Registry:
 
     def _platforms(self, top: str, body: dict[str, Any], base: Base, host: str, url: str) -> dict[str, str]:
         if "manifests" not in body:
-            blob = self._get(f"{url}/blobs/{body['config']['digest']}", (), base, host)
+            blob = self._get(f"{url}/blobs/{_digest(body['config']['digest'])}", (), base, host)
             config = _document(blob, host)
             have = {f"{config.get('os', 'linux')}/{config.get('architecture')}": top}
         else:
-            have = {_platform(entry): entry["digest"] for entry in reversed(body["manifests"])}
+            have = {_platform(entry): _digest(entry["digest"]) for entry in reversed(body["manifests"])}
         missing = [name for name in base.platforms if name not in have]
         if missing:
             raise RegistryError(
@@ -226,7 +238,7 @@ def _document(answer: requests.Response, host: str) -> dict[str, Any]:
     """The JSON object of an answer; a proxy's login page is none."""
     try:
         found = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise RegistryError(*_nonsense(host))
@@ -244,6 +256,28 @@ def _may_know(realm: str, host: str, *, plain_http: bool) -> bool:
     if where.scheme != "https" and not plain_http:
         return False
     return name == own or name.endswith(f".{own}") or name in TOKEN_SERVERS.get(own, ())
+
+
+def _digest(text: object) -> str:
+    """TEXT as a digest; ValueError for anything else that a registry may say."""
+    if not isinstance(text, str) or not DIGEST.fullmatch(text):
+        raise ValueError(f"no digest: {text!r}")
+    return text
+
+
+def _config(answer: requests.Response, host: str) -> dict[str, Any]:
+    """An image config whose parts have the types that the rest of hpcstack relies on; ValueError for another."""
+    config = _document(answer, host)
+    inner = config.get("config") or {}
+    env, labels = inner.get("Env") or [], inner.get("Labels") or {}
+    lists = [env, inner.get("Entrypoint") or [], inner.get("Cmd") or []]
+    texts = [*(item for entry in lists for item in entry), *labels.values(), *labels, inner.get("WorkingDir") or ""]
+    if not all(isinstance(entry, list) for entry in lists) or not isinstance(labels, dict):
+        raise TypeError("an image config of other types")
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("an image config whose texts are none")
+    "".join(texts).encode()  # half characters cannot be written down
+    return config
 
 
 def _platform(entry: dict[str, Any]) -> str:

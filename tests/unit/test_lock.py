@@ -31,8 +31,8 @@ class Fixed:
         names = base.platforms
         return Answer(
             "mirror:5000",
-            "sha256:index",
-            dict.fromkeys(names, "sha256:one"),
+            f"sha256:{'1' * 64}",
+            dict.fromkeys(names, f"sha256:{'2' * 64}"),
             dict.fromkeys(names, CONFIG),
             dict.fromkeys(names, 7),
         )

@@ -316,7 +316,8 @@ def test_answers_that_always_break_off_are_said(fake: Given) -> None:
 
 @pytest.mark.parametrize(
     "index",
-    [b"[]", b'{"manifests": []}', b'{"manifests": [{"digest": "x"}]}', b'{"config": {}}', b"null", b'{"manifests": 7}',
+    [b'{"manifests": [{"digest": "evil$(id)", "platform": {"os": "linux", "architecture": "amd64"}}]}', b"[" * 30000,
+     b"[]", b'{"manifests": []}', b'{"manifests": [{"digest": "x"}]}', b'{"config": {}}', b"null", b'{"manifests": 7}',
      b'{"manifests": [{"digest": "sha256:zz", "platform": {"os": "linux", "architecture": "amd64"}}]}'],
 )  # fmt: skip
 def test_a_registry_that_talks_nonsense_is_refused_without_a_traceback(fake: Given, index: bytes) -> None:
@@ -344,3 +345,31 @@ def test_enroots_login_is_sent_for_a_token(fake: Given, tmp_path: Path, monkeypa
     client.look_up(Base(image=IMAGE))
     auth = base64.b64encode(b"$oauthtoken:enr00t").decode()
     assert f"Basic {auth}" in [header for path, header in server.seen if path.startswith("/token")]
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [{"Env": [1]}, {"Env": "PATH=/bin"}, {"Labels": {"x": 1}}, {"Labels": ["x"]}, {"Entrypoint": "/bin/sh"}, {"WorkingDir": 5},
+     {"Env": ["A=\ud800"]}, [], "text"],
+)  # fmt: skip
+def test_an_image_config_of_other_types_is_refused(fake: Given, inner: object) -> None:
+    server, client, _ = fake
+    config = json.dumps({"os": "linux", "architecture": "amd64", "config": inner}).encode()
+    manifest = json.dumps({"schemaVersion": 2, "config": {"digest": digest(config)}, "layers": []}).encode()
+    server.content = {"24.11-py3": manifest, digest(config): config}
+    if inner == []:
+        assert client.look_up(Base(image=IMAGE)).configs  # nothing is said
+        return
+    with pytest.raises(RegistryError, match="no registry's answer"):
+        client.look_up(Base(image=IMAGE))
+
+
+@pytest.mark.parametrize("page", [[1, 2], 5, "text", [["x"]], ["a b", "$(id)", "1.\u0663"]])
+def test_what_is_no_tag_is_left_out(fake: Given, page: Any) -> None:
+    server, client, _ = fake
+    server.pages = [page]
+    if isinstance(page, list):
+        assert client.tags(Base(image=IMAGE)) == []
+    else:
+        with pytest.raises(RegistryError):
+            client.tags(Base(image=IMAGE))

@@ -96,8 +96,8 @@ def newer(tag: str, tags: list[str]) -> list[str]:
 
 
 def _shape(tag: str) -> str:
-    return re.sub(r"\d+", "#", tag)
+    return re.sub(r"[0-9]+", "#", tag)
 
 
 def _numbers(tag: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", tag)))
+    return tuple(int(number[:18]) for number in re.findall(r"[0-9]+", tag))

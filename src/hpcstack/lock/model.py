@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
 from hpcstack.errors import InputError
-from hpcstack.spec.text import Model
+from hpcstack.spec.text import Commit, Line, Model
+
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+PlatformName = Annotated[str, Field(pattern=r"^linux/(amd64|arm64)$")]
+Hash = Annotated[str, Field(pattern=r"^[a-z0-9]+:[0-9a-f]+$")]
 
 FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
 STAND_IN_LABEL = "org.hpcstack.stand-in"
@@ -20,19 +24,19 @@ TEMPLATE_VERSION = "2"  # of images/ and render/: a test holds it to what is ren
 class LockedApt(Model):
     """A Debian package that the stack adds to the base."""
 
-    name: str
-    version: str
-    file: str = ""
+    name: Line
+    version: Line
+    file: Line = ""
     hash: str = Field("", description="as the archive lists it: sha256:...")
 
 
 class LockedPip(Model):
     """A Python package that the stack adds to the base, with the hashes of the files that may be taken."""
 
-    name: str
-    version: str
-    hashes: tuple[str, ...] = Field(min_length=1)
-    file: str = ""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9.!+_-]+$")]
+    hashes: tuple[Hash, ...] = Field(min_length=1)
+    file: Line = ""
 
 
 class LockedConda(Model):
@@ -51,7 +55,7 @@ class LockedConda(Model):
 class LockedPlatform(Model):
     """One platform of the base: its manifest, and the image config that the registry holds for it."""
 
-    digest: str
+    digest: Digest
     environment: dict[str, str]
     labels: dict[str, str] = Field({})
     entrypoint: tuple[str, ...] = ()
@@ -66,12 +70,12 @@ class LockedPlatform(Model):
 class LockedBase(Model):
     """The base image as the registry that answered knows it."""
 
-    registry: str
-    repository: str
-    tag: str
-    index_digest: str
+    registry: str = Field(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?$")
+    repository: str = Field(pattern=r"^[a-z0-9]+([._/-]+[a-z0-9]+)*$")
+    tag: str = Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")
+    index_digest: Digest
     answered_by: str
-    platforms: dict[str, LockedPlatform]
+    platforms: dict[PlatformName, LockedPlatform] = Field(min_length=1)
 
 
 class Lock(Model):
@@ -82,7 +86,7 @@ class Lock(Model):
     spec_sha256: str
     template_version: str = "1"  # what locks were made for before they said so
     base: LockedBase
-    sources: dict[str, str] = Field({}, description="{name of a source: commit}")
+    sources: dict[str, Commit] = Field({}, description="{name of a source: commit}")
     unresolved: tuple[str, ...] = ()
 
     def text(self) -> str:

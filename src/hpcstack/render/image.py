@@ -6,11 +6,12 @@ import json
 
 from hpcstack import data
 from hpcstack.lock.model import Lock, LockedPlatform
-from hpcstack.render.quote import words
+from hpcstack.render.quote import sh, words
 from hpcstack.render.steps import HOME, step_files, steps
 from hpcstack.render.template import fill, plain
 from hpcstack.spec import guard
 from hpcstack.spec.model import Stack
+from hpcstack.spec.text import VARIABLE
 from hpcstack_smoke import __version__ as suite_version
 
 CONTEXT = "context/hpcstack"
@@ -62,6 +63,7 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
         "etc/environment": environment_file(locked, stack),
         "etc/rc": enroot_rc(locked, stack),
         "etc/fstab": "",
+        "etc/profile.sh": profile(locked, stack),
         "stack.json": json.dumps(about(stack, lock, platform), indent=1, sort_keys=True) + "\n",
     }
     files |= {f"smoke/{path}": text for path, text in data.smoke_files().items()}
@@ -88,7 +90,14 @@ def about(stack: Stack, lock: Lock, platform: str) -> dict[str, object]:
 def environment_file(locked: LockedPlatform, stack: Stack) -> str:
     """/etc/environment, which is where Enroot and Pyxis take the image's variables from; a variable a line."""
     merged = locked.environment | stack.variables(locked.environment)
-    return "".join(f"{name}={value}\n" for name, value in merged.items() if "\n" not in value)
+    plain = {name: value for name, value in merged.items() if VARIABLE.fullmatch(name) and "\n" not in value}
+    return "".join(f"{name}={value}\n" for name, value in plain.items())
+
+
+def profile(locked: LockedPlatform, stack: Stack) -> str:
+    """/etc/profile.d/hpcstack.sh: Enroot starts a login shell, and Debian's /etc/profile makes PATH its own."""
+    path = (locked.environment | stack.variables(locked.environment)).get("PATH", "")
+    return f"# shellcheck shell=sh\n# The image's own PATH, also in a login shell.\nexport PATH={sh(path)}\n" if path else "\n"
 
 
 def enroot_rc(locked: LockedPlatform, stack: Stack) -> str:

@@ -108,7 +108,7 @@ def help_text(release: Release) -> str:
 
 def extensions(release: Release) -> list[str]:
     """`torch/2.6.0a0+...` for `module spider`: the image's real versions of what users search for."""
-    return [f"{name}/{version}" for name, version in release.pip if SHOWN.match(name) and PLAIN.match(version)]
+    return [f"{name}/{version}" for name, version in release.pip if SHOWN.fullmatch(name) and PLAIN.fullmatch(version)]
 
 
 def wrappers(release: Release) -> dict[str, str]:

@@ -37,7 +37,7 @@ class Base(Model):
     @field_validator("image")
     @classmethod
     def _image(cls, text: str) -> str:
-        match = IMAGE.match(text)
+        match = IMAGE.fullmatch(text)
         if not match or not re.search(r"[.:]|^localhost$", match["registry"]):
             raise ValueError("write REGISTRY/REPOSITORY:TAG, e.g. nvcr.io/nvidia/pytorch:24.11-py3")
         if not match["tag"] and not match["digest"]:
@@ -156,7 +156,7 @@ class Stack(Model):
     @classmethod
     def _names(cls, environment: dict[str, Setting]) -> dict[str, Setting]:
         for name in environment:
-            if not VARIABLE.match(name):
+            if not VARIABLE.fullmatch(name):
                 raise ValueError(f"{name!r} is not a variable's name")
             if name.startswith(("APPTAINER", "SINGULARITY", "ENROOT_", "SLURM_")):
                 raise ValueError(f"{name} belongs to the container runtime or to Slurm")
@@ -166,7 +166,7 @@ class Stack(Model):
     @classmethod
     def _labels(cls, labels: dict[str, str]) -> dict[str, str]:
         for name in labels:
-            if not LABEL_NAME.match(name) or name.startswith("org.hpcstack."):
+            if not LABEL_NAME.fullmatch(name) or name.startswith("org.hpcstack."):
                 raise ValueError(f"{name!r} is not a label's name, e.g. org.example.contact; org.hpcstack.* is ours")
         return labels
 

@@ -16,6 +16,7 @@ from hpcstack.spec.text import (
     ImagePath,
     Line,
     Model,
+    Prefix,
     Requirement,
     Script,
 )
@@ -26,7 +27,7 @@ class Conda(Model):
 
     channels: tuple[Channel, ...] = Field(("conda-forge",), min_length=1, description="first wins")
     packages: tuple[CondaPackage, ...] = Field((), description="match specs, e.g. numpy=2.1")
-    prefix: ImagePath = Field("/opt/conda", description="where they are installed in the image")
+    prefix: Prefix = Field("/opt/conda", description="where they are installed in the image")
 
 
 class Source(Model):

@@ -27,6 +27,7 @@ CHANNEL = re.compile(r"^(?:[a-z0-9._-]+(?:/[a-z0-9._-]+)*|(?:https|file)://[A-Za
 SHADOWS = {"python", "python3", "pip", "sh", "bash", "env", "srun", "sbatch", "apptainer", "enroot"}
 IN_SCRIPTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")  # a script has lines and tabs, and nothing else
 MAX_SCRIPT = 1 << 18
+RESERVED = ("/opt/hpcstack", "/proc", "/sys", "/dev", "/mnt")
 
 
 class Model(BaseModel):
@@ -89,16 +90,23 @@ def value_of_label(text: str) -> str:
 def absolute(text: str) -> str:
     """TEXT as an absolute path of the image, without `..`."""
     parts = one_line(text).split("/")
-    if not text.startswith("/") or ".." in parts or text.endswith("/") or "//" in text:
-        raise ValueError("write an absolute path of the image, without '..', '//' or a '/' at its end")
-    if text.startswith(("/opt/hpcstack/", "/proc/", "/sys/", "/dev/", "/mnt/")):
+    if not text.startswith("/") or any(part in ("", ".", "..") for part in parts[1:]):
+        raise ValueError("write an absolute path of the image, without '.', '..', '//' or a '/' at its end")
+    if any(text == place or text.startswith(f"{place}/") for place in RESERVED):
         raise ValueError("this place belongs to hpcstack or to the kernel")
+    return text
+
+
+def prefix(text: str) -> str:
+    """TEXT as a folder of the image that goes on PATH."""
+    if ":" in absolute(text):
+        raise ValueError("a ':' would split PATH")
     return text
 
 
 def requirement(text: str) -> str:
     """TEXT as a pip requirement that an index can answer."""
-    if PLAIN_REQUIREMENT.match(text):
+    if PLAIN_REQUIREMENT.fullmatch(text):
         return text  # as nearly all are: the parser, which is slow to load, has nothing to add
     from packaging.requirements import InvalidRequirement, Requirement
 
@@ -113,37 +121,37 @@ def requirement(text: str) -> str:
 
 
 def apt(text: str) -> str:
-    if not APT.match(text):
+    if not APT.fullmatch(text):
         raise ValueError("not an apt package, e.g. infiniband-diags or infiniband-diags=50.0-2")
     return text
 
 
 def conda(text: str) -> str:
-    if not CONDA.match(one_line(text)):
+    if not CONDA.fullmatch(one_line(text)):
         raise ValueError("not a conda package, e.g. numpy, numpy=2.1 or numpy>=2,<3")
     return text
 
 
 def channel(text: str) -> str:
-    if not CHANNEL.match(one_line(text)):
+    if not CHANNEL.fullmatch(one_line(text)):
         raise ValueError("not a conda channel, e.g. conda-forge or https://conda.example.org/hpc")
     return text
 
 
 def git(text: str) -> str:
-    if not GIT.match(one_line(text)):
+    if not GIT.fullmatch(one_line(text)):
         raise ValueError("write https://HOST/PATH, ssh://HOST/PATH or file:///PATH, without a password or token")
     return text
 
 
 def commit(text: str) -> str:
-    if text and not COMMIT.match(text):
+    if text and not COMMIT.fullmatch(text):
         raise ValueError("write all 40 hex digits of the commit; a tag or branch goes into `ref`")
     return text
 
 
 def command(text: str) -> str:
-    if not COMMAND.match(text):
+    if not COMMAND.fullmatch(text):
         raise ValueError("not a command's name: letters, digits and . _ + -")
     if text in SHADOWS:
         raise ValueError(f"a wrapper named {text} would shadow the host's own {text}")
@@ -156,6 +164,7 @@ Value = Annotated[str, AfterValidator(value_of_variable)]
 Part = Annotated[str, AfterValidator(part_of_variable)]
 Label = Annotated[str, AfterValidator(value_of_label)]
 ImagePath = Annotated[str, AfterValidator(absolute)]
+Prefix = Annotated[str, AfterValidator(prefix)]
 Requirement = Annotated[str, AfterValidator(requirement)]
 AptPackage = Annotated[str, AfterValidator(apt)]
 CondaPackage = Annotated[str, AfterValidator(conda)]
