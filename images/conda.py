@@ -115,3 +115,5 @@ if __name__ == "__main__":
         asyncio.run({"solve": solve, "install": install}[sys.argv[1]](*sys.argv[2:]))
     except Exception as error:  # rattler's own say what is wrong; where in Python does not matter
         sys.exit(f"conda: {type(error).__name__}: {error}")
+    sys.stdout.flush()
+    os._exit(0)  # rattler's threads and the end of the interpreter do not always agree

@@ -162,7 +162,7 @@ def _compatibility(driver: str, gpu: Gpu | None, cuda: str, image: Mapping[str, 
 
 def _minor(driver: str, gpu: Gpu | None, cuda: str, image: Mapping[str, str], row: Mapping[str, Any]) -> Fit:
     architectures = image.get("TORCH_CUDA_ARCH_LIST", "")
-    if gpu and architectures and not has_sass(gpu.capability, architectures):
+    if gpu and _entries(architectures) and not has_sass(gpu.capability, architectures):
         rule = f"the {gpu.model} needs PTX of CUDA {cuda} compiled, and driver {driver} is older than that CUDA"
         return Fit("does not run", rule, _source("cuda", ["FAQ", "NUMBA"]), certain=False)
     rule = f"driver {driver} is of CUDA {row['major']} (>= {row['driver']}), as CUDA {cuda} is; with limited features"

@@ -12,6 +12,7 @@ from hpcstack.process import Runner
 
 SINFO = ("sinfo", "--noheader", "--format", "%P|%D|%c|%G")
 NVIDIA = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+CHATTY = (("srun", "--mpi=list"), ("srun", "--help"))  # some releases answer on stderr
 TOOLS = {
     "apptainer": ("apptainer", "--version"),
     "enroot": ("enroot", "version"),
@@ -79,7 +80,7 @@ def probe(runner: Runner, root: Path = Path("/")) -> Probe:
         mpi=read_mpi(_said(runner, ("srun", "--mpi=list"))),
         pyxis="--container-image" in help_text,
         lmod=_lmod(root),
-        driver=driver or _kernel_driver(root),
+        driver=driver if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}", driver) else _kernel_driver(root),
         gpu=name,
         nvlink=bool(re.search(r"\bNV\d+\b", _said(runner, ("nvidia-smi", "topo", "-m")))),
         hcas=tuple(_hcas(root / "sys/class/infiniband")),
@@ -92,12 +93,14 @@ def _said(runner: Runner, argv: tuple[str, ...]) -> str:
     if not runner.has(argv[0]):
         return ""
     done = runner.output(argv, timeout=20)
-    return "\n".join(done.tail) if done.status == 0 else ""
+    if done.status:
+        return ""
+    return done.stdout if argv == SINFO or not any(argv == one for one in CHATTY) else "\n".join(done.tail)
 
 
 def _version(text: str) -> str:
-    match = re.search(r"\d+(\.\d+)+\S*", text)
-    return match[0] if match else text.strip()
+    match = re.search(r"[0-9]{1,6}(\.[0-9]{1,6}){1,4}[A-Za-z0-9.+-]{0,30}", text)
+    return match[0] if match else ""
 
 
 def read_sinfo(text: str) -> list[Nodes]:
@@ -109,9 +112,12 @@ def read_sinfo(text: str) -> list[Nodes]:
             continue
         name, count, cpus, gres = parts
         gpus, model = read_gres(gres)
-        number = re.match(r"\d+", cpus)
-        size = int(number[0]) if number else 0
-        out.append(Nodes(name.rstrip("*"), name.endswith("*"), int(count), size, gpus, model))
+        number = re.match(r"[0-9]{1,6}", cpus)
+        if not re.fullmatch(r"[0-9]{1,7}", count) or not re.fullmatch(r"[A-Za-z0-9._-]+\*?", name):
+            continue
+        out.append(
+            Nodes(name.rstrip("*"), name.endswith("*"), int(count), int(number[0]) if number else 0, gpus, model)
+        )
     return out
 
 
@@ -120,7 +126,7 @@ def read_gres(text: str) -> tuple[int, str]:
     total, model = 0, ""
     for entry in re.sub(r"\([^)]*\)", "", text).split(","):
         parts = entry.split(":")
-        if parts[0] == "gpu" and parts[-1].isdigit():
+        if parts[0] == "gpu" and re.fullmatch(r"[0-9]{1,4}", parts[-1]):
             total += int(parts[-1])
             model = parts[1] if len(parts) > 2 else model
     return total, model

@@ -67,6 +67,8 @@ class Runner:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return Completed(tuple(argv), 124, (f"no answer within {timeout:.0f} s",))
+        except OSError as error:  # not a program, or its interpreter is not there
+            return Completed(tuple(argv), 126, (f"{argv[0]}: {error.strerror}",))
         return Completed(tuple(argv), done.returncode, tuple((done.stdout + done.stderr).splitlines()), done.stdout)
 
     def logged(

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from hpcstack.errors import InputError, ProblemsError, did_you_mean
 from hpcstack.spec.merge import Policy, fragment, merge
 from hpcstack.spec.text import Line, Model, Value
-from hpcstack.yamlfile import CONTROL, Document, dotted, parse, problems_of
+from hpcstack.yamlfile import CONTROL, MAX_BYTES, Document, dotted, parse, problems_of, read_text
 
 SYSTEM = Path("/etc/hpcstack/site.yaml")
 POLICY_KEYS = ("packages", "files", "run", "environment", "labels", "module", "launch", "lifecycle", "tests")
@@ -145,7 +145,7 @@ class Fabric(Model):
 class Baseline(Model):
     """What a measurement of the suite should reach here."""
 
-    value: float = Field(gt=0)
+    value: float = Field(gt=0, allow_inf_nan=False)
     unit: Line = ""
     source: Line = Field(min_length=1, description="who measured it, and how")
 
@@ -207,6 +207,9 @@ class Site(Model):
 
     @model_validator(mode="after")
     def _known(self) -> Site:
+        chosen = [name for name, partition in self.partitions.items() if partition.default]
+        if len(chosen) > 1:
+            raise ValueError(f"partitions: more than one is the default: {', '.join(chosen)}")
         for name in self.baselines:
             if name not in self.node_types:
                 raise ValueError(f"baselines: there is no node type {name!r}{did_you_mean(name, self.node_types)}")
@@ -276,7 +279,9 @@ def load(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded
         site = Site.model_validate(merged)
     except ValidationError as error:
         raise ProblemsError(_problems(error, documents)) from None
-    return Loaded(site, origins, _policy(documents, [values for values, _ in forced]))
+    policy = _policy(documents, [values for values, _ in forced])
+    effective = {kind: part.value for kind, part in (("defaults", policy.defaults), ("force", policy.force)) if part}
+    return Loaded(site.model_copy(update={"policy": PolicySite.model_construct(**effective)}), origins, policy)
 
 
 def _policy(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
@@ -284,7 +289,8 @@ def _policy(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
     parts: dict[str, Document | None] = {"defaults": None, "force": None}
     for document in documents:
         for kind, so_far in parts.items():
-            if isinstance((document.value.get("policy") or {}).get(kind), dict):
+            stated = document.value.get("policy")
+            if isinstance(stated, dict) and isinstance(stated.get(kind), dict):
                 part = fragment(document, ("policy", kind))
                 parts[kind] = merge(so_far, part) if so_far else part
     for values in forced:
@@ -306,9 +312,9 @@ def _force(document: Document, path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> Document:
     try:
-        document = parse(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', '') or error}") from None
+        document = parse(read_text(path, MAX_BYTES), str(path))
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
     if document.value is None:
         document.value = {}
     if not isinstance(document.value, dict):

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 from hpcstack import facts
 from hpcstack.probe import Nodes, Probe
+from hpcstack.yamlfile import CONTROL
 
 
 def site_text(found: Probe, name: str) -> str:
     """The file, whole; it loads as it is."""
     parts = [
         "# Written by hpcstack site init. `hpcstack show --site` says which file each value came from.",
-        *(f"# {line}" for line in _found(found)),
+        *(f"# {_line(text)}" for text in _found(found)),
         "",
         "apiVersion: hpcstack/site/v1",
         f"name: {_name(found.slurm.get('ClusterName', '') or name)}",
@@ -35,6 +36,11 @@ def site_text(found: Probe, name: str) -> str:
         *_runtime(found),
     ]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _line(text: str) -> str:
+    """TEXT of a tool as one line of a comment."""
+    return CONTROL.sub(" ", text)[:200]
 
 
 def _name(text: str) -> str:
@@ -64,7 +70,12 @@ def _node_types(found: Probe) -> Iterator[str]:
         return
     yield "# One entry for each kind of node that sinfo shows."
     yield "node_types:"
-    for kind in {nodes.type_name: nodes for nodes in found.nodes}.values():
+    kinds: dict[str, Nodes] = {}
+    for nodes in found.nodes:
+        kind = kinds.setdefault(nodes.type_name, nodes)
+        if kind.cpus != nodes.cpus:
+            yield f"  # {nodes.partition} has {nodes.type_name} with {nodes.cpus} CPUs: give it a type of its own"
+    for kind in kinds.values():
         yield from _node_type(kind, found)
     yield ""
     yield "partitions:"
@@ -128,9 +139,14 @@ def _runtime(found: Probe) -> Iterator[str]:
         yield "runtime: auto"
 
 
+WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+
+
 def _key(text: str) -> str:
-    return text if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", text) else json.dumps(text)
+    plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", text) and text.lower() not in WORDS
+    return text if plain else json.dumps(text)
 
 
 def _value(text: str) -> str:
-    return text if re.fullmatch(r"[A-Za-z][A-Za-z0-9_ -]*[A-Za-z0-9]", text) else json.dumps(text)
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_ -]*[A-Za-z0-9]", text) and text.lower() not in WORDS
+    return text if plain else json.dumps(text)

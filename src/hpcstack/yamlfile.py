@@ -6,6 +6,7 @@ takes it says what type it wants. Every value's line and column is kept, so that
 
 from __future__ import annotations
 
+import pathlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Path = tuple["str | int", ...]
 
 MAX_BYTES = 1 << 20
+SHOWN = 80  # characters of a refused value that a message repeats
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
 WORDS = {  # pydantic's words for what YAML calls otherwise
     "input should be a valid tuple": "a list is wanted, e.g. [a, b]",
@@ -74,6 +76,23 @@ def dotted(path: Path) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
+
+
+def read_text(path: pathlib.Path, limit: int) -> str:
+    """The text of an ordinary file of at most LIMIT bytes, with its line ends. ValueError says why it is refused."""
+    try:
+        if not path.is_file():
+            raise ValueError("no such file" if not path.exists() else "not an ordinary file")
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a symlink that leads to itself
+        raise ValueError(f"cannot be read: {getattr(error, 'strerror', '') or error}") from None
+    if len(content) > limit:
+        raise ValueError(f"larger than {limit} bytes")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: {error.reason}") from None
 
 
 def parse(text: str, file: str) -> Document:
@@ -189,7 +208,10 @@ def _plain(message: str, given: object) -> str:
     ours = message.startswith("Value error, ")
     message = message.removeprefix("Value error, ") if ours else message[:1].lower() + message[1:]
     message = WORDS.get(message, message)
-    return f"{message} (it is {given!r})" if isinstance(given, str) and repr(given) not in message else message
+    if not isinstance(given, str) or repr(given) in message:
+        return message
+    shown = repr(given) if len(given) <= SHOWN else f"{given[:SHOWN]!r}..."
+    return f"{message} (it is {shown})"
 
 
 def _known_keys(model: type[BaseModel], path: Path) -> list[str]:

@@ -148,3 +148,10 @@ def test_what_is_unknown_of_an_image_is_left_out() -> None:
     assert IMAGE_2510["TORCH_CUDA_ARCH_LIST"].startswith("7.5")
     arm = facts.image_environment("nvcr.io/nvidia/pytorch:25.10-py3", "linux/arm64")
     assert "7.5" not in arm["TORCH_CUDA_ARCH_LIST"]
+
+
+@pytest.mark.parametrize("value", ["abc", "9" * 5000, " ", "12.x", "", "1.2.3.4.5.6.7.8"])
+@pytest.mark.parametrize("name", ["CUDA_VERSION", "TORCH_CUDA_ARCH_LIST", "NVIDIA_REQUIRE_CUDA", "CUDA_DRIVER_VERSION"])
+def test_nonsense_in_an_images_variables_is_unknown_or_left_out(name: str, value: str) -> None:
+    answer = fit("535.104.05", "H100", {"CUDA_VERSION": "12.6.3", **{name: value}})
+    assert answer.kind == ("unknown" if name == "CUDA_VERSION" else "minor-version compatible"), answer

@@ -180,3 +180,74 @@ def test_only_stack_words_are_replaced(text: str) -> None:
     document = Document("f", {"name": "n", "version": "v", "summary": text})
     if "${stack." not in text:
         assert expand(document)[0].value["summary"] == text
+
+
+def test_a_policy_fills_names_and_drops_what_it_forbids(tmp_path: Path) -> None:
+    write(tmp_path, "demo-1", HEAD + 'name: demo\nversion: "1"\nenvironment: {A: x}\n')
+    write(tmp_path, "demo-2", HEAD + 'name: demo\nversion: "2"\n')
+    policy = Policy(None, parse('environment: {A: , S: "${stack.version}", P: {prepend: [b]}}\n', "s"))
+    catalog = Catalog([tmp_path], policy)
+    for version in ("1", "2"):
+        environment = catalog.find(f"demo-{version}").stack.environment
+        assert set(environment) == {"S", "P"}
+        assert environment["S"].set == version
+
+
+def test_a_value_of_its_own_and_parts_replace_each_other(tmp_path: Path) -> None:
+    write(tmp_path, "_root", "environment: {A: whole, B: {prepend: [p]}}\n")
+    write(
+        tmp_path, "demo-1", HEAD + 'extends: _root\nname: demo\nversion: "1"\nenvironment: {A: {append: [q]}, B: own}\n'
+    )
+    environment = Catalog([tmp_path]).find("demo-1").stack.environment
+    assert (environment["A"].set, environment["A"].append, environment["B"].set) == (None, ("q",), "own")
+
+
+@pytest.mark.parametrize("name", ["_x/../../other", "x" * 5000, "../a", "a b"])
+def test_extends_names_a_stack_and_no_path(tmp_path: Path, name: str) -> None:
+    write(tmp_path, "demo-1", HEAD + f'extends: "{name}"\nname: demo\nversion: "1"\n')
+    with pytest.raises(ProblemsError, match="name one stack or template"):
+        Catalog([tmp_path]).find("demo-1")
+
+
+def test_a_matrix_has_a_bound_and_names_are_unique(tmp_path: Path) -> None:
+    many = ", ".join(f'"{n}"' for n in range(1001))
+    path = write(tmp_path, "demo", HEAD + f"name: demo\nmatrix: {{version: [{many}]}}\n")
+    with pytest.raises(ProblemsError, match="1001 stacks in one file; at most 1000"):
+        Catalog([tmp_path]).read(path)
+    path = write(tmp_path, "twice", HEAD + 'name: twice\nmatrix: {version: ["1-x", "1"], variant: ["", "x"]}\n')
+    with pytest.raises(ProblemsError, match="two stacks of this file have the name twice-1-x"):
+        Catalog([tmp_path]).read(path)
+
+
+def test_what_is_no_ordinary_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dos").write_bytes(b"a\r\n")
+    (tmp_path / "big").write_bytes(b"x" * ((1 << 18) + 1))
+    for source, says in (
+        ("pipe", "not an ordinary file"),
+        ("loop", "leads to itself"),
+        ("dos", "Windows line ends"),
+        ("big", "larger than"),
+    ):
+        path = write(
+            tmp_path, "demo-1", HEAD + f'name: demo\nversion: "1"\nfiles: [{{path: /etc/x, source: {source}}}]\n'
+        )
+        with pytest.raises(ProblemsError, match=says):
+            Catalog([tmp_path]).read(path)
+    os.mkfifo(tmp_path / "fifo-1.yaml")
+    (tmp_path / "zero-1.yaml").symlink_to("/dev/zero")
+    (tmp_path / "folder-1.yaml").mkdir()
+    for name in ("fifo-1", "zero-1"):
+        with pytest.raises(ProblemsError, match="not an ordinary file"):
+            Catalog([tmp_path]).find(name)
+    assert tmp_path / "folder-1.yaml" not in Catalog([tmp_path]).files()
+
+
+def test_a_template_of_another_format_is_not_read_as_ours(tmp_path: Path) -> None:
+    write(tmp_path, "_root", "apiVersion: hpcstack/v2\n")
+    write(tmp_path, "demo-1", HEAD + 'extends: _root\nname: demo\nversion: "1"\n')
+    with pytest.raises(ProblemsError, match="_root.yaml:1:13: apiVersion: input should be 'hpcstack/v1'"):
+        Catalog([tmp_path]).find("demo-1")

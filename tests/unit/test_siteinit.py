@@ -112,3 +112,35 @@ def test_sinfo_and_mpi_of_several_releases() -> None:
     assert read_sinfo("not|a row\n") == []
     assert read_mpi(MPI_22) == ("pmix", "none", "cray_shasta", "pmi2", "pmix_v4")
     assert read_mpi(MPI_20) == ("none", "pmi2")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {
+            (
+                "sinfo",
+                "--noheader",
+                "--format",
+                "%P|%D|%c|%G",
+            ): "gpu*|x|112|gpu:h100:8\n||||\nnull|1|8|gpu:null:1\na|99999999999|1|gpu:²\n"
+        },
+        {("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"): "H100, [N/A]\n"},
+        {("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"): "no devices were found\n"},
+        {("apptainer", "--version"): "no version\nname: evil\u0085name: evil\n"},
+        {("scontrol", "show", "config"): 'ClusterName = "x\\ny: z"\n'},
+    ],
+    ids=range(5),
+)
+def test_tools_that_talk_nonsense_give_a_file_that_loads(tmp_path: Path, said: dict[tuple[str, ...], str]) -> None:
+    text = site_text(probe(Said(said), tmp_path), "box")
+    loaded = load(tmp_path, text)
+    assert "evil" not in loaded.name
+
+
+def test_a_program_that_cannot_be_run_is_no_reason_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("sinfo", "#!/no/such/interpreter\n"), ("srun", "")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert probe(Runner(), tmp_path).nodes == ()

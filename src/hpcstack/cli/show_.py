@@ -83,11 +83,11 @@ def _origin(path: tuple[str | int, ...], recipe: Recipe) -> Mark | None:
 def _site(session: Session, as_json: bool) -> None:
     document = {
         "site": _without_passwords(session.site.model_dump(mode="json", by_alias=True)),
-        "origins": dict(session.loaded.origins),
+        "origins": {_hidden(key): origin for key, origin in session.loaded.origins.items()},
     }
 
     def text() -> str:
-        rows = [(key, _value(document["site"], key), origin) for key, origin in sorted(session.loaded.origins.items())]
+        rows = [(key, _value(document["site"], key), origin) for key, origin in sorted(document["origins"].items())]
         return table(rows, ("KEY", "VALUE", "FROM"))
 
     answer(document, as_json, text)
@@ -96,10 +96,14 @@ def _site(session: Session, as_json: bool) -> None:
 def _without_passwords(value: Any) -> Any:
     """VALUE with `user:password@` in its URLs hidden: what is shown ends up in tickets."""
     if isinstance(value, dict):
-        return {key: _without_passwords(item) for key, item in value.items()}
+        return {_hidden(str(key)): _without_passwords(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_passwords(item) for item in value]
-    return re.sub(r"//[^/@\s]+@", "//***@", value) if isinstance(value, str) else value
+    return _hidden(value) if isinstance(value, str) else value
+
+
+def _hidden(text: str) -> str:
+    return re.sub(r"//[^@\s]+@", "//***@", text)
 
 
 def _value(site: object, key: str) -> str:

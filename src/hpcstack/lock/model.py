@@ -11,12 +11,14 @@ from pydantic import Field, ValidationError
 
 from hpcstack.errors import InputError
 from hpcstack.spec.text import Commit, Line, Model
+from hpcstack.yamlfile import read_text
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 PlatformName = Annotated[str, Field(pattern=r"^linux/(amd64|arm64)$")]
 Hash = Annotated[str, Field(pattern=r"^[a-z0-9]+:[0-9a-f]+$")]
 
 FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
+MAX_LOCK = 16 << 20
 STAND_IN_LABEL = "org.hpcstack.stand-in"
 TEMPLATE_VERSION = "2"  # of images/ and render/: a test holds it to what is rendered
 
@@ -138,11 +140,11 @@ def facts_of(environment: Mapping[str, str]) -> dict[str, str]:
 def read(path: Path) -> Lock:
     """The lock in PATH."""
     try:
-        return Lock.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', '') or error}") from None
+        return Lock.model_validate_json(read_text(path, MAX_LOCK))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         what = f"{where}: {first['msg']}" if where else first["msg"]
         raise InputError(f"{path}: not a lock: {what}", f"hpcstack lock {path.name.split('.lock')[0]}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: {error}", f"hpcstack lock {path.name.split('.lock')[0]}") from None

@@ -97,7 +97,11 @@ def environment_file(locked: LockedPlatform, stack: Stack) -> str:
 def profile(locked: LockedPlatform, stack: Stack) -> str:
     """/etc/profile.d/hpcstack.sh: Enroot starts a login shell, and Debian's /etc/profile makes PATH its own."""
     path = (locked.environment | stack.variables(locked.environment)).get("PATH", "")
-    return f"# shellcheck shell=sh\n# The image's own PATH, also in a login shell.\nexport PATH={sh(path)}\n" if path else "\n"
+    return (
+        f"# shellcheck shell=sh\n# The image's own PATH, also in a login shell.\nexport PATH={sh(path)}\n"
+        if path
+        else "\n"
+    )
 
 
 def enroot_rc(locked: LockedPlatform, stack: Stack) -> str:

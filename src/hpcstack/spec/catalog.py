@@ -7,6 +7,7 @@ extended.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +16,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcstack.errors import InputError, Problem, ProblemsError, did_you_mean
-from hpcstack.spec.merge import Policy, expand, inheritable, merge, plain
+from hpcstack.spec.merge import Policy, expand, filled, inheritable, merge, plain
 from hpcstack.spec.model import Stack
 from hpcstack.spec.text import MAX_SCRIPT
-from hpcstack.yamlfile import Document, dotted, parse, problems_of
+from hpcstack.yamlfile import MAX_BYTES, Document, dotted, parse, problems_of, read_text
 
 SUFFIX = ".yaml"
+FORMAT = "hpcstack/v1"
+EXTENDED = re.compile(r"_?[A-Za-z0-9][A-Za-z0-9._+-]{0,160}")
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Catalog:
 
     def find(self, name: str) -> Recipe:
         """The recipe NAME: a full name, or the path of a file that holds one stack."""
-        if name.endswith(SUFFIX) and ("/" in name or Path(name).exists()):
+        if name.endswith(SUFFIX) and ("/" in name or _exists(name)):
             return self._only(Path(name))
         for path, document in self._stacks(name, ()):
             return self._recipe(path, document)
@@ -58,8 +61,13 @@ class Catalog:
     def read(self, path: Path) -> list[Recipe]:
         """Every stack of a file; all problems of all of them are in the ProblemsError that it raises."""
         problems: list[Problem] = []
-        out = []
+        out: list[Recipe] = []
+        seen: set[str] = set()
         for document in self._expanded(path, ()):
+            name = _full_name(document.value)
+            if name in seen:
+                problems.append(document.problem(("name",), f"two stacks of this file have the name {name}"))
+            seen.add(name)
             try:
                 out.append(self._recipe(path, document))
             except ProblemsError as error:
@@ -109,7 +117,7 @@ class Catalog:
         if "extends" not in document.value:
             return document
         name = document.value["extends"]
-        if not isinstance(name, str):
+        if not isinstance(name, str) or not EXTENDED.fullmatch(name):
             raise ProblemsError([document.problem(("extends",), "name one stack or template, e.g. extends: _ngc")])
         parent = inheritable(self._parent(document, name, path, (*chain, path.resolve())))
         whole = merge(parent, document)
@@ -144,6 +152,8 @@ class Catalog:
             document = merge(self.policy.defaults, document)
         if self.policy.force:
             document = merge(document, self.policy.force)
+        if self.policy.defaults or self.policy.force:
+            document = filled(document)
         document = _with_sources(plain(document))
         try:
             stack = Stack.model_validate(document.value)
@@ -155,8 +165,16 @@ class Catalog:
         return Recipe(stack, path, document)
 
 
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except OSError:  # longer than any name of a file
+        return False
+
+
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith(("_", ".")))
+    found = (path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith(("_", ".")))
+    return sorted(path for path in found if not path.is_dir())
 
 
 def _may_hold(path: Path, name: str) -> bool:
@@ -171,13 +189,14 @@ def _full_name(value: dict[str, Any]) -> str:
 
 def _load(path: Path) -> Document:
     try:
-        document = parse(path.read_text(encoding="utf-8"), str(path))
-    except UnicodeDecodeError as error:
-        raise ProblemsError([Problem(str(path), 1, 1, "", f"not UTF-8: {error.reason}")]) from None
-    except OSError as error:
-        raise ProblemsError([Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}")]) from None
+        document = parse(read_text(path, MAX_BYTES), str(path))
+    except ValueError as error:
+        raise ProblemsError([Problem(str(path), 1, 1, "", str(error))]) from None
     if not isinstance(document.value, dict):
         raise ProblemsError([document.problem((), "a recipe is a mapping that begins with apiVersion: hpcstack/v1")])
+    if document.value.get("apiVersion", FORMAT) != FORMAT:
+        said = document.value["apiVersion"]
+        raise ProblemsError([document.problem(("apiVersion",), f"input should be {FORMAT!r} (it is {said!r})")])
     return document
 
 
@@ -207,16 +226,19 @@ def _with_sources(document: Document) -> Document:
 def _text(folder: Path, source: str) -> str:
     """The text of SOURCE below FOLDER; ValueError says why it is not taken."""
     path = folder / source
-    if Path(source).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
+    try:
+        outside = Path(source).is_absolute() or not path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):
+        raise ValueError(f"{source} is a symlink that leads to itself") from None
+    if outside:
         raise ValueError("a source lies beside the recipe or below: not an absolute path, not '..'")
     try:
-        if path.stat().st_size > MAX_SCRIPT:
-            raise ValueError(f"{path} is larger than {MAX_SCRIPT} bytes: put it into a package")
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not text: put it into a package") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+        text = read_text(path, MAX_SCRIPT)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; what is large or binary belongs into a package") from None
+    if "\r" in text or text.startswith("\ufeff"):
+        raise ValueError(f"{path} has Windows line ends or a byte order mark: save it as plain UTF-8")
+    return text
 
 
 def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 from hpcstack.errors import Problem, ProblemsError, did_you_mean
@@ -14,6 +15,7 @@ from hpcstack.yamlfile import Document, Path
 OWN = ("name", "version", "variant", "matrix", "extends", "lifecycle")  # never inherited
 AXES = ("version", "variant")
 TOKEN = re.compile(r"\$\{stack\.([^}]*)\}")
+MAX_STACKS = 1000
 TOKENS = ("name", "version", "variant")
 
 
@@ -42,6 +44,8 @@ def _merged(out: Document, under: Part, over: Part, path: Path) -> Any:
     if _replaces(under[1]):  # what it replaced lies below it already
         under = (under[0], under[1]["replace"], (*under[2], "replace"))
     (lower, low, low_path), (upper, high, high_path) = under, over
+    if path[:1] == ("environment",) and len(path) == 2 and _sets(low) != _sets(high):
+        return _copied(out, over, path)  # a value of its own replaces parts, and parts a value of its own
     if isinstance(low, dict) and isinstance(high, dict) and not _replaces(high):
         out.marks[path] = upper.mark(high_path)
         return _mapping(out, under, over, path)
@@ -59,23 +63,28 @@ def _mapping(out: Document, under: Part, over: Part, path: Path) -> dict[str, An
     for key in [*low, *(key for key in high if key not in low)]:
         here = (*path, key)
         mine, theirs = (upper, high.get(key), (*high_path, key)), (lower, low.get(key), (*low_path, key))
-        if key in low and key in high and high[key] is None:
-            continue
+        if key in high and high[key] is None and (key in low or path):
+            continue  # dropped; at the top a key without a value is what the model refuses
         document, _, place = mine if key in high else theirs
         out.keys[here] = document.keys.get(place, document.mark(place))
         if key in low and key in high:
             merged[key] = _merged(out, theirs, mine, here)
         else:
-            merged[key] = _copied(out, mine if key in high else theirs, here)
+            merged[key] = _copied(out, mine if key in high else theirs, here, drop=True)
     return merged
+
+
+def _sets(value: Any) -> bool:
+    """Whether a variable's setting is a value of its own, not parts around the base's."""
+    return not isinstance(value, dict) or "set" in value
 
 
 def _replaces(value: Any) -> bool:
     return isinstance(value, dict) and list(value) == ["replace"] and isinstance(value["replace"], list)
 
 
-def _copied(out: Document, part: Part, path: Path, *, plain: bool = False) -> Any:
-    """The value of PART with its places; PLAIN takes the list out of `{replace: [...]}`."""
+def _copied(out: Document, part: Part, path: Path, *, plain: bool = False, drop: bool = False) -> Any:
+    """The value of PART with its places; PLAIN takes the list out of `{replace: [...]}`, DROP leaves out empty keys."""
     source, value, place = part
     if plain and _replaces(value):
         value, place = value["replace"], (*place, "replace")
@@ -84,9 +93,11 @@ def _copied(out: Document, part: Part, path: Path, *, plain: bool = False) -> An
     copied = {}
     for key, item in items:
         here, there = (*path, key), (*place, key)
+        if drop and item is None and isinstance(value, dict):
+            continue
         if isinstance(value, dict):
             out.keys[here] = source.keys.get(there, source.mark(there))
-        copied[key] = _copied(out, (source, item, there), here, plain=plain)
+        copied[key] = _copied(out, (source, item, there), here, plain=plain, drop=drop)
     return copied if isinstance(value, dict) else list(copied.values()) if isinstance(value, list) else value
 
 
@@ -122,18 +133,21 @@ def expand(document: Document) -> list[Document]:
     All that is wrong with the matrix is in the ProblemsError that it raises.
     """
     if "matrix" not in document.value:
-        return [_filled(document)]
+        return [filled(document)]
     problems = list(_wrong(document))
     if problems:
         raise ProblemsError(problems)
     matrix = document.value["matrix"]
     axes = [axis for axis in AXES if axis in matrix]
+    if (count := prod(len(matrix[axis]) for axis in axes)) > MAX_STACKS:
+        what = f"{count} stacks in one file; at most {MAX_STACKS} are taken"
+        raise ProblemsError([document.problem(("matrix",), what)])
     excluded = matrix.get("exclude") or []
     out = []
     for choice in product(*(list(matrix[axis]) for axis in axes)):
         chosen = dict(zip(axes, choice, strict=True))
         if not any(_matches(rule, chosen) for rule in excluded):
-            out.append(_filled(_chosen(document, chosen)))
+            out.append(filled(_chosen(document, chosen)))
     if not out:
         raise ProblemsError([document.problem(("matrix", "exclude"), "nothing is left: every stack is excluded")])
     return out
@@ -216,7 +230,7 @@ def _wrong_exclude(document: Document, matrix: dict[str, Any]) -> Iterator[Probl
                 yield document.problem((*path, axis), what)
 
 
-def _filled(document: Document) -> Document:
+def filled(document: Document) -> Document:
     """DOCUMENT with `${stack.name}`, `${stack.version}` and `${stack.variant}` replaced in its values."""
     said = {token: document.value.get(token) or "" for token in TOKENS}
     problems: list[Problem] = []

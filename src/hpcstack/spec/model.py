@@ -118,11 +118,20 @@ class LaunchSpec(Model):
     mode: Mode = Field("torchrun", description="torchrun: one task a node, the launcher starts torchrun; plain: srun")
 
 
+def _day(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
+        raise ValueError("input should be a valid date: YYYY-MM-DD")
+    return value
+
+
+Day = Annotated[date, BeforeValidator(_day)]
+
+
 class Lifecycle(Model):
     """When users are warned, and when the stack goes."""
 
-    deprecate: date | None = Field(None, description="from this day on its users are warned: YYYY-MM-DD")
-    remove: date | None = Field(None, description="from this day on it may be retired: YYYY-MM-DD")
+    deprecate: Day | None = Field(None, description="from this day on its users are warned: YYYY-MM-DD")
+    remove: Day | None = Field(None, description="from this day on it may be retired: YYYY-MM-DD")
     successor: str = Field("", pattern=r"^[A-Za-z0-9._+-]*$", description="the full name of what to use instead")
 
     @model_validator(mode="after")
