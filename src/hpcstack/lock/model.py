@@ -68,6 +68,10 @@ class LockedPlatform(Model):
     pip: tuple[LockedPip, ...] | None = None
     conda: tuple[LockedConda, ...] | None = None
 
+    def built_in_place(self) -> list[str]:
+        """pip's source distributions: their own hash is locked, what pip fetches to build them is not."""
+        return [f"{entry.name} {entry.version}" for entry in self.pip or () if not entry.file.endswith(".whl")]
+
 
 class LockedBase(Model):
     """The base image as the registry that answered knows it."""
