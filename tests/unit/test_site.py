@@ -97,3 +97,45 @@ def test_a_wrong_site_says_where(environ: dict[str, str], tmp_path: Path, text: 
 def test_real_gpus_are_those_with_a_device_behind_them() -> None:
     virtual = site.NodeType(gpus=site.Gpus(model="virtual", count=4))
     assert (virtual.real_gpus, site.NodeType(gpus=site.Gpus(model="H100", count=8)).real_gpus) == (0, 8)
+
+
+def test_the_policies_of_all_layers_are_one(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("policy: {defaults: {packages: {pip: [numpy]}, environment: {A: first}}}\n")
+    second.write_text("policy: {defaults: {packages: {pip: [scipy]}, environment: {A: second}}}\n")
+    loaded = site.load(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
+    assert loaded.policy.defaults and loaded.policy.defaults.value["packages"]["pip"] == ["numpy", "scipy"]
+    assert str(loaded.policy.defaults.mark(("environment", "A"))) == f"{second}:1"
+    assert loaded.site.policy.defaults["packages"]["pip"] == ["numpy", "scipy"]  # what is shown is what counts
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("policy: [x]\n", "policy"),
+        ("policy: {defaults: {base: x}}\n", "a policy has no 'base'"),
+        ("policy: {force: {enviroment: {}}}\n", "did you mean 'environment'"),
+        ("fabric: {settings: {PATH: {value: x, reason: y}}}\n", "'PATH' is no setting of NCCL"),
+        ("fabric: {settings: {NCCL_DEBUG: {value: INFO}}}\n", "the key 'reason' is missing"),
+        ("registries: {nvcr.io: {credentials: s3cret-key}}\n", "a key itself never stands in site.yaml"),
+        ("node_types: {n: {driver: new}}\n", "node_types.n.driver"),
+        ("baselines: {nope: {x: {value: 1, source: s}}}\n", "there is no node type 'nope'"),
+        ("node_types: {n: {}}\nbaselines: {n: {x: {value: inf, source: s}}}\n", "finite number"),
+        ("node_types: {n: {}}\npartitions: {a: {node_type: n, default: true}, b: {node_type: n, default: true}}\n",
+         "more than one is the default"),
+    ],
+)  # fmt: skip
+def test_a_wrong_site_says_so(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text(text)
+    with pytest.raises(ProblemsError) as caught:
+        site.load(str(path), {"HOME": str(tmp_path)})
+    assert says in caught.value.message, caught.value.message
+
+
+def test_two_layers_of_nonsense_are_refused(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("policy: [x]\n")
+    second.write_text("policy: {}\n")
+    loaded = site.load(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
+    assert loaded.policy.defaults is None
