@@ -34,15 +34,19 @@ def warnings(
     return sorted({replace(problem, warning=True) for problem in found})
 
 
-def base_environment(recipe: Recipe, lock: Lock | None) -> Mapping[str, str]:
-    """The variables of the base: as the registry said when it was locked, else as far as facts/ knows the image."""
+def base_environment(recipe: Recipe, lock: Lock | None, platform: str = "") -> Mapping[str, str]:
+    """The variables of the base: as the registry said when it was locked, else as far as facts/ knows the image.
+
+    Of PLATFORM, by default the recipe's first.
+    """
     base = recipe.stack.base
+    platform = platform or base.platforms[0]
     if lock and (lock.base.registry, lock.base.repository, lock.base.tag) == (base.registry, base.repository, base.tag):
         known = lock.base.platforms
-        return known.get(base.platforms[0], next(iter(known.values()))).environment
+        return known.get(platform, next(iter(known.values()))).environment
     from hpcstack import facts
 
-    return facts.image_environment(base.image, base.platforms[0])
+    return facts.image_environment(base.image, platform)
 
 
 def _tag(recipe: Recipe) -> Iterator[Problem]:
@@ -100,13 +104,14 @@ def _apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
 
 
 def _fit(recipe: Recipe, site: Site, lock: Lock | None) -> Iterator[Problem]:
-    nodes = {name: node for name, node in site.node_types.items() if node.gpus and node.real_gpus}
+    ours = recipe.stack.base.platforms  # a node of another architecture gets another stack
+    nodes = {name: node for name, node in site.node_types.items() if node.real_gpus and node.platform in ours}
     if not nodes:
         return
     from hpcstack.fit import fit
 
-    environment = base_environment(recipe, lock)
     for name, node in nodes.items():
+        environment = base_environment(recipe, lock, node.platform)
         answer = fit(node.driver, node.gpus.model if node.gpus else "", environment)
         if not answer.runs:
             certain = "" if answer.certain else ", as far as is known"

@@ -52,7 +52,7 @@ def publish(
         raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
     tree = site.module_root / channel
     with store.lease(f"publish-{channel}-{stack.name}"), store.acting("nothing was published"):
-        told = fits(site, artifact.environment)
+        told = fits(site, artifact.platform, artifact.environment)
         current = _current(stack, tree, store)
         if current and current.sha256 == artifact.sha256 and modulefile(current) == _text(_file(tree, current)):
             return _published(current, channel, tree, new=False, checked="when it was published")

@@ -108,6 +108,11 @@ class NodeType(Model):
     virtual: bool = Field(False, description="several nodes share one machine: figures say nothing")
 
     @property
+    def platform(self) -> str:
+        """The platform of images that run here, as registries call it."""
+        return {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}[self.architecture]
+
+    @property
     def real_gpus(self) -> int:
         return self.gpus.count if self.gpus and self.gpus.model != "virtual" else 0
 

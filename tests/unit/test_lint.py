@@ -99,6 +99,12 @@ def test_gpus_that_the_base_was_not_compiled_for(tmp_path: Path) -> None:
     assert "CUDA 12.6.3 does not know the B200" in line or "does not know the B200" in line
 
 
+def test_nodes_of_another_architecture_are_not_judged(tmp_path: Path) -> None:
+    node = {"gpus": {"model": "V100", "count": 1}, "driver": "535.1", "architecture": "aarch64"}
+    site = make_site(tmp_path, node_types={"arm": node})
+    assert said(recipe(tmp_path, image="nvcr.io/nvidia/pytorch:25.10-py3"), site) == []
+
+
 def test_virtual_gpus_and_unknown_images_are_not_judged(tmp_path: Path) -> None:
     assert said(recipe(tmp_path), make_site(tmp_path, **nodes("virtual", "470.1"))) == []
     assert (

@@ -46,46 +46,38 @@ def modulefile(release: Release) -> str:
     return fill(
         "modules",
         "modulefile.lua.j2",
-        release=release.name,
-        name=release.stack.name,
-        version=release.version,
-        stack=release.stack.full_name,
-        summary=release.stack.summary,
-        base=release.base,
-        stand_in=release.stand_in,
         help=help_text(release),
         extensions=", ".join(extensions(release)),
-        image=release.image,
-        sha256=release.sha256,
-        bin=release.bin,
+        **_values(release),
     )
 
 
 def modulefile_tcl(release: Release) -> str:
     """The same in Tcl, for Environment Modules."""
-    return fill(
-        "modules",
-        "modulefile.tcl.j2",
-        release=release.name,
-        name=release.stack.name,
-        version=release.version,
-        stack=release.stack.full_name,
-        summary=release.stack.summary,
-        base=release.base,
-        stand_in=release.stand_in,
-        help=help_text(release).rstrip("\n").split("\n"),
-        image=release.image,
-        sha256=release.sha256,
-        bin=release.bin,
-    )
+    return fill("modules", "modulefile.tcl.j2", help=help_text(release).rstrip("\n").split("\n"), **_values(release))
 
 
-def fits(site: Site, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """((node type, how its driver and GPU run an image with ENVIRONMENT), ...), for the node types that name both."""
+def _values(release: Release) -> dict[str, str]:
+    return {
+        "release": release.name,
+        "name": release.stack.name,
+        "version": release.version,
+        "stack": release.stack.full_name,
+        "summary": release.stack.summary,
+        "base": release.base,
+        "stand_in": release.stand_in,
+        "image": release.image,
+        "sha256": release.sha256,
+        "bin": release.bin,
+    }
+
+
+def fits(site: Site, platform: str, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """((node type, how its driver and GPU run an image of PLATFORM with ENVIRONMENT), ...)."""
     return tuple(
         (name, str(fit(node.driver, node.gpus.model, environment)))
         for name, node in site.node_types.items()
-        if node.gpus and node.real_gpus and node.driver
+        if node.gpus and node.real_gpus and node.driver and node.platform == platform
     )
 
 

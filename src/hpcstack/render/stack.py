@@ -33,5 +33,5 @@ def preview(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:
         base=f"{lock.base.registry}/{lock.base.repository}:{lock.base.tag}",
         stand_in=lock.stand_in(),
         holds=tuple(lock.facts(platform).items()),
-        fits=fits(site, lock.platform(platform).environment),
+        fits=fits(site, platform, lock.platform(platform).environment),
     )
