@@ -22,7 +22,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_every_data_file_is_inside(names: list[str]) -> None:
-    for folder in ("recipes", "images", "modules", "launchers"):
+    for folder in ("recipes", "images", "modules", "launchers", "facts"):
         for path in (REPO / folder).rglob("*"):
             if path.is_file():
                 assert f"hpcstack/_data/{path.relative_to(REPO).as_posix()}" in names
