@@ -16,7 +16,7 @@ LAYERS = (
     ("build", "settle", "locking", "workspace", "probe", "siteinit", "publish", "launch", "validate"),
     ("engines", "runtimes", "render", "lock.resolve", "lock.inside"),
     ("process", "registry", "credentials", "store"),
-    ("spec", "lock", "site", "report", "facts", "fit", "lint", "evidence"),
+    ("spec", "lock", "site", "report", "facts", "fit", "lint", "evidence", "fabric"),
     ("errors", "data", "yamlfile"),
 )
 HEAVY = ("docker", "spython", "requests", "jinja2", "pydantic", "torch", "rich", "yaml")
