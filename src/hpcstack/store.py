@@ -246,21 +246,13 @@ def _born(pid: str) -> str:
     with contextlib.suppress(OSError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if fields[0] in "ZX" else fields[19]
-    with contextlib.suppress(PermissionError, ProcessLookupError, ValueError):
-        os.kill(int(pid), 0)  # /proc may hide the processes of others (hidepid)
-        return ""
-    return HIDDEN if _hidden(pid) else ""
-
-
-def _hidden(pid: str) -> bool:
-    """Whether PID is a process of somebody else that /proc does not show us."""
     try:
         os.kill(int(pid), 0)
     except PermissionError:
-        return not Path(f"/proc/{pid}/stat").exists()
-    except (ProcessLookupError, ValueError):
-        return False
-    return False
+        return HIDDEN  # a process of somebody else, which /proc does not show us (hidepid)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return ""
+    return HIDDEN
 
 
 def me() -> str:

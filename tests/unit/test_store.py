@@ -176,3 +176,20 @@ def test_a_record_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Pat
     record.write_text("{}")
     with pytest.raises(StoreError, match="cannot be read"):
         store.artifact("k1")
+
+
+@pytest.mark.parametrize(("refusal", "lives"), [(PermissionError, True), (ProcessLookupError, False)])
+def test_a_process_that_proc_hides_is_not_taken_for_dead(
+    monkeypatch: pytest.MonkeyPatch, refusal: type[OSError], lives: bool
+) -> None:
+    """/proc with hidepid cannot be mounted for one test: a pid that /proc has not, and a kernel that says whose it is."""
+    import os
+    import socket
+
+    from hpcstack import store
+
+    def kill(*_: int) -> None:
+        raise refusal
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert store.alive(f"{socket.gethostname()}+{store._boot()}+4194999+123") is lives

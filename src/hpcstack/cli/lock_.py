@@ -67,7 +67,9 @@ def _check(session: Session, name: str, as_json: bool) -> None:
     path, full = lock_path(recipe, session.site), recipe.stack.full_name
     found = verdict(recipe, session.site)
     if found.reasons and not as_json:
-        raise AnswerIsNo(f"the lock of {full} ({path}) is stale: {'; '.join(found.reasons)}", f"hpcstack lock {full}")
+        state = "is stale" if path.exists() else "is not there"
+        what = f"the lock of {full} ({path}) {state}: {'; '.join(found.reasons)}"
+        raise AnswerIsNo(what, f"hpcstack lock {full}")
     document = {"path": str(path), "current": not found.reasons, "reasons": found.reasons, "unresolved": found.open}
     left = f", and leaves open: {', '.join(found.open)}" if found.open else ""
     answer(document, as_json, lambda: f"{path}: current{left}")

@@ -6,7 +6,6 @@ Text of a recipe reaches them as quoted words, or as a file of the context that 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 
 from hpcstack.lock.model import LockedPlatform
@@ -145,8 +144,3 @@ def _files(stack: Stack) -> tuple[str, ...]:
 
 def _script(name: str) -> tuple[str, ...]:
     return ("hpcstack_guard", f"bash {HOME}/build/{name}", "hpcstack_guard_check")
-
-
-def braces(text: str) -> bool:
-    """Whether TEXT holds what Apptainer takes for a build argument."""
-    return re.search(r"\{\{|\}\}", text) is not None
