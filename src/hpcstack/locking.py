@@ -10,24 +10,24 @@ from hpcstack.lock import model
 from hpcstack.lock.check import stale, verdict
 from hpcstack.lock.model import Lock
 from hpcstack.lock.place import lock_path
-from hpcstack.lock.resolve import Registry, resolve
+from hpcstack.lock.resolve import resolve
 from hpcstack.process import Runner
+from hpcstack.registry import Registry
 from hpcstack.settle import settle
 from hpcstack.site import Site
 from hpcstack.spec.catalog import Recipe
 from hpcstack.store import Store, write_text
-
-Say = Callable[[str], None]
+from hpcstack.talk import Talk
 
 
 def make_lock(
-    recipe: Recipe, site: Site, registry: Registry, runner: Runner, say: Say, *, base_only: bool = False
+    recipe: Recipe, site: Site, registry: Registry, runner: Runner, say: Talk, *, base_only: bool = False
 ) -> Lock:
     """A new lock. BASE_ONLY asks the registry alone and says in `unresolved` what that leaves open."""
     lock = resolve(recipe.stack, registry)
     path = lock_path(recipe, site)
     before = model.read(path) if path.exists() and len(lock.base.platforms) > 1 else None
-    return lock if base_only else settle(recipe.stack, lock, site, runner, say, before)
+    return lock if base_only else settle(recipe.stack, lock, site, registry, runner, say, before)
 
 
 def write_lock(recipe: Recipe, site: Site, lock: Lock) -> Path:
@@ -50,7 +50,7 @@ def current_lock(recipe: Recipe, site: Site) -> Lock | None:
     return lock
 
 
-def lock_to_build(recipe: Recipe, site: Site, registry: Registry, runner: Runner, say: Say) -> Lock:
+def lock_to_build(recipe: Recipe, site: Site, registry: Registry, runner: Runner, say: Talk) -> Lock:
     """The lock that is there, or a first one, written."""
     if lock := current_lock(recipe, site):
         return lock
@@ -60,7 +60,7 @@ def lock_to_build(recipe: Recipe, site: Site, registry: Registry, runner: Runner
     return lock
 
 
-def lock_to_show(recipe: Recipe, site: Site, registry: Registry, say: Say) -> Lock:
+def lock_to_show(recipe: Recipe, site: Site, registry: Registry, say: Callable[[str], None]) -> Lock:
     """The lock that is there, or what the registry says now, which is written nowhere."""
     if lock := current_lock(recipe, site):
         return lock

@@ -5,17 +5,20 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import fcntl
 import os
 import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from hpcstack import OWN_VARIABLES
-from hpcstack.errors import MissingToolError
+from hpcstack.errors import BuildError, MissingToolError
 
 PACKAGES = {
     "apptainer": "apptainer (https://apptainer.org/docs/admin/latest/installation.html)",
@@ -24,10 +27,13 @@ PACKAGES = {
     "srun": "slurm-client",
     "sinfo": "slurm-client",
     "luac": "lua5.3",
+    "tar2sqfs": "squashfs-tools-ng",
+    "sqfs2tar": "squashfs-tools-ng",
+    "bwrap": "bubblewrap",
     "enroot": "enroot (https://github.com/NVIDIA/enroot)",
     "unshare": "util-linux",
 }
-TAIL = 20
+TAIL, PIPE = 20, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,25 @@ class Completed:
 
     def command(self) -> str:
         return shlex.join(self.argv)
+
+
+@dataclass(frozen=True)
+class Fed:
+    """A program that reads from DESCRIPTOR."""
+
+    descriptor: int
+    argv: tuple[str, ...]
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def finish(self) -> Completed:
+        """Close its input and wait for its end."""
+        assert self.process.stdin
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        status = self.process.wait()
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return Completed(self.argv, status, tuple(lines[-TAIL:]))
 
 
 class Runner:
@@ -97,6 +122,55 @@ class Runner:
                     on_line(line.rstrip("\n"))
             status = process.wait()
         return Completed(tuple(argv), status, tuple(tail))
+
+    @contextlib.contextmanager
+    def fed(self, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None) -> Iterator[Fed]:
+        """Run ARGV, which reads what the caller writes; its output goes to LOG. Ended if the caller fails."""
+        self.which(argv[0])
+        with log.open("ab") as sink:
+            sink.write(f"> {shlex.join(argv)}\n".encode())
+            sink.flush()
+            process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.STDOUT, env=_env(env), bufsize=0,
+                start_new_session=True, preexec_fn=_end_with_parent,
+            )  # fmt: skip
+        assert process.stdin
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(process.stdin, fcntl.F_SETPIPE_SZ, PIPE)
+        try:
+            yield Fed(process.stdin.fileno(), tuple(argv), process, log)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            process.wait()
+
+    @contextlib.contextmanager
+    def read(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[IO[bytes]]:
+        """Run ARGV and read what it writes. BuildError if it fails in the end, with its last words."""
+        self.which(argv[0])
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=_env(env), bufsize=0,
+                start_new_session=True, preexec_fn=_end_with_parent,
+            )  # fmt: skip
+            assert process.stdout
+            with contextlib.suppress(OSError, AttributeError):
+                fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE)
+            try:
+                yield process.stdout
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+            finally:
+                process.stdout.close()
+            if status := process.wait():
+                said.seek(0)
+                tail = said.read().decode(errors="replace").splitlines()[-TAIL:]
+                raise BuildError("\n".join([f"{shlex.join(argv)} failed (exit {status})", *tail]))
 
     def attached(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
         """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended it).

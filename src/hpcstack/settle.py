@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 import platform as machine
 import re
-from collections.abc import Callable
 from pathlib import Path
 
-from hpcstack.build import explain, job_in, needs, progress_of
-from hpcstack.engines import Engine, choose
+from hpcstack.bases import base_of, cache_of
+from hpcstack.build import explain, job_in, needs
+from hpcstack.engines import choose
 from hpcstack.errors import BuildError, HpcstackError, InputError
 from hpcstack.lock.check import unresolved
 from hpcstack.lock.inside import read_apt, read_conda, read_pip, want_files
 from hpcstack.lock.model import Lock, LockedConda, LockedPlatform
 from hpcstack.process import Runner
-from hpcstack.render.image import KERNEL_NAMES, base_definition
+from hpcstack.registry import Registry
+from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.lend import variables
 from hpcstack.render.steps import conda_files
 from hpcstack.render.template import plain
@@ -25,13 +24,14 @@ from hpcstack.site import Site
 from hpcstack.spec import guard
 from hpcstack.spec.model import Stack
 from hpcstack.spec.packages import Source
-from hpcstack.store import Store, write_text, write_tree
+from hpcstack.store import write_text, write_tree
+from hpcstack.talk import Talk
 from hpcstack.workspace import workspace
 
-Say = Callable[[str], None]
 
-
-def settle(stack: Stack, lock: Lock, site: Site, runner: Runner, say: Say, before: Lock | None = None) -> Lock:
+def settle(
+    stack: Stack, lock: Lock, site: Site, registry: Registry, runner: Runner, say: Talk, before: Lock | None = None
+) -> Lock:
     """LOCK with everything resolved that can be on this machine; what cannot is left in `unresolved`.
 
     Platforms that another machine has settled are taken from BEFORE, the lock that was there, if it is of the same spec
@@ -41,7 +41,7 @@ def settle(stack: Stack, lock: Lock, site: Site, runner: Runner, say: Say, befor
     platforms = dict(lock.base.platforms)
     for name, locked in lock.base.platforms.items():
         if KERNEL_NAMES[name] == machine.machine() and _asks(stack):
-            platforms[name] = _inside(stack, lock, name, locked, site, runner, say)
+            platforms[name] = _inside(stack, lock, name, locked, site, registry, runner, say)
         elif before and before.spec_sha256 == lock.spec_sha256 and name in before.base.platforms:
             old = before.base.platforms[name]
             platforms[name] = old if old.digest == locked.digest else locked
@@ -69,11 +69,18 @@ def _commit(source: Source, site: Site, runner: Runner) -> str:
 
 
 def _inside(
-    stack: Stack, lock: Lock, name: str, locked: LockedPlatform, site: Site, runner: Runner, say: Say
+    stack: Stack,
+    lock: Lock,
+    name: str,
+    locked: LockedPlatform,
+    site: Site,
+    registry: Registry,
+    runner: Runner,
+    say: Talk,
 ) -> LockedPlatform:
     engine = choose(site.build.engine, runner)
     with workspace(site, runner, needs(locked)) as work:
-        base = import_base(lock, name, work / "import", site, engine, runner, say)
+        base = base_of(lock, name, site, registry, runner, say)
         say(f"asking the base's own apt and pip for {stack.full_name}")
         job = job_in(work / "ask", {}, site, lambda _: None)
         folder = work / "ask/hpcstack"
@@ -81,7 +88,7 @@ def _inside(
         write_tree(folder, {**script, "build/guard.sh": guard.shell(), **conda_files(stack, None), **want_files(stack)})
         done = engine.run_inside(base, folder, job, runner)
         if done.status:
-            kept = bases(site) / f"{stack.full_name}-lock.log"
+            kept = cache_of(site).top / f"{stack.full_name}-lock.log"
             log = job.log.read_text(encoding="utf-8", errors="replace")
             with contextlib.suppress(OSError):
                 write_text(kept, log)
@@ -126,34 +133,3 @@ def _refused(failed: HpcstackError, log: str) -> HpcstackError:
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-
-def bases(site: Site) -> Path:
-    """The folder of imported bases: a cache, beside Apptainer's where the site names one."""
-    own = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    shared = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"  # each user's own: what lies there is trusted
-    return shared if site.build.cachedir else Path(own) / "hpcstack/bases"
-
-
-def import_base(lock: Lock, name: str, work: Path, site: Site, engine: Engine, runner: Runner, say: Say) -> Path:
-    """The base of platform NAME as one squashfs, imported once and kept by its digest."""
-    digest = lock.platform(name).digest
-    cache = Store(bases(site))
-    final = cache.top / f"{digest.replace(':', '-')}.sqsh"
-    if final.exists():
-        return final
-    key = f"base{hashlib.sha256(digest.encode()).hexdigest()[:16]}"
-    with cache.lease(key, lambda owner: say(f"waiting for another import of the base: {owner}")):
-        if final.exists():
-            return final
-        pinned = f"{lock.base.registry}/{lock.base.repository}@{digest}"
-        say(f"importing {lock.base.repository}:{lock.base.tag} ({digest[:19]})")
-        job = job_in(work, {"apptainer.def": base_definition(pinned)}, site, progress_of(say))
-        with cache.acting("the base was not imported"):
-            done = engine.build(job, runner)
-            if done.status:
-                kept = cache.top / "import.log"
-                write_text(kept, job.log.read_text(encoding="utf-8", errors="replace"))
-                raise explain(done, job.log, kept, lock)
-            cache.adopt(job.output, final)
-    return final

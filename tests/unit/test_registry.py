@@ -16,7 +16,8 @@ import pytest
 from conftest import make_site
 from hpcstack import registry
 from hpcstack.errors import RegistryError
-from hpcstack.registry import Registry, _may_know, _realm
+from hpcstack.oci.protocol import may_know, realm_of
+from hpcstack.registry import Registry
 from hpcstack.spec.model import Base
 
 CONFIG = json.dumps({"os": "linux", "architecture": "amd64", "config": {"Env": ["A=1"]}}).encode()
@@ -228,7 +229,7 @@ def test_the_users_own_credentials_are_sent_for_a_token(fake: Given, tmp_path: P
 )
 def test_both_forms_of_a_challenge(challenge: str, realm: str, query: dict[str, str]) -> None:
     """nvcr.io's form is recorded in Apache Mesos' test for MESOS-9968, Docker Hub's in its own documentation."""
-    assert _realm(challenge, "nvidia/x") == (realm, query)
+    assert realm_of(challenge, "nvidia/x") == (realm, query)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_both_forms_of_a_challenge(challenge: str, realm: str, query: dict[str, 
     ],
 )
 def test_a_key_goes_to_its_registrys_own_domain_only(realm: str, host: str, plain_http: bool, may: bool) -> None:
-    assert bool(_may_know(realm, host, plain_http=plain_http)) is may
+    assert bool(may_know(realm, host, plain_http=plain_http)) is may
 
 
 def test_a_login_page_is_no_answer(fake: Given) -> None:

@@ -25,6 +25,7 @@ VERBS = {
     "outdated": "Newer tags of the same base, and what would change.",
     "site": "site init: ask this cluster what it has, and write a commented site.yaml.",
     "render": "Write the definitions, the modulefile and the launchers.",
+    "import": "An image from anywhere as one squashfs that Pyxis, Enroot and Apptainer run.",
     "build": "Build the image of a stack into the store.",
     "images": "The images in the store.",
     "publish": "Make a built image a release with a module.",

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from hpcstack.site import Loaded, Site
     from hpcstack.spec.catalog import Catalog, Recipe
     from hpcstack.store import Store
+    from hpcstack.talk import Talk
 
 
 @dataclass
@@ -100,23 +100,12 @@ def say(message: str) -> None:
 
 
 @contextlib.contextmanager
-def progress(doing: str) -> Iterator[Callable[[str], None]]:
-    """A sayer of steps: on a terminal the last one has a moving mark and a clock, elsewhere they are plain lines."""
-    if not sys.stderr.isatty():
-        yield say
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+def progress(doing: str, events: str = "") -> Iterator[Talk]:
+    """What long work talks to: bars and a clock on a terminal, else plain lines; EVENTS is a file of JSON lines."""
+    from hpcstack.cli.progress import shown
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(doing)
-
-        def step(message: str) -> None:
-            bar.console.print(f"* {message}", markup=False, highlight=False)
-            bar.update(task, description=message.replace("[", "\\["))
-
-        yield step
+    with shown(doing, say, events) as talk:
+        yield talk
 
 
 def answer(document: Any, as_json: bool, text: Callable[[], str]) -> None:
@@ -124,6 +113,7 @@ def answer(document: Any, as_json: bool, text: Callable[[], str]) -> None:
     click.echo(json.dumps(document, indent=1) if as_json else text().rstrip("\n"))
 
 
+events_option = click.option("--events", default="", metavar="FILE", help="Also write progress as JSON lines.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 stack_argument = click.argument("name", metavar="STACK", shell_complete=lambda ctx, _param, start: complete(ctx, start))
 

@@ -1,0 +1,82 @@
+"""Imported images: into a file that the user names, or into the cache of bases, where a digest is kept once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform as machine
+import time
+from pathlib import Path
+
+from hpcstack.errors import InputError
+from hpcstack.importing import VERSION, Imported, pack_image
+from hpcstack.lock.model import Lock
+from hpcstack.oci.added import above
+from hpcstack.oci.reference import Reference, parse
+from hpcstack.process import Runner
+from hpcstack.registry import Registry
+from hpcstack.render.image import KERNEL_NAMES
+from hpcstack.site import Site
+from hpcstack.sources import open_source
+from hpcstack.spec.model import Base
+from hpcstack.store import Store
+from hpcstack.talk import Talk
+
+
+def cache_of(site: Site) -> Store:
+    """The cache of bases and of what is being fetched: beside Apptainer's where the site names one."""
+    own = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    shared = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"  # each user's own: what lies there is trusted
+    return Store(shared if site.build.cachedir else Path(own) / "hpcstack/bases")
+
+
+def import_image(
+    text: str, platform: str, output: Path | None, site: Site, registry: Registry, runner: Runner, talk: Talk, *,
+    force: bool = False,
+) -> Imported:  # fmt: skip
+    """The image that TEXT names, for PLATFORM (this machine's by default), as the file OUTPUT."""
+    reference = parse(text)
+    final = (output or Path(reference.file_name)).absolute()
+    if final.exists() and not force:
+        raise InputError(f"{final} is there already", "--force replaces it, --output names another file")
+    return _import(reference, platform or here(), final, site, registry, runner, talk)
+
+
+def here() -> str:
+    """This machine's platform, as registries say it."""
+    names = {kernel: name for name, kernel in KERNEL_NAMES.items()}
+    return names.get(machine.machine(), "linux/amd64")
+
+
+def base_of(lock: Lock, platform: str, site: Site, registry: Registry, runner: Runner, talk: Talk) -> Path:
+    """The squashfs of LOCK's base for PLATFORM, imported once and kept by its digest."""
+    digest = lock.platform(platform).digest
+    final = cache_of(site).top / f"{digest.replace(':', '-')}-{VERSION}-{site.build.compression}.sqsh"
+    if final.exists():
+        return final
+    talk(f"importing {lock.base.repository}:{lock.base.tag} ({digest[:19]})")
+    base = Base.model_validate({"image": f"{lock.base.registry}/{lock.base.repository}@{digest}"})
+    done = _import(Reference("docker", base=base), platform, final, site, registry, runner, talk, once=True)
+    talk(f"imported {done.size / 1e6:.0f} MB in {done.seconds:.1f} s")
+    return final
+
+
+def _import(
+    reference: Reference, platform: str, final: Path, site: Site, registry: Registry, runner: Runner, talk: Talk, *,
+    once: bool = False,
+) -> Imported:  # fmt: skip
+    """One import of a digest at a time: what one that was killed has fetched is there for the next."""
+    source = open_source(reference, platform, registry)
+    digest = source.image.digest
+    cache = cache_of(site)
+    key = f"import{hashlib.sha256(digest.encode()).hexdigest()[:16]}"
+    with cache.lease(key, lambda owner: talk(f"waiting for another import of the same image: {owner}")):
+        if once and final.exists():
+            return Imported(final, final.stat().st_size, source.image, 0.0, 0)
+        began = time.monotonic()
+        done = pack_image(
+            source, final, cache.top / "partial" / digest.replace(":", "-"), site.build.compression, runner, talk,
+            lambda image: above(image, str(reference)), str(reference),
+        )  # fmt: skip
+        talk.event("imported", path=str(final), size=done.size, seconds=round(time.monotonic() - began, 3))
+        return done

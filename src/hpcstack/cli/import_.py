@@ -1,0 +1,45 @@
+"""`hpcstack import`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcstack.cli.session import Session, answer, events_option, json_option, progress
+
+
+@click.command("import")
+@click.argument("image", metavar="IMAGE")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="The file to write; by default as Enroot names it."
+)
+@click.option("--platform", default="", help="linux/amd64 or linux/arm64; this machine's by default.")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@events_option
+@json_option
+@click.pass_obj
+def command(
+    session: Session, image: str, output: Path | None, platform: str, force: bool, events: str, as_json: bool
+) -> None:
+    """An image as ONE squashfs that Pyxis, Enroot and Apptainer run.
+
+    IMAGE is a registry's (nvcr.io/nvidia/pytorch:24.11-py3), or oci:FOLDER, docker-archive:FILE, docker-daemon:NAME.
+    """
+    from hpcstack.bases import import_image
+
+    with progress(f"importing {image}", events) as talk:
+        done = import_image(image, platform, output, session.site, session.registry, session.runner, talk, force=force)
+    document = {
+        "path": str(done.path),
+        "size": done.size,
+        "digest": done.image.digest,
+        "platform": done.image.platform,
+        "layers": len(done.image.layers),
+        "seconds": round(done.seconds, 2),
+    }
+
+    def text() -> str:
+        return f"{done.path}\n  {done.size / 1e6:.0f} MB, from {done.image.digest}, {done.seconds:.1f} s"
+
+    answer(document, as_json, text)

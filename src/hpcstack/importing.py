@@ -1,0 +1,242 @@
+"""Import: an image from anywhere becomes one squashfs. Layers stream, newest first, merged, into a packer.
+
+No unpacked copy lies on disk; fetching, checking, uncompressing, merging and packing go on at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstack.blobs import refusals, room
+from hpcstack.errors import BuildError, HpcstackError, InputError, RegistryError
+from hpcstack.inflate import Ahead
+from hpcstack.oci.added import Added, below
+from hpcstack.oci.headers import END, header
+from hpcstack.oci.manifest import Image
+from hpcstack.oci.members import BLOCK, Damaged, Flow, Members
+from hpcstack.oci.merge import ClimbsOut, Entry, Newest, Unsure, entry_of, plan
+from hpcstack.oci.pack import pack_argv
+from hpcstack.process import Fed, Runner
+from hpcstack.sources import Source
+from hpcstack.talk import Talk
+
+VERSION = "1"  # of what import adds to an image; it is part of the name under which a base is kept
+GATHERED = 1 << 18
+Body = Iterable[bytes | memoryview]
+AddedTo = Callable[[Image], Added]
+
+
+@dataclass(frozen=True)
+class Tar:
+    """One layer: its members, in order; each body is read, or not, before the next member is asked for."""
+
+    digest: str
+    members: Iterable[tuple[tarfile.TarInfo, Body]]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One image as a squashfs at `path`, `size` bytes; the digest is that of its platform's manifest."""
+
+    path: Path
+    size: int
+    image: Image
+    seconds: float
+    passes: int
+
+
+class Sink:
+    """The packer's input. Small writes are gathered."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor, self.gathered, self.links = descriptor, bytearray(), []  # type: ignore[var-annotated]
+
+    def member(self, member: tarfile.TarInfo, path: str, body: Body) -> None:
+        self._small(header(member, path))
+        size = 0
+        for piece in body:
+            size += len(piece)
+            if len(piece) < GATHERED >> 2:
+                self._small(piece)
+            else:
+                self._flush()
+                self._write(piece)
+        if size % BLOCK:
+            self._small(bytes(BLOCK - size % BLOCK))
+
+    def link(self, path: str, target: str) -> None:
+        """PATH as another name of TARGET, at the end: every file is there then."""
+        self.links.append((path, target))
+
+    def end(self) -> None:
+        for path, target in self.links:
+            self._small(header(tarfile.TarInfo(path), path, target))
+        self._small(END)
+        self._flush()
+
+    def _small(self, data: bytes | memoryview) -> None:
+        self.gathered += data
+        if len(self.gathered) >= GATHERED:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self.gathered:
+            self._write(self.gathered)
+            self.gathered = bytearray()
+
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self.descriptor, rest) :]
+
+
+def pack_image(
+    source: Source, output: Path, work: Path, compression: str, runner: Runner, talk: Talk,
+    add: AddedTo, provenance: str,
+) -> Imported:  # fmt: skip
+    """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. WORK takes layers and the log."""
+    began = time.monotonic()
+    found = source.image
+    work.mkdir(parents=True, exist_ok=True)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    room(output.parent, found.size * (2 if source.spooled else 1), f"the import of {provenance}")
+    part = output.with_name(f".{output.name}.{os.getpid()}.part")
+    sizes, done = (
+        {layer.digest: layer.size for layer in found.layers},
+        dict.fromkeys((layer.digest for layer in found.layers), 0),
+    )
+
+    def on_bytes(digest: str, count: int) -> None:
+        done[digest] += count
+        talk.amount(digest[7:19], done[digest], sizes[digest])
+
+    def tars() -> Iterator[Tar]:
+        return _tars(source, add(found), below(found), talk)
+
+    passes = 1
+    try:
+        with refusals(str(output)):
+            source.start(work / "blobs", on_bytes)
+            try:
+                _packed(part, work, compression, runner, lambda sink: one_pass(sink, tars()))
+            except Unsure as why:
+                talk(f"the layers must be read twice: {why}")
+                passes = 2
+                entries = [_entries(tar) for tar in tars()]
+                _packed(part, work, compression, runner, lambda sink: by_plan(sink, tars(), entries))
+            size = part.stat().st_size
+            part.replace(output)
+    finally:
+        source.close()
+        part.unlink(missing_ok=True)
+    shutil.rmtree(work / "blobs", ignore_errors=True)
+    return Imported(output, size, found, time.monotonic() - began, passes)
+
+
+def _tars(source: Source, above: Added, below: Added, talk: Talk) -> Iterator[Tar]:
+    """All layers, newest first; the next one is uncompressed ahead while one is read."""
+    yield Tar("", [(member, [data]) for member, data in above])
+    layers = source.image.layers[::-1]
+    waiting: list[Ahead] = []
+    try:
+        for number, layer in enumerate(layers):
+            following = layers[number : number + 2]
+            while len(waiting) < len(following):
+                waiting.append(Ahead(source.tar(following[len(waiting)])))
+            talk.event("layer", digest=layer.digest, size=layer.size)
+            yield Tar(layer.digest, _members(waiting[0]))
+            waiting.pop(0).close()
+    finally:
+        for ahead in waiting:
+            ahead.close()
+    yield Tar("", [(member, [data]) for member, data in below])
+
+
+def _members(pieces: Iterable[bytes]) -> Iterator[tuple[tarfile.TarInfo, Body]]:
+    members = Members(Flow(iter(pieces)))
+    for member in members:
+        yield member, members.body(member)
+
+
+def _entries(tar: Tar) -> list[Entry]:
+    with blamed(tar):
+        return [entry_of(member) for member, _ in tar.members]
+
+
+@contextlib.contextmanager
+def blamed(tar: Tar) -> Iterator[None]:
+    """What is wrong with a layer is told with its name."""
+    try:
+        yield
+    except ClimbsOut as error:
+        raise InputError(f"layer {tar.digest} {error}", "do not use this image: somebody made it so") from None
+    except Damaged as error:
+        raise RegistryError(f"layer {tar.digest} {error}", "fetch it again, or push the image again") from None
+
+
+def _packed(part: Path, work: Path, compression: str, runner: Runner, feed: Callable[[Sink], None]) -> None:
+    """PART made by the packer from what FEED gives it, and synced."""
+    jobs = len(os.sched_getaffinity(0))
+    part.unlink(missing_ok=True)
+    argv = pack_argv(runner.has, compression, part, jobs)
+    with runner.fed(argv, work / "pack.log") as packer:
+        try:
+            sink = Sink(packer.descriptor)
+            feed(sink)
+            sink.end()
+        except BrokenPipeError:
+            raise _refused(packer, part) from None
+        done = packer.finish()
+        if done.status:
+            raise _refused(packer, part)
+    descriptor = os.open(part, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refused(packer: Fed, part: Path) -> HpcstackError:
+    done = packer.finish()
+    room(part.parent, 0, "the image")  # the likeliest reason, said as what it is
+    return BuildError(
+        "\n".join([f"the packer failed\n  > {done.command()}  (exit {done.status})", *(f"  < {x}" for x in done.tail)])
+    )
+
+
+def one_pass(sink: Sink, tars: Iterable[Tar]) -> None:
+    """TARS, newest first, into SINK. Unsure where that is not enough."""
+    newest = Newest()
+    for tar in tars:
+        newest.layer()
+        with blamed(tar):
+            for member, body in tar.members:
+                entry = entry_of(member)
+                if newest.takes(entry):
+                    sink.member(member, entry.path, body)
+    for path, target in newest.links:
+        sink.link(path, target)
+
+
+def by_plan(sink: Sink, tars: Iterable[Tar], entries: Sequence[Sequence[Entry]]) -> None:
+    """TARS, newest first, into SINK, as a plan made of all their ENTRIES says."""
+    try:
+        names = plan(entries[::-1])
+    except ClimbsOut as error:
+        raise InputError(f"the image {error}", "do not use it: somebody made it so") from None
+    for number, tar in enumerate(tars):
+        layer = len(entries) - 1 - number
+        with blamed(tar):
+            for place, (member, body) in enumerate(tar.members):
+                paths = names.get((layer, place))
+                if paths is not None:
+                    sink.member(member, paths[0], body)
+                    for other in paths[1:]:
+                        sink.link(other, paths[0])

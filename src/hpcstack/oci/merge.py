@@ -1,0 +1,265 @@
+"""How layers become one tree: which member of which layer is in the image, and under which names.
+
+`Newest` decides in one pass, newest layer first, so that no layer is ever unpacked. What it cannot decide so (a name
+twice in a layer, a link whose file an upper layer hides, a file below a folder that is a link) makes it raise Unsure;
+then all headers are read once more and `plan` applies them oldest first, on a tree in memory. Both give the same image.
+
+Rules: https://github.com/opencontainers/image-spec/blob/main/layer.md (whiteouts, opaque folders).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import tarfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+WHITEOUT, OPAQUE, RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
+MAX_LINKS = 40
+
+
+class ClimbsOut(ValueError):
+    """A name leads out of the image."""
+
+
+class Unsure(Exception):
+    """One pass is not enough for these layers."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What merging needs to know of one member: its path below the root ('' is the root), and what it is."""
+
+    path: str
+    kind: str  # "dir", "file", "link" (symbolic), "hard", "device", "fifo"
+    target: str = ""
+
+
+def clean(name: str, what: str = "a file") -> str:
+    """NAME as a path below the root; ClimbsOut if it leads above it."""
+    if (
+        name.isascii()
+        and "//" not in name
+        and name[:1] != "."
+        and "/." not in name
+        and name[:1] != "/"
+        and "\0" not in name
+    ):
+        return name.rstrip("/")
+    parts: list[str] = []
+    for part in name.split("/"):
+        if part == "..":
+            raise ClimbsOut(f"names {what} outside the image: {name}")
+        if part not in ("", "."):
+            parts.append(part)
+    if "\0" in name:
+        raise ClimbsOut(f"names {what} with a null character: {name!r}")
+    return "/".join(parts)
+
+
+KINDS = {tarfile.DIRTYPE: "dir", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard", tarfile.FIFOTYPE: "fifo",
+         tarfile.CHRTYPE: "device", tarfile.BLKTYPE: "device"}  # fmt: skip
+
+
+def entry_of(member: tarfile.TarInfo) -> Entry:
+    """MEMBER as merging sees it."""
+    kind = KINDS.get(member.type, "file")
+    path = clean(member.name)
+    if kind == "hard":
+        return Entry(path, kind, clean(member.linkname, f"{path}, a link to a file"))
+    return Entry(path, kind, member.linkname if kind == "link" else "")
+
+
+def whiteout(path: str) -> str | None:
+    """The path that a whiteout removes; for an opaque one its folder and a slash; None for an ordinary member."""
+    folder, _, name = path.rpartition("/")
+    if not name.startswith(WHITEOUT):
+        return None
+    if name == OPAQUE:
+        return f"{folder}/"
+    return "" if name == WHITEOUT or name.startswith(RESERVED) else posixpath.join(folder, name[len(WHITEOUT) :])
+
+
+class Newest:
+    """Decisions in one pass: layers newest first, each begun by `layer`, its members in their order by `takes`."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, tuple[str, int]] = {}  # path: (kind, number of its layer); "implied" for a parent
+        self.gone: set[str] = set()
+        self.opaque: set[str] = set()
+        self.links: list[tuple[str, str]] = []  # (name, the file that it is another name of)
+        self.number = 0
+        self._waiting: list[str] = []
+        self._hidden: dict[str, bool] = {}
+
+    def layer(self) -> None:
+        """The next layer below begins: what the one above removed is gone for it."""
+        for path in self._waiting:
+            if path.endswith("/"):
+                self.opaque.add(path[:-1])
+            else:
+                self.gone.add(path)
+        self._waiting = []
+        self._hidden = {"": "" in self.opaque}
+        self.number += 1
+
+    def takes(self, entry: Entry) -> bool:
+        """Whether this member is in the image under its own name; hard links come at the end, from `links`."""
+        path = entry.path
+        removed = whiteout(path)
+        if removed is not None:
+            self._waiting += [removed] if removed else []
+            return False
+        folder = path.rpartition("/")[0]
+        if path and (self._hides(folder) or path in self.gone):
+            return False
+        before = self.seen.get(path)
+        if before:
+            if before[1] == self.number and before[0] != "implied":
+                raise Unsure(f"{path} is twice in one layer")
+            if before[0] == "implied" and entry.kind != "dir":
+                raise Unsure(f"{path} is a folder above and something else below")
+            if before[0] != "implied":
+                return False
+        kind = self._link(entry) if entry.kind == "hard" else entry.kind
+        self.seen[path] = (kind, self.number)
+        self._parents(folder)
+        return kind not in ("hard", "device")
+
+    def _hides(self, folder: str) -> bool:
+        """Whether what lies in FOLDER in this layer is hidden by a layer above."""
+        known = self._hidden.get(folder)
+        if known is not None:
+            return known
+        kind, number = self.seen.get(folder, ("dir", 0))
+        if kind not in ("dir", "implied") and number == self.number:
+            raise Unsure(f"{folder} is no folder, but something lies in it")
+        hidden = (
+            folder in self.gone
+            or folder in self.opaque
+            or kind not in ("dir", "implied")
+            or self._hides(folder.rpartition("/")[0])
+        )
+        self._hidden[folder] = hidden
+        return hidden
+
+    def _parents(self, folder: str) -> None:
+        while folder and folder not in self.seen:
+            self.seen[folder] = ("implied", self.number)
+            folder = folder.rpartition("/")[0]
+        if folder and self.seen[folder] == ("hard", self.number):
+            raise Unsure(f"{folder} is no folder, but something lies in it")
+
+    def _link(self, entry: Entry) -> str:
+        kind, number = self.seen.get(entry.target, ("", 0))
+        if number != self.number or kind in ("dir", "implied"):
+            raise Unsure(f"{entry.path} is a link to {entry.target}, which is not of its own layer")
+        if kind == "device":
+            return kind  # another name of what is not in the image
+        self.links.append((entry.path, entry.target))
+        return "hard"
+
+
+@dataclass
+class Node:
+    """One name in the tree of `plan`."""
+
+    kind: str
+    source: tuple[int, int] | None  # (layer from the bottom, number of the member in it); None for an implied folder
+    target: str = ""
+    children: dict[str, Node] = field(default_factory=dict)
+
+
+def plan(layers: Sequence[Iterable[Entry]]) -> dict[tuple[int, int], list[str]]:
+    """{(layer from the bottom, number of the member in it): its names in the image}: LAYERS applied, oldest first."""
+    root = Node("dir", None)
+    for number, layer in enumerate(layers):
+        entries = list(layer)
+        for entry in entries:
+            removed = whiteout(entry.path)
+            if removed:
+                _remove(root, removed)
+        for place, entry in enumerate(entries):
+            if whiteout(entry.path) is None:
+                _apply(root, entry, (number, place))
+    names: dict[tuple[int, int], list[str]] = {}
+    _walk(root, "", names)
+    return names
+
+
+def _remove(root: Node, path: str) -> None:
+    folder = root
+    *parents, name = path.split("/")
+    for part in filter(None, parents):
+        found = folder.children.get(part)
+        if found is None or found.kind != "dir":
+            return
+        folder = found
+    if name:
+        folder.children.pop(name, None)
+    else:
+        folder.children.clear()
+
+
+def _apply(root: Node, entry: Entry, source: tuple[int, int]) -> None:
+    if not entry.path:
+        root.source = source
+        return
+    folder, _, name = entry.path.rpartition("/")
+    parent = _folder(root, folder)
+    old = parent.children.get(name)
+    if entry.kind == "hard":
+        found = _find(root, entry.target)
+        if found is None or found.kind == "dir":
+            raise ClimbsOut(f"has {entry.path} as a link to {entry.target}, which is not there")
+        parent.children[name] = found
+    elif entry.kind == "dir" and old and old.kind == "dir":
+        old.source = source
+    else:
+        parent.children[name] = Node(entry.kind, source, entry.target)
+
+
+def _find(root: Node, path: str) -> Node | None:
+    folder, _, name = path.rpartition("/")
+    node: Node | None = root
+    for part in filter(None, folder.split("/")):
+        node = node.children.get(part) if node else None
+        if node and node.kind == "link":
+            node = _folder(root, folder)
+            break
+    return node.children.get(name) if node else None
+
+
+def _folder(root: Node, path: str) -> Node:
+    """The folder at PATH, made where it is missing; links on the way are followed inside the image."""
+    node, trail, rest, links = root, [root], [part for part in path.split("/") if part], 0
+    while rest:
+        part = rest.pop(0)
+        if part == "..":
+            if len(trail) == 1:
+                raise ClimbsOut(f"has a file below a link that leads out of the image: {path}")
+            trail.pop()
+            node = trail[-1]
+            continue
+        found = node.children.get(part)
+        if found is not None and found.kind == "link":
+            links += 1
+            if links > MAX_LINKS:
+                raise ClimbsOut(f"has a file below a link to itself: {path}")
+            parts = [step for step in found.target.split("/") if step not in ("", ".")]
+            if found.target.startswith("/"):
+                node, trail = root, [root]
+            rest = parts + rest
+            continue
+        if found is None or found.kind != "dir":
+            found = node.children[part] = Node("dir", None)
+        node = found
+        trail.append(node)
+    return node
+
+
+def _walk(node: Node, path: str, names: dict[tuple[int, int], list[str]]) -> None:
+    if node.source and node.kind != "device":
+        names.setdefault(node.source, []).append(path)
+    for name in sorted(node.children):
+        _walk(node.children[name], posixpath.join(path, name), names)

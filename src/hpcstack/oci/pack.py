@@ -1,0 +1,45 @@
+"""Packers: a tar on their input becomes a squashfs. One visible table, the first that is there is taken.
+
+zstd at level 1: a base of 1.2 GB packs in a fifth of the time that gzip takes, into about the same size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcstack.errors import MissingToolError
+
+NG = {"zstd": ("zstd", "level=1"), "gzip": ("gzip", ""), "xz": ("xz", ""), "lz4": ("lz4", "")}
+SQUASH = {
+    "zstd": ("-comp", "zstd", "-Xcompression-level", "1"),
+    "gzip": ("-comp", "gzip"),
+    "xz": ("-comp", "xz"),
+    "lz4": ("-comp", "lz4"),
+}
+MEMORY = "192M"  # mksquashfs takes a quarter of the machine's by default
+
+
+def tar2sqfs(compression: str, output: Path, jobs: int) -> list[str]:
+    name, extra = NG[compression]
+    more = ["--comp-extra", extra] if extra else []
+    return ["tar2sqfs", "--quiet", "--force", "--no-skip", "--compressor", name, *more, "--num-jobs", str(jobs),
+            str(output)]  # fmt: skip
+
+
+def mksquashfs(compression: str, output: Path, jobs: int) -> list[str]:
+    """Needs squashfs-tools 4.5, which reads tar."""
+    return ["mksquashfs", "-", str(output), "-tar", "-noappend", "-quiet", "-no-progress", "-mem", MEMORY,
+            "-processors", str(jobs), "-mkfs-time", "0", "-default-mode", "0755", "-default-uid", "0",
+            "-default-gid", "0", *SQUASH[compression]]  # fmt: skip
+
+
+PACKERS: dict[str, Callable[[str, Path, int], list[str]]] = {"tar2sqfs": tar2sqfs, "mksquashfs": mksquashfs}
+
+
+def pack_argv(has: Callable[[str], bool], compression: str, output: Path, jobs: int) -> list[str]:
+    """The argv of the first packer that is there."""
+    for name, argv in PACKERS.items():
+        if has(name):
+            return argv(compression, output, jobs)
+    raise MissingToolError("no packer is installed: tar2sqfs or mksquashfs", "install squashfs-tools-ng")
