@@ -10,6 +10,8 @@ HPCSTACK_CONSTRAINT=$HPCSTACK_WORK/constraint.txt
 export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 # An extension that is not built now is built when it is first used, on the machine that has the GPU.
 export DS_BUILD_OPS=${DS_BUILD_OPS:-0}
+# Two builds give the same bytes: what a build makes gets this time, and Python's compiler does not write times.
+export SOURCE_DATE_EPOCH=1704067200 PYTHONHASHSEED=0
 export TMPDIR=$HPCSTACK_WORK/tmp
 mkdir -p "$TMPDIR"
 
@@ -49,17 +51,44 @@ hpcstack_guarded() {
     if command -v dpkg-query >/dev/null; then
         hpcstack_dpkg | grep -E "$HPCSTACK_GUARDED_APT" | sed 's/^/apt /' || true
     fi
+    hpcstack_libraries
+}
+
+# The image's own tree. What is mounted into it for the build is the machine's: an engine may bind /tmp or a home.
+hpcstack_find() { # EXPRESSION of find
+    local point mounted=()
+    while read -r _ _ _ _ point _; do
+        [ "$point" = / ] || mounted+=(-path "$point" -o)
+    done </proc/self/mountinfo
+    find / -xdev \( "${mounted[@]}" -path /proc \) -prune -o "$@" 2>/dev/null || true
+}
+
+# "file PATH SHA256" of what NVIDIA's packages are made of. A file whose size, times and number have not changed is not
+# read again.
+hpcstack_libraries() {
+    local found=$HPCSTACK_WORK/files known=/opt/hpcstack/build/.known
+    touch "$known"
+    hpcstack_find ! -path '/opt/hpcstack/*' -type f \( "${HPCSTACK_GUARDED_FILES[@]}" \) -printf '%s:%i:%T@:%C@\t%p\n' |
+        LC_ALL=C sort >"$found"
+    { grep -vxFf <(cut -f1,2 "$known") "$found" || true; } | cut -f2 | tr '\n' '\0' |
+        xargs -0 -r -P 4 -n 4 sha256sum >"$found.sums"
+    awk -F '\t' -v sums="$found.sums" '
+        BEGIN { while ((getline line < sums) > 0) { sum[substr(line, 67)] = substr(line, 1, 64) } }
+        NR == FNR { known[$1 "\t" $2] = $3; next }
+        { print $0 "\t" ($0 in known ? known[$0] : sum[$2]) }' "$known" "$found" >"$found.now"
+    mv "$found.now" "$known"
+    awk -F '\t' '{ print "file " $2 " " $3 }' "$known"
 }
 
 hpcstack_guard() {
     hpcstack_guarded >"$HPCSTACK_WORK/unsorted"
-    sort "$HPCSTACK_WORK/unsorted" >"$HPCSTACK_WORK/before"
+    { grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" || true; } | sort >"$HPCSTACK_WORK/before"
     sed -n 's/^pip //p' "$HPCSTACK_WORK/before" >"$HPCSTACK_CONSTRAINT"
 }
 
 hpcstack_guard_check() {
     hpcstack_guarded >"$HPCSTACK_WORK/unsorted"
-    sort "$HPCSTACK_WORK/unsorted" >"$HPCSTACK_WORK/after"
+    { grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" || true; } | sort >"$HPCSTACK_WORK/after"
     local lost
     lost=$(comm -23 "$HPCSTACK_WORK/before" "$HPCSTACK_WORK/after")
     if [ -n "$lost" ]; then
@@ -136,10 +165,14 @@ hpcstack_clean_apt() {
     rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log /var/log/alternatives.log
 }
 
-# The metadata that Enroot and Pyxis read, the package lists, and nothing of the build left behind.
+# The metadata that Enroot, Pyxis and Apptainer read, the package lists, and nothing of the build left behind.
 hpcstack_finish() {
     cp /opt/hpcstack/etc/rc /opt/hpcstack/etc/environment /opt/hpcstack/etc/fstab /etc/
     : >/etc/rc.local
+    mkdir -p /.singularity.d/libs
+    cp -r /opt/hpcstack/etc/singularity/. /.singularity.d/
+    ln -sfn .singularity.d/runscript /singularity
+    ln -sfn .singularity.d/env/90-environment.sh /environment
     if [ -d /etc/profile.d ]; then cp /opt/hpcstack/etc/profile.sh /etc/profile.d/hpcstack.sh; fi
     chmod 755 /opt/hpcstack/compat.sh
     mkdir -p /opt/hpcstack/packages
@@ -148,9 +181,15 @@ hpcstack_finish() {
     fi
     python3 -m pip list --format=freeze 2>/dev/null | sort >/opt/hpcstack/packages/pip.txt || true
     python3 -m compileall -q /opt/hpcstack/smoke >/dev/null 2>&1 || true
-    rm -rf "$HPCSTACK_WORK"
+    rm -rf "$HPCSTACK_WORK" /opt/hpcstack/build/.known
+    # What only says when and where the build ran.
+    rm -f /var/cache/ldconfig/aux-cache /var/cache/debconf/*-old /var/lib/dpkg/*-old /etc/*- /root/.bash_history
+    rm -rf /root/.cache
     # Pyxis and Enroot refuse an image with device nodes. Where /dev is mounted it is the machine's own: hands off.
     if [ "$(stat -c %d /dev)" = "$(stat -c %d /)" ]; then
         find /dev -mindepth 1 -xdev -type b,c -delete 2>/dev/null || true
     fi
+    # lib.sh came into the image when the build began.
+    hpcstack_find \( -newer /opt/hpcstack/build/lib.sh -o -path '/opt/hpcstack*' \) -print0 |
+        xargs -0 -r touch -h -d "@$SOURCE_DATE_EPOCH" 2>/dev/null || true
 }

@@ -7,29 +7,29 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpcstack.bases import base_of, cache_of
 from hpcstack.engines import Engine, Job, choose
-from hpcstack.errors import BuildError, HpcstackError, InputError, RegistryError
+from hpcstack.errors import BuildError, InputError
 from hpcstack.lock.model import Lock, LockedPlatform
 from hpcstack.process import Completed, Runner
+from hpcstack.registry import Registry
 from hpcstack.render.image import CONTEXT, image_files
-from hpcstack.render.lend import CA_FILE, lent_files, registries_conf
-from hpcstack.render.steps import HOME
+from hpcstack.render.lend import CA_FILE, lent_files
+from hpcstack.render.steps import HOME, steps
 from hpcstack.site import Site
 from hpcstack.spec.catalog import Recipe
 from hpcstack.spec.model import Stack
 from hpcstack.store import Artifact, Store, digest_of, write_text, write_tree
+from hpcstack.talk import Talk
 from hpcstack.workspace import workspace
 from hpcstack_smoke import __version__ as suite_version
 
-Say = Callable[[str], None]
-SHOWN = ("Fetching", "Extracting", "Creating SIF")
 LEAST_BYTES, UNPACKED = 2 << 30, 5  # an unpacked base, its squashfs in a SIF, and out of it
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
-PULL = re.compile(r"conveyor failed to get|unauthorized|manifest unknown|initializing source", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Order:
     platform: str
     engine: Engine
     files: dict[str, str]
+    why: str = ""  # that engine
 
     @property
     def needs(self) -> int:
@@ -63,24 +64,35 @@ def needs(locked: LockedPlatform) -> int:
     return max(LEAST_BYTES, UNPACKED * locked.compressed_bytes)
 
 
-def order(recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "") -> Order:
-    """What would be built. MissingToolError if no engine is there."""
+def order(recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "", engine: str = "") -> Order:
+    """What would be built. MissingToolError if no engine can be used here."""
     platform = platform or recipe.stack.base.platforms[0]
-    engine = choose(site.build.engine, runner)
-    return Order(recipe.stack, lock, site, platform, engine, image_files(recipe.stack, lock, platform))
+    chosen, why = choose(engine or site.build.engine, runner)
+    return Order(recipe.stack, lock, site, platform, chosen, image_files(recipe.stack, lock, platform), why)
 
 
-def build(order: Order, store: Store, runner: Runner, say: Say) -> tuple[Artifact, bool]:
+@dataclass(frozen=True)
+class How:
+    """How a build goes about it: FRESH takes nothing from earlier builds, OFFLINE has no network."""
+
+    fresh: bool = False
+    offline: bool = False
+
+
+def build(
+    order: Order, store: Store, registry: Registry, runner: Runner, talk: Talk, how: How = How()
+) -> tuple[Artifact, bool]:
     """The image of ORDER, and whether it had to be built. BuildError leaves nothing in the store."""
-    if there := _there(order, store):
+    if not how.fresh and (there := _there(order, store)):
         return there, False
+    base = base_of(order.lock, order.platform, order.site, registry, runner, talk)
     name = order.stack.full_name
-    with store.lease(order.key, lambda owner: say(f"waiting for another builder of {name}: {owner}")):
+    with store.lease(order.key, lambda owner: talk(f"waiting for another builder of {name}: {owner}")):
         if there := _there(order, store):
             return there, False
-        say(f"building {name} with {order.engine.name} (key {order.key[:12]})")
+        talk(f"building {name} with {order.engine.name} ({order.why}; key {order.key[:12]})")
         with workspace(order.site, runner, order.needs) as work:
-            return _build_in(work, order, store, runner, say), True
+            return _build_in(work, order, base, store, runner, talk, how), True
 
 
 def _there(order: Order, store: Store) -> Artifact | None:
@@ -90,37 +102,50 @@ def _there(order: Order, store: Store) -> Artifact | None:
     return there
 
 
-def _build_in(work: Path, order: Order, store: Store, runner: Runner, say: Say) -> Artifact:
-    job = job_in(work, order.files, order.site, progress_of(say))
+def _build_in(
+    work: Path, order: Order, base: Path, store: Store, runner: Runner, talk: Talk, how: How
+) -> Artifact:  # fmt: skip
     kept = store.top / "logs" / f"{order.stack.full_name}-{order.key[:12]}.log"
+    job = made_in(work, order, base, runner, talk, how, kept)
+    artifact = _inspect(order, job, runner)
+    talk(f"storing {job.output.stat().st_size / 1e6:.0f} MB")
+    return store.put(artifact, job.output, job.log)
+
+
+def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, how: How, kept: Path) -> Job:
+    """The image of ORDER made in WORK, in no store yet. The log is KEPT whatever becomes of it."""
+    job = job_in(work, order.files, order.site, base, talk)
+    locked = order.lock.platform(order.platform)
+    planned = tuple(steps(order.stack, locked, order.lock.sources))
+    job = replace(job, steps=planned, environment=locked.environment, fresh=how.fresh, offline=how.offline)
+    store = Store(order.site.store)
     try:
         with store.acting("the build ran into the machine's limits"):
             failed = order.engine.build(job, runner)
         if failed.status:
             raise explain(failed, job.log, kept, order.lock)
-        artifact = _inspect(order, job, runner)
-        say(f"storing {job.output.stat().st_size / 1e6:.0f} MB")
-        return store.put(artifact, job.output, job.log)
+        return job
     finally:
         with store.acting("the log was not kept"):
             write_text(kept, job.log.read_text(encoding="utf-8", errors="replace"))
 
 
-def job_in(work: Path, files: Mapping[str, str], site: Site, on_line: Say) -> Job:
+def job_in(work: Path, files: Mapping[str, str], site: Site, base: Path, talk: Talk) -> Job:
     """The folder of one build: rendered FILES, what the site lends, and where the image will be."""
     job = Job(
         context=work / "rendered",
         lent=work / "lent",
         work=work,
+        base=base,
+        cache=cache_of(site).top / "steps",
         output=work / "image.sqsh",
         log=work / "build.log",
         settings=site.build,
-        on_line=on_line,
-        logins=_logins(site),
+        talk=talk,
     )
     write_tree(job.context, files)
     write_tree(job.lent, lent_files(site))
-    write_tree(work, {"registries.conf": registries_conf(site), "build.log": ""})
+    write_tree(work, {"build.log": ""})
     if bundle := site.build.ca_bundle:
         try:
             shutil.copyfile(bundle, job.lent / CA_FILE)
@@ -129,52 +154,20 @@ def job_in(work: Path, files: Mapping[str, str], site: Site, on_line: Say) -> Jo
     return job
 
 
-def _logins(site: Site) -> tuple[tuple[str, tuple[str, str]], ...]:
-    """Logins that the engine would not find by itself: the site's files, and Enroot's for NVIDIA's registry."""
-    from hpcstack.credentials import credentials, docker_knows
-
-    out = []
-    for name in {**dict.fromkeys(("nvcr.io",)), **site.registries}:
-        entry = site.registry(name)
-        host = (entry.mirror or name).partition("/")[0]
-        if entry.credentials or not docker_knows(host):
-            user, key = credentials(host, entry.credentials)
-            out += [(host, (user, key))] if user else []
-    return tuple(out)
-
-
-def progress_of(say: Say) -> Say:
-    """Of all that a build prints, the lines that say where it is."""
-
-    def on_line(line: str) -> None:
-        if line.startswith("== hpcstack step "):
-            say("step " + line.removeprefix("== hpcstack step "))
-        elif line.startswith("INFO:") and any(word in line for word in SHOWN):
-            say(line.removeprefix("INFO:").strip().rstrip("."))
-
-    return on_line
-
-
-def explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> HpcstackError:
+def explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> BuildError:
     """The step and command that failed, the last lines that count, and where the whole log is."""
     text = log.read_text(encoding="utf-8", errors="replace")
     marks: dict[str, str] = {}
     for match in filter(None, map(MARK.match, text.splitlines())):
         marks.setdefault(match[1], match[2])  # a script's own failure comes before that of the step which ran it
-    kind: type[HpcstackError] = BuildError
     if "failed in step" in marks:
         command, status = marks.get("command", "?"), marks.get("status", "?")
         head = f"the build failed in step {marks['failed in step']}\n  > {command}  (exit {status})"
-    elif "step" not in marks and PULL.search(text):
-        base = f"{lock.base.registry}/{lock.base.repository}:{lock.base.tag}"
-        kind = RegistryError
-        command = f"{failed.command()}  (exit {failed.status})"
-        head = f"the base {base} was not fetched from {lock.base.answered_by}\n  > {command}"
     else:
         head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
     said = [line for line in failed.tail if not MARK.match(line)]
     advice = _advice(text).replace("REGISTRY", lock.base.answered_by).replace("STACK", lock.stack)
-    return kind("\n".join([head, *(f"  < {line}" for line in said)]), f"{advice}the whole log is {kept}")
+    return BuildError("\n".join([head, *(f"  < {line}" for line in said)]), f"{advice}the whole log is {kept}")
 
 
 def _advice(log: str) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import tarfile
+import tempfile
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from hpcstack.errors import BuildError, InputError, MissingToolError
 
@@ -37,6 +40,57 @@ class Daemon:
         finally:
             with contextlib.suppress(Exception):
                 self.client.api.remove_container(made["Id"], force=True)
+
+    def has(self, name: str) -> bool:
+        return bool(self.client.images.list(name=name))
+
+    def import_tree(self, tar: IO[bytes], name: str, changes: list[str]) -> None:
+        """The image NAME of one layer, TAR."""
+        repository, _, tag = name.partition(":")
+        answer = self.client.api.import_image_from_stream(tar, repository=repository, tag=tag, changes=changes)
+        if '"error"' in str(answer):
+            raise BuildError(f"the Docker daemon did not take the base: {str(answer)[-400:]}")
+
+    def build(
+        self, context: Path, dockerfile: str, name: str, network: str, variables: dict[str, str], *, fresh: bool
+    ) -> Iterator[dict[str, Any]]:
+        """A Dockerfile built as the image NAME; what the daemon says, as it comes."""
+        from docker.errors import APIError
+
+        arguments = {key: value for key, value in variables.items() if key.endswith("_proxy")}
+        try:
+            yield from self.client.api.build(
+                path=str(context), dockerfile=dockerfile, tag=name, network_mode=network, buildargs=arguments,
+                rm=True, forcerm=True, nocache=fresh, decode=True,
+            )  # fmt: skip
+        except APIError as error:
+            yield {"error": str(error.explanation or error)}
+
+    def copy_out(self, name: str, path: str, folder: Path) -> None:
+        """PATH of the image NAME below FOLDER; members are named by the daemon, and kept inside."""
+        made = self.client.api.create_container(name, command=["/"], network_disabled=True)
+        try:
+            pieces, _ = self.client.api.get_archive(made["Id"], path)
+            with tempfile.TemporaryFile() as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.seek(0)
+                with tarfile.open(fileobj=file) as tar:
+                    for member in tar:
+                        body = tar.extractfile(member) if member.isreg() else None
+                        target = folder / Path(path).name / Path(member.name).name
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        if body:
+                            target.write_bytes(body.read())
+        finally:
+            with contextlib.suppress(Exception):
+                self.client.api.remove_container(made["Id"], force=True)
+
+    def remove(self, names: list[str]) -> None:
+        """Images of a build, with the layers that nobody else has."""
+        for name in names:
+            with contextlib.suppress(Exception):
+                self.client.api.remove_image(name, force=True)
 
 
 def connect() -> Daemon:

@@ -181,6 +181,21 @@ def blamed(tar: Tar) -> Iterator[None]:
         raise RegistryError(f"layer {tar.digest} {error}", "fetch it again, or push the image again") from None
 
 
+def tars_of(above: Added, pieces: Iterable[bytes]) -> Iterator[Tar]:
+    """One tree that comes as one tar, with ABOVE over it."""
+    yield Tar("", [(member, [data]) for member, data in above])
+    ahead = Ahead(iter(pieces))
+    try:
+        yield Tar("", _members(ahead))
+    finally:
+        ahead.close()
+
+
+def pack_tars(tars: Iterable[Tar], output: Path, work: Path, compression: str, runner: Runner) -> None:
+    """TARS, newest first, as the squashfs OUTPUT."""
+    _packed(output, work, compression, runner, lambda sink: one_pass(sink, tars))
+
+
 def _packed(part: Path, work: Path, compression: str, runner: Runner, feed: Callable[[Sink], None]) -> None:
     """PART made by the packer from what FEED gives it, and synced."""
     jobs = len(os.sched_getaffinity(0))

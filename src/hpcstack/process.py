@@ -104,14 +104,15 @@ class Runner:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         on_line: Callable[[str], None] | None = None,
+        keep: tuple[int, ...] = (),
     ) -> Completed:
-        """Run ARGV with all its output appended to LOG, each line shown to ON_LINE.
+        """Run ARGV with all its output appended to LOG, each line shown to ON_LINE; it inherits the descriptors KEEP.
 
         The program and what it starts are one process group, which is ended if the caller is interrupted.
         """
         self.which(argv[0])
         tail: collections.deque[str] = collections.deque(maxlen=TAIL)
-        with log.open("a", encoding="utf-8") as sink, _group(argv, env, cwd) as process:
+        with log.open("a", encoding="utf-8") as sink, _group(argv, env, cwd, keep) as process:
             sink.write(f"> {shlex.join(argv)}\n")
             assert process.stdout is not None
             for line in process.stdout:
@@ -213,10 +214,12 @@ def _env(extra: Mapping[str, str] | None) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _group(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> Iterator[subprocess.Popen[str]]:
+def _group(
+    argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, keep: tuple[int, ...]
+) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
-        env=_env(env), cwd=cwd, start_new_session=True, preexec_fn=_end_with_parent,
+        env=_env(env), cwd=cwd, start_new_session=True, preexec_fn=_end_with_parent, pass_fds=keep,
     )  # fmt: skip
     try:
         yield process

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform as machine
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from hpcstack.bases import base_of, cache_of
@@ -78,15 +79,15 @@ def _inside(
     runner: Runner,
     say: Talk,
 ) -> LockedPlatform:
-    engine = choose(site.build.engine, runner)
+    engine, _ = choose(site.build.engine, runner)
+    base = base_of(lock, name, site, registry, runner, say)
     with workspace(site, runner, needs(locked)) as work:
-        base = base_of(lock, name, site, registry, runner, say)
         say(f"asking the base's own apt and pip for {stack.full_name}")
-        job = job_in(work / "ask", {}, site, lambda _: None)
+        job = replace(job_in(work / "ask", {}, site, base, Talk()), environment=locked.environment)
         folder = work / "ask/hpcstack"
         script = {"build/settle.sh": plain("images", "settle.sh"), "build/lib.sh": plain("images", "lib.sh")}
         write_tree(folder, {**script, "build/guard.sh": guard.shell(), **conda_files(stack, None), **want_files(stack)})
-        done = engine.run_inside(base, folder, job, runner)
+        done = engine.run_inside(folder, job, runner)
         if done.status:
             kept = cache_of(site).top / f"{stack.full_name}-lock.log"
             log = job.log.read_text(encoding="utf-8", errors="replace")

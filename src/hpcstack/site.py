@@ -77,7 +77,7 @@ class GitSite(Model):
 class BuildSite(Model):
     """What builds need here. All of it serves during the build and leaves no trace in the image."""
 
-    engine: Literal["auto", "apptainer"] = "auto"
+    engine: Literal["auto", "apptainer", "enroot", "builtin", "docker"] = "auto"
     tmpdir: str = Field("", description="node-local folder to build in; by default $TMPDIR or /tmp")
     cachedir: str = Field(
         "", description="where Apptainer keeps layers; by default $APPTAINER_CACHEDIR or ~/.apptainer/cache"

@@ -8,8 +8,6 @@ import json
 import os
 import re
 import shutil
-import socket
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -17,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcstack.errors import StoreError
+from hpcstack.lease import held, label, sweep
 
 KEY = re.compile(r"^[0-9a-z]+$")
 IMAGE, ARTIFACT, LOG = "image.sqsh", "artifact.json", "build.log"
-POLL_S = 0.5
-HIDDEN = "hidden"
 
 
 @dataclass(frozen=True)
@@ -131,13 +128,21 @@ class Store:
                     raise StoreError("the stored image differs from the built one", "the disk or memory is damaged")
                 incoming.chmod(0o755)
                 final.parent.mkdir(parents=True, exist_ok=True)
-                incoming.rename(final)
+                self._settle(incoming, final)
             finally:
                 shutil.rmtree(incoming, ignore_errors=True)
         self.point(artifact.stack, artifact.key)
         stored = self.artifact(artifact.key)
         assert stored
         return stored
+
+    def _settle(self, incoming: Path, final: Path) -> None:
+        """By rename. If somebody else was faster with the same key, theirs stays."""
+        try:
+            incoming.rename(final)
+        except OSError:
+            if not (final / ARTIFACT).exists():
+                raise
 
     def adopt(self, file: Path, final: Path) -> None:
         """FILE as FINAL below this store, by a copy beside it and one rename."""
@@ -160,43 +165,21 @@ class Store:
         """A private folder beside the images, on the same filesystem; those of dead processes are swept."""
         parent = self.top / "incoming"
         parent.mkdir(parents=True, exist_ok=True)
-        for old in parent.iterdir():
-            if not alive(old.name):
-                shutil.rmtree(old, ignore_errors=True)
-        folder = parent / f"{me()}-{uuid.uuid4().hex[:8]}"
+        sweep(parent, "", remove_tree)
+        folder = parent / f"{label()}{uuid.uuid4().hex[:8]}"
         folder.mkdir()
         return folder
 
-    def _linked(self, mine: Path, path: Path) -> bool:
-        with self.acting("the lease was not taken"):
-            return _link(mine, path)
-
     @contextlib.contextmanager
     def lease(self, key: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-        """One builder per key: others wait. The lease of a process that died on this host is taken over."""
+        """One builder per key: others wait. The lease of one that is dead is taken over."""
         path = self.top / "leases" / key
-        with self.acting("the lease was not taken"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            mine = path.with_name(f".{key}.{me()}-{uuid.uuid4().hex[:8]}")
-            mine.write_text(me())
-        told = False
-        try:
-            while not self._linked(mine, path):
-                owner = _read(path)
-                if owner and not alive(owner):
-                    _break(path, owner)
-                    continue
-                if waiting and owner and not told:
-                    waiting(f"{owner} (if that host is gone, remove {path})")
-                    told = True
-                time.sleep(POLL_S)
-            try:
-                yield
-            finally:
-                if _read(path) == mine.read_text():
-                    path.unlink(missing_ok=True)
-        finally:
-            mine.unlink(missing_ok=True)
+        with contextlib.ExitStack() as stack:
+            with self.acting("the lease was not taken"):
+                stack.enter_context(
+                    held(path, lambda who: waiting(f"{who} (its lease is {path})") if waiting else None)
+                )
+            yield
 
 
 def _check_types(artifact: Artifact) -> None:
@@ -207,68 +190,6 @@ def _check_types(artifact: Artifact) -> None:
         texts = value.values() if isinstance(value, dict) else ()
         if not isinstance(value, kind) or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"{entry.name} is {value!r}")
-
-
-def _link(mine: Path, path: Path) -> bool:
-    """Whether PATH is now MINE. A file server may say `exists` of a link that it made: the count of links tells."""
-    with contextlib.suppress(FileExistsError):
-        os.link(mine, path)
-        return True
-    return mine.stat().st_nlink == 2
-
-
-def _break(path: Path, owner: str) -> None:
-    """Remove the lease of a dead OWNER; by rename, so that of two who try only one removes it."""
-    grave = path.with_name(f"{path.name}.dead-{uuid.uuid4().hex[:8]}")
-    with contextlib.suppress(FileNotFoundError):
-        if _read(path) == owner:
-            path.rename(grave)
-            if _read(grave) != owner:  # a new owner came between the two looks: give it back
-                _link(grave, path)
-            grave.unlink()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""
-
-
-def _boot() -> str:
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
-    return "0"
-
-
-def _born(pid: str) -> str:
-    """When process PID started, in the kernel's ticks; empty if it has ended, also if nobody has waited for it yet."""
-    with contextlib.suppress(OSError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if fields[0] in "ZX" else fields[19]
-    try:
-        os.kill(int(pid), 0)
-    except PermissionError:
-        return HIDDEN  # a process of somebody else, which /proc does not show us (hidepid)
-    except (ProcessLookupError, ValueError, OverflowError):
-        return ""
-    return HIDDEN
-
-
-def me() -> str:
-    """This process, so that others can tell whether it lives: HOST+BOOT+PID+START."""
-    pid = str(os.getpid())
-    return f"{socket.gethostname()}+{_boot()}+{pid}+{_born(pid)}"
-
-
-def alive(owner: str) -> bool:
-    """Whether OWNER (as `me` wrote it, perhaps with a suffix) may live: on another host we cannot know, so yes."""
-    host, _, rest = owner.partition("+")
-    boot, _, rest = rest.partition("+")
-    pid, _, born = rest.partition("+")
-    if host != socket.gethostname() or not pid:
-        return True
-    return boot == _boot() and _born(pid) in (born.partition("-")[0], HIDDEN)
 
 
 def _advice(error: OSError, top: Path) -> str:
@@ -309,6 +230,17 @@ def copy_range(source: Path, target: Path, start: int, length: int) -> None:
                 raise StoreError(f"{source} ends before its partition does", "build again")
             writer.write(block)
             length -= len(block)
+
+
+def remove_tree(folder: Path) -> None:
+    """FOLDER and all in it, also folders that their owner may not write."""
+    for top, folders, _ in os.walk(folder):
+        for name in folders:
+            path = Path(top) / name
+            with contextlib.suppress(OSError):
+                if not path.is_symlink():
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_text(path: Path, text: str, mode: int = 0o644) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from hpcstack.errors import StoreError
+from hpcstack.lease import label, sweep
 from hpcstack.process import Runner
 from hpcstack.site import Site
-from hpcstack.store import Store, alive, me
+from hpcstack.store import Store, remove_tree
 
 PREFIX = "hpcstack-build-"
 
@@ -28,11 +28,8 @@ def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
                 f"{parent} has {free / 1e9:.1f} GB free, a build needs about {needed / 1e9:.0f}",
                 "make room, or name another folder: build.tmpdir in site.yaml, or $TMPDIR",
             )
-        for old in parent.glob(f"{PREFIX}*"):
-            with contextlib.suppress(FileNotFoundError):  # another builder may sweep, too
-                if not alive(old.name.removeprefix(PREFIX)) and old.stat().st_uid == os.getuid():
-                    _remove(old, runner)
-        work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{me()}-", dir=parent))
+        sweep(parent, PREFIX, lambda old: _remove(old, runner))
+        work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{label()}", dir=parent))
     try:
         yield work
     finally:
@@ -40,6 +37,6 @@ def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
 
 
 def _remove(work: Path, runner: Runner) -> None:
-    shutil.rmtree(work, ignore_errors=True)
+    remove_tree(work)
     if work.exists() and runner.has("unshare"):  # files of mapped users are not ours to remove outside
         runner.output(["unshare", "--map-root-user", "--map-auto", "rm", "-rf", str(work)])

@@ -27,8 +27,8 @@ LAYERS = (
         "bases",
     ),
     ("engines", "runtimes", "render", "lock.resolve", "lock.inside"),
-    ("sources",),
-    ("process", "registry", "credentials", "store", "blobs", "inflate", "daemon"),
+    ("sources", "importing"),
+    ("process", "registry", "credentials", "store", "lease", "blobs", "inflate", "daemon"),
     ("spec", "lock", "site", "report", "facts", "fit", "lint", "evidence", "fabric", "oci"),
     ("errors", "data", "yamlfile", "render.quote", "talk"),
 )

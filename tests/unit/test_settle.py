@@ -12,9 +12,11 @@ from conftest import make_site
 from hpcstack.errors import InputError
 from hpcstack.lock.model import Lock, LockedPip
 from hpcstack.process import Runner
+from hpcstack.registry import Registry
 from hpcstack.settle import _commit, settle
 from hpcstack.spec.catalog import Catalog
 from hpcstack.spec.packages import Source
+from hpcstack.talk import Talk
 from support.locks import base_lock
 
 
@@ -86,7 +88,8 @@ def test_what_another_architecture_has_settled_is_kept(tmp_path: Path) -> None:
     before = fresh.model_copy(update={"base": fresh.base.model_copy(update={"platforms": platforms})})
 
     def again(old: Lock | None) -> Lock:
-        return settle(stack, fresh, make_site(tmp_path), Runner(), print, old)
+        site = make_site(tmp_path)
+        return settle(stack, fresh, site, Registry(site), Runner(), Talk(), old)
 
     assert again(before).platform(other).pip == pip and again(before).unresolved == ()
     assert again(None).unresolved == (f"pip of {other}",)

@@ -184,12 +184,11 @@ def test_a_process_that_proc_hides_is_not_taken_for_dead(
 ) -> None:
     """/proc with hidepid cannot be mounted for one test: a pid that /proc has not, and a kernel that says whose it is."""
     import os
-    import socket
 
-    from hpcstack import store
+    from hpcstack import lease
 
     def kill(*_: int) -> None:
         raise refusal
 
     monkeypatch.setattr(os, "kill", kill)
-    assert store.alive(f"{socket.gethostname()}+{store._boot()}+4194999+123") is lives
+    assert lease.alive(str(replace(lease.me(), pid="4194999", start="123"))) is lives

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from hpcstack.engines import apptainer
+from hpcstack.engines import apptainer, builtin, docker, enroot
 from hpcstack.engines.base import Engine, Job
 from hpcstack.errors import MissingToolError
 from hpcstack.process import Runner
 
 ENGINES: dict[str, Engine] = {
     "apptainer": apptainer.ENGINE,
+    "enroot": enroot.ENGINE,
+    "builtin": builtin.ENGINE,
+    "docker": docker.ENGINE,
 }
 
 
-def choose(name: str, runner: Runner) -> Engine:
-    """The engine NAME, or for `auto` the first whose tools are there."""
+def choose(name: str, runner: Runner) -> tuple[Engine, str]:
+    """The engine NAME, or for `auto` the first that can be used here; and why it was taken."""
     if name != "auto":
         engine = ENGINES[name]
-        for tool in engine.tools:
-            runner.which(tool)
-        return engine
+        if reason := engine.usable(runner):
+            raise MissingToolError(
+                f"the engine {name} cannot be used here: {reason}", "--engine auto takes one that can"
+            )
+        return engine, "asked for"
+    reasons: list[str] = []
     for engine in ENGINES.values():
-        if all(runner.has(tool) for tool in engine.tools):
-            return engine
-    raise MissingToolError(f"no engine is installed: {', '.join(ENGINES)}", "install apptainer")
+        reason = engine.usable(runner)
+        if not reason:
+            return engine, "; ".join([*reasons, f"{engine.name} is the first that can be used"])
+        reasons.append(f"{engine.name}: {reason}")
+    raise MissingToolError("no engine can be used here: " + "; ".join(reasons), "install apptainer or bubblewrap")
 
 
 __all__ = ["ENGINES", "Engine", "Job", "choose"]

@@ -1,4 +1,4 @@
-"""Apptainer, as an ordinary user: `apptainer build`, then the squashfs is taken out of the SIF as it is.
+"""Apptainer, as an ordinary user: `apptainer build` from the imported base; the squashfs is taken out of the SIF.
 
 Defaults taken: user namespaces or fakeroot as Apptainer chooses; the site's compression, level 1 for zstd (1.2 GB:
 22 s against 112 s with the default gzip).
@@ -6,18 +6,18 @@ Defaults taken: user namespaces or fakeroot as Apptainer chooses; the site's com
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import re
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstack.engines.base import Job
+from hpcstack.engines.base import EPOCH, Job, missing, proxies
 from hpcstack.process import Completed, Runner
+from hpcstack.render.image import local_definition
 from hpcstack.store import copy_range
 
-SQUASH = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
+LEVEL = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
 OFFSET, SIZE = re.compile(r"Offset:\s*(\d+)"), re.compile(r"Size:\s*(\d+)")
 PARTITION = re.compile(r"^(\d+)\s*\|.*\|FS \(Squashfs/\*System/", re.MULTILINE)
 
@@ -27,30 +27,25 @@ def build_argv(job: Job, sif: Path) -> list[str]:
     return [
         "apptainer", "build", "--force",
         "--bind", f"{job.lent}:/mnt",
-        "--mksquashfs-args", SQUASH[job.settings.compression],
-        str(sif), "apptainer.def",
+        "--mksquashfs-args", f"-no-xattrs {LEVEL[job.settings.compression]}",
+        str(sif), "local.def",
     ]  # fmt: skip
 
 
-def inside_argv(base: Path, folder: Path, job: Job) -> list[str]:
+def inside_argv(folder: Path, job: Job) -> list[str]:
     """A container of its own: no home, no variables of the host, /tmp on the build's disk, the base read-only."""
     return [
         "apptainer", "--quiet", "exec", "--containall", "--no-home", "--cleanenv",
         "--workdir", str(job.work / "scratch"),
         "--bind", f"{folder}:/opt/hpcstack", "--bind", f"{job.lent}:/mnt", "--pwd", "/",
-        str(base), "/bin/bash", "/opt/hpcstack/build/settle.sh",
+        str(job.base), "/bin/bash", "/opt/hpcstack/build/settle.sh",
     ]  # fmt: skip
 
 
 def environment(job: Job, home: Path) -> dict[str, str]:
-    """Where Apptainer works and caches, and the home in which it finds the site's registries.conf.
-
-    The user's own logins are linked into that home by `prepare`.
-    """
-    proxy, bundle = job.settings.proxy, job.settings.ca_bundle
-    said = {"http_proxy": proxy.http, "https_proxy": proxy.https, "no_proxy": proxy.no, "SSL_CERT_FILE": bundle}
+    """Where Apptainer works, in a home of the build's own: the user's settings do not reach into an image."""
     return {
-        **{name: value for name, value in said.items() if value},
+        **proxies(job.settings),
         "HOME": str(home),
         "APPTAINER_TMPDIR": str(job.work),
         "APPTAINER_CACHEDIR": job.settings.cachedir
@@ -69,41 +64,11 @@ def partition(listing: str) -> str:
 
 
 def prepare(job: Job) -> Path:
-    """A home for the build: the site's registries.conf, and the user's logins by link."""
+    """A home for the build."""
     home = job.work / "home"
-    conf = home / ".config/containers/registries.conf"
-    conf.parent.mkdir(parents=True)
-    conf.write_text((job.work / "registries.conf").read_text())
-    (home / ".apptainer").mkdir()
+    (home / ".apptainer").mkdir(parents=True)
     (job.work / "scratch").mkdir()
-    write_logins(job, home / ".apptainer/docker-config.json")
-    user = Path.home()
-    for login in (".docker", ".apptainer/docker-config.json"):
-        if (user / login).exists() and not (home / login).exists():
-            (home / login).symlink_to(user / login)
     return home
-
-
-def _own_logins() -> dict[str, object]:
-    """What the user has told Apptainer itself."""
-    try:
-        found = json.loads((Path.home() / ".apptainer/docker-config.json").read_text()).get("auths") or {}
-    except (OSError, ValueError, AttributeError):
-        found = {}
-    return found if isinstance(found, dict) else {}
-
-
-def write_logins(job: Job, path: Path) -> None:
-    """The logins that only hpcstack knows (a file of the site's, Enroot's), in the form that Apptainer reads.
-
-    Readable for the builder alone, in the build's private folder, and gone with it.
-    """
-    if not job.logins:
-        return
-    auths = _own_logins()
-    auths |= {host: {"auth": base64.b64encode(f"{user}:{key}".encode()).decode()} for host, (user, key) in job.logins}
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump({"auths": auths}, file)
 
 
 @dataclass(frozen=True)
@@ -111,10 +76,17 @@ class Apptainer:
     name: str = "apptainer"
     tools: tuple[str, ...] = ("apptainer", "mksquashfs", "unsquashfs")
 
+    def usable(self, runner: Runner) -> str:
+        return missing(self.tools, runner)
+
     def build(self, job: Job, runner: Runner) -> Completed:
         sif = job.work / "image.sif"
+        definition = (job.context / "apptainer.def").read_text()
+        (job.context / "local.def").write_text(local_definition(definition, str(job.base)))
         env = environment(job, prepare(job))
-        done = runner.logged(build_argv(job, sif), job.log, env=env, cwd=job.context, on_line=job.on_line)
+        argv = build_argv(job, sif)
+        argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
+        done = runner.logged(argv, job.log, env=env, cwd=job.context, on_line=job.on_line)
         if done.status:
             return done
         listing = runner.output(["apptainer", "sif", "list", str(sif)])
@@ -122,11 +94,10 @@ class Apptainer:
             return listing
         return self._extract(sif, partition(listing.stdout), job, runner)
 
-    def run_inside(self, base: Path, folder: Path, job: Job, runner: Runner) -> Completed:
+    def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed:
         home = prepare(job)
-        return runner.logged(
-            inside_argv(base, folder, job), job.log, env=environment(job, home), cwd=folder, on_line=job.on_line
-        )
+        argv, env = inside_argv(folder, job), environment(job, home)
+        return runner.logged(argv, job.log, env=env, cwd=folder, on_line=job.on_line)
 
     def _extract(self, sif: Path, number: str, job: Job, runner: Runner) -> Completed:
         """The partition's bytes into job.output, as they are."""
@@ -136,6 +107,9 @@ class Apptainer:
         if info.status or not offset or not size:
             return Completed(info.argv, info.status or 1, info.tail)
         copy_range(sif, job.output, int(offset[1]), int(size[1]))
+        with job.output.open("r+b") as file:  # the superblock's time; Apptainer spoils mksquashfs' -mkfs-time
+            file.seek(8)
+            file.write(struct.pack("<I", EPOCH))
         sif.unlink()
         return info
 

@@ -1,31 +1,47 @@
-"""What an engine is: rendered files in, one squashfs out."""
+"""What an engine is: an imported base and rendered files in, one squashfs out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from hpcstack.process import Completed, Runner
+from hpcstack.render.steps import Step
 from hpcstack.site import BuildSite
+from hpcstack.talk import Talk
+
+EPOCH = 1704067200  # what a build makes gets this time: images/lib.sh says the same
 
 
 @dataclass(frozen=True)
 class Job:
-    """One build: everything lies below `work`, on local disk, and is private to it.
+    """One build: `work` is on local disk, and private to it.
 
-    `context` holds the rendered files, `lent` what the site lends (bound at /mnt), `output` becomes the image.
+    `context` holds the rendered files, `lent` what the site lends (bound at /mnt), `base` is the imported base as a
+    squashfs, `environment` its variables, `output` becomes the image. `cache` is a folder in which an engine may keep
+    the unpacked base and finished steps; `fresh` says not to use what is there.
     """
 
     context: Path
     lent: Path
     work: Path
+    base: Path
+    cache: Path
     output: Path
     log: Path
     settings: BuildSite
-    on_line: Callable[[str], None]
-    logins: tuple[tuple[str, tuple[str, str]], ...] = field(default=(), repr=False)  # ((host, (user, key)), ...)
+    talk: Talk
+    steps: tuple[Step, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    fresh: bool = False
+    offline: bool = False
+
+    def on_line(self, line: str) -> None:
+        """Of all that a build prints, the lines that say where it is."""
+        if line.startswith("== hpcstack step "):
+            self.talk("step " + line.removeprefix("== hpcstack step "))
 
 
 class Engine(Protocol):
@@ -41,6 +57,32 @@ class Engine(Protocol):
     @property
     def tools(self) -> tuple[str, ...]: ...
 
+    def usable(self, runner: Runner) -> str:
+        """Why this engine cannot be used here; empty where it can."""
+        ...
+
     def build(self, job: Job, runner: Runner) -> Completed: ...
 
-    def run_inside(self, base: Path, folder: Path, job: Job, runner: Runner) -> Completed: ...
+    def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed: ...
+
+
+def proxies(settings: BuildSite) -> dict[str, str]:
+    """The site's proxy and CA bundle for a program that an engine starts."""
+    proxy, bundle = settings.proxy, settings.ca_bundle
+    said = {"http_proxy": proxy.http, "https_proxy": proxy.https, "no_proxy": proxy.no, "SSL_CERT_FILE": bundle}
+    return {name: value for name, value in said.items() if value}
+
+
+def missing(tools: tuple[str, ...], runner: Runner) -> str:
+    """Which of TOOLS are not installed, as a reason; empty where all are."""
+    lacking = [tool for tool in tools if not runner.has(tool)]
+    return f"{', '.join(lacking)} not installed" if lacking else ""
+
+
+def squash_argv(source: str, output: Path, compression: str) -> list[str]:
+    """mksquashfs of a tree: owned by root, no times of its own, the same bytes for the same tree."""
+    level = ["-Xcompression-level", "1"] if compression == "zstd" else []
+    return [
+        "mksquashfs", source, str(output), "-noappend", "-quiet", "-no-progress", "-all-root", "-no-xattrs",
+        "-mkfs-time", str(EPOCH), "-mem", "256M", "-comp", compression, *level,
+    ]  # fmt: skip

@@ -20,7 +20,7 @@ Hash = Annotated[str, Field(pattern=r"^[a-z0-9]+:[0-9a-f]+$")]
 FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
 MAX_LOCK = 16 << 20
 STAND_IN_LABEL = "org.hpcstack.stand-in"
-TEMPLATE_VERSION = "2"  # of images/ and render/: a test holds it to what is rendered
+TEMPLATE_VERSION = "3"  # of images/ and render/: a test holds it to what is rendered
 
 
 class LockedApt(Model):

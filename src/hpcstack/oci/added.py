@@ -20,6 +20,11 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ETC, SINGULARITY = "etc", ".singularity.d"
 FOLDERS = {"dev": 0o755, "proc": 0o755, "sys": 0o755, "run": 0o755, "root": 0o700, "home": 0o755, "mnt": 0o755,
            "tmp": 0o1777, "etc": 0o755, "var": 0o755, "var/tmp": 0o1777}  # fmt: skip
+LIBRARIES = """\
+#!/bin/sh
+# Where `apptainer exec --nv` binds the driver's libraries.
+export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/.singularity.d/libs"
+"""
 EMPTY = ("etc/resolv.conf", "etc/hosts", "etc/rc.local")
 
 
@@ -32,6 +37,7 @@ def above(image: Image, provenance: str) -> Added:
         **apptainer_files(image.environment, image.words("Entrypoint"), image.words("Cmd"), image.labels),
     }
     return [file(path, text) for path, text in texts.items()] + [
+        folder(f"{SINGULARITY}/libs", 0o755),
         link("singularity", f"{SINGULARITY}/runscript"),
         link("environment", f"{SINGULARITY}/env/90-environment.sh"),
     ]
@@ -74,6 +80,7 @@ def apptainer_files(
     return {
         f"{SINGULARITY}/env/10-docker2singularity.sh": "#!/bin/sh\n" + exports(variables),
         f"{SINGULARITY}/env/90-environment.sh": "#!/bin/sh\n# A stack's own variables follow.\n",
+        f"{SINGULARITY}/env/99-base.sh": LIBRARIES,
         f"{SINGULARITY}/runscript": f"#!/bin/sh\n{run}",
         f"{SINGULARITY}/labels.json": json.dumps(dict(labels), indent=1, sort_keys=True) + "\n",
     }

@@ -6,6 +6,7 @@ import json
 
 from hpcstack import data
 from hpcstack.lock.model import Lock, LockedPlatform
+from hpcstack.oci.added import SINGULARITY, apptainer_files
 from hpcstack.render.quote import sh, words
 from hpcstack.render.steps import HOME, step_files, steps
 from hpcstack.render.template import fill, plain
@@ -18,9 +19,11 @@ CONTEXT = "context/hpcstack"
 KERNEL_NAMES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}  # as `uname -m` says, and Enroot's --arch wants
 
 
-def base_definition(pinned: str) -> str:
-    """The definition file that imports a base as it is."""
-    return f"Bootstrap: docker\nFrom: {pinned}\n"
+def local_definition(definition: str, base: str) -> str:
+    """DEFINITION, rendered for a registry, starting from the imported BASE instead."""
+    head, found, rest = definition.partition("Bootstrap: docker\nFrom: ")
+    assert found
+    return f"{head}Bootstrap: localimage\nFrom: {base}\n{rest.partition(chr(10))[2]}"
 
 
 def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
@@ -56,7 +59,7 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
     """What is copied to /opt/hpcstack: the build's functions, the smoke suite, and Enroot's files."""
     locked = lock.platform(platform)
     files = {
-        "build/guard.sh": guard.shell(),
+        "build/guard.sh": guard.shell(stack.packages.allow_replace),
         "build/lib.sh": plain("images", "lib.sh"),
         "compat.sh": plain("images", "compat.sh"),
         **step_files(stack, locked),
@@ -64,6 +67,7 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
         "etc/rc": enroot_rc(locked, stack),
         "etc/fstab": "",
         "etc/profile.sh": profile(locked, stack),
+        **{f"etc/singularity/{path}": text for path, text in singularity(locked, stack).items()},
         "stack.json": json.dumps(about(stack, lock, platform), indent=1, sort_keys=True) + "\n",
     }
     files |= {f"smoke/{path}": text for path, text in data.smoke_files().items()}
@@ -104,11 +108,25 @@ def profile(locked: LockedPlatform, stack: Stack) -> str:
     )
 
 
+def singularity(locked: LockedPlatform, stack: Stack) -> dict[str, str]:
+    """{path below /.singularity.d: text} of what Apptainer reads, as its own build would have it."""
+    entrypoint, command = started(locked, stack)
+    labels = locked.labels | {"org.hpcstack.stack": stack.full_name} | stack.labels
+    files = apptainer_files(locked.environment, entrypoint, command, labels)
+    own = "".join(f"export {name}={sh(value)}\n" for name, value in stack.variables(locked.environment).items())
+    files[f"{SINGULARITY}/env/90-environment.sh"] = f"#!/bin/sh\n{own}. {HOME}/compat.sh\n"
+    return {path.removeprefix(f"{SINGULARITY}/"): text for path, text in files.items()}
+
+
+def started(locked: LockedPlatform, stack: Stack) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The entrypoint and the default command; as with Docker, a new entrypoint drops the base's command."""
+    return (stack.entrypoint, ()) if stack.entrypoint else (locked.entrypoint, locked.command)
+
+
 def enroot_rc(locked: LockedPlatform, stack: Stack) -> str:
     """/etc/rc, which Enroot runs: the working directory and the entrypoint of the base."""
     workdir = locked.workdir or "/"
-    entrypoint = stack.entrypoint or locked.entrypoint
-    command = () if stack.entrypoint else locked.command  # as Docker does: a new entrypoint drops the base's command
+    entrypoint, command = started(locked, stack)
     return fill(
         "images",
         "rc.j2",

@@ -17,6 +17,8 @@ from hpcstack.spec.packages import Source
 HOME = "/opt/hpcstack"
 REQUIREMENTS = "build/requirements.txt"  # below HOME: pip's set with hashes, where the lock has one
 TITLE = 100
+ALL = "*"
+SHARED = ("build/lib.sh", "build/guard.sh")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Step:
 
     title: str
     lines: tuple[str, ...]
+    reads: tuple[str, ...] = ()  # files below HOME, beside lib.sh and guard.sh; ALL of them for the last step
 
 
 def steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list[Step]:
@@ -32,24 +35,33 @@ def steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list
     packages = stack.packages
     out = []
     if packages.apt:
-        out.append(_step("apt", packages.apt, _apt(packages.apt, locked)))
+        out.append(_step("apt", packages.apt, _apt(packages.apt, locked), "build/apt.sha256"))
     if packages.conda.packages:
-        out.append(_step("conda", packages.conda.packages, _conda(stack, locked)))
+        reads = tuple(conda_files(stack, locked))
+        out.append(_step("conda", packages.conda.packages, _conda(stack, locked), *reads))
     if packages.pip:
-        out.append(_step("pip", packages.pip, _pip(packages.pip, locked)))
+        out.append(_step("pip", packages.pip, _pip(packages.pip, locked), REQUIREMENTS))
     for n, source in enumerate(packages.source):
-        out.append(_step("source", (source.name,), _source(n, source, commits.get(source.name, source.commit))))
+        lines = _source(n, source, commits.get(source.name, source.commit))
+        out.append(_step("source", (source.name,), lines, f"build/source-{n}.sh"))
     if stack.files:
-        out.append(_step("files", tuple(file.path for file in stack.files), _files(stack)))
+        names = tuple(f"files/{n}" for n in range(len(stack.files)))
+        out.append(_step("files", tuple(file.path for file in stack.files), _files(stack), *names))
     for n, run in enumerate(stack.run):
-        out.append(_step("run", (run.name,), _script(f"run-{n}.sh")))
-    out.append(Step("finish", ("hpcstack_finish",)))
+        out.append(_step("run", (run.name,), _script(f"run-{n}.sh"), f"build/run-{n}.sh"))
+    out.append(Step("finish", ("hpcstack_finish",), (ALL,)))
     return out
 
 
-def _step(kind: str, things: tuple[str, ...], lines: tuple[str, ...]) -> Step:
+def _step(kind: str, things: tuple[str, ...], lines: tuple[str, ...], *reads: str) -> Step:
     title = f"{kind}: {' '.join(things)}"
-    return Step(title if len(title) <= TITLE else f"{title[: TITLE - 4]} ...", lines)
+    return Step(title if len(title) <= TITLE else f"{title[: TITLE - 4]} ...", lines, reads)
+
+
+def step_script(step: Step, number: int, total: int) -> str:
+    """One step as a script of its own, for engines that run them one by one."""
+    head = f". {HOME}/build/lib.sh\nhpcstack_step {number}/{total} {words([step.title])}\n"
+    return head + "".join(f"{line}\n" for line in step.lines)
 
 
 def step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:

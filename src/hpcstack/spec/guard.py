@@ -49,10 +49,33 @@ def variable(name: str, variables: dict[str, str]) -> str:
     return variables[max(found, key=len)] if found else ""
 
 
-def shell() -> str:
-    """The patterns as lines of bash, for images/lib.sh."""
+# What `packages.allow_replace` may name: a family; with its pip names, apt prefixes and files.
+FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "torch": (("torch", "torchvision", "torchaudio", "triton", "pytorch[-_]triton"), (),
+              ("libtorch*.so*", "libc10*.so*")),
+    "cuda": (("cuda[-_].*",), ("cuda-", "libcu", "libnv"), ("libcudart.so*", "libcublas*.so*", "libcufft.so*",
+             "libcusparse.so*", "libcusolver.so*", "libnvrtc.so*", "libcurand.so*")),
+    "nccl": (("nvidia[-_]nccl.*",), ("libnccl",), ("libnccl.so*",)),
+    "cudnn": (("nvidia[-_]cudnn.*",), ("libcudnn",), ("libcudnn*.so*",)),
+    "transformer-engine": (("transformer[-_]engine[-_a-z0-9]*",), (), ("libtransformer_engine*.so*",)),
+    "mpi": (("mpi4py",), ("openmpi", "libopenmpi", "hpcx"), ("libmpi.so*", "libopen-pal.so*", "libopen-rte.so*")),
+    "ucx": ((), ("libucx", "ucx"), ("libucp.so*", "libuct*.so*", "libucs*.so*", "libucm*.so*")),
+    "rdma-core": ((), ("rdma-core", "libibverbs", "librdmacm", "libibumad", "ibverbs-providers"),
+                  ("libibverbs.so*", "librdmacm.so*", "libmlx5*.so*", "libibumad.so*")),
+}  # fmt: skip
+
+
+def shell(allowed: tuple[str, ...] = ()) -> str:
+    """The patterns as lines of bash, for images/lib.sh; what a recipe ALLOWS to be replaced is not looked at."""
+    plain = {name: re.sub(r"([.+])", r"\\\1", name) for name in allowed}
+    pip = [pattern for name in allowed for pattern in FAMILIES.get(name, ((plain[name],), (), ()))[0]]
+    apt = [pattern for name in allowed for pattern in FAMILIES.get(name, ((), (plain[name],), ()))[1]]
+    files = [glob for name, (_, _, globs) in FAMILIES.items() if name not in allowed for glob in globs]
+    globs = " -o ".join(f"-name '{glob}'" for glob in files)
     return (
         "# shellcheck shell=bash disable=SC2034\n"
         f"HPCSTACK_GUARDED_PIP='^({'|'.join(PIP)})=='\n"
         f"HPCSTACK_GUARDED_APT='^({'|'.join(APT)})'\n"
+        f"HPCSTACK_GUARDED_FILES=({globs})\n"
+        f"HPCSTACK_ALLOWED='^(pip ({'|'.join(pip) or '-'})==|apt ({'|'.join(apt) or '-'}))'\n"
     )

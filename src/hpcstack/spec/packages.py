@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from hpcstack.spec.guard import FAMILIES
 from hpcstack.spec.text import (
     AptPackage,
     Channel,
@@ -49,6 +50,9 @@ class Source(Model):
         return self
 
 
+Replaceable = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]*$", max_length=100)]
+
+
 class Packages(Model):
     """What is installed on top of the base, in this order."""
 
@@ -56,6 +60,9 @@ class Packages(Model):
     conda: Conda = Conda.model_construct()
     pip: tuple[Requirement, ...] = Field((), description="pip requirements")
     source: tuple[Source, ...] = Field((), description="built from git in the image")
+    allow_replace: tuple[Replaceable, ...] = Field(
+        (), description=f"what a step may replace of what NVIDIA built: {', '.join(FAMILIES)}, or a package's name"
+    )
 
     @field_validator("pip", mode="after")
     @classmethod
