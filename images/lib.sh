@@ -19,6 +19,11 @@ mkdir -p "$TMPDIR"
 if [ -r /mnt/hpcstack-site.sh ]; then
     . /mnt/hpcstack-site.sh
 fi
+# Where one user id is all there is, apt cannot become its own user.
+if [ "${HPCSTACK_ONE_ID:-}" = yes ]; then
+    export APT_CONFIG=${APT_CONFIG:-$HPCSTACK_WORK/apt.conf}
+    printf 'APT::Sandbox::User "root";\n' >>"$APT_CONFIG"
+fi
 
 hpcstack_step() { # N/M TITLE
     export HPCSTACK_STEP="$1 $2" # the scripts of a step name it, too

@@ -82,14 +82,18 @@ class Runner:
     def has(self, tool: str) -> bool:
         return shutil.which(tool) is not None
 
-    def output(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60) -> Completed:
-        """Run ARGV to its end; all that it said on stdout is in `tail`, stderr after it."""
+    def output(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60,
+        stdin: Path = Path(os.devnull),
+    ) -> Completed:  # fmt: skip
+        """Run ARGV to its end; all that it said on stdout is in `tail`, stderr after it. STDIN is a file."""
         self.which(argv[0])
         try:
-            done = subprocess.run(
-                argv, capture_output=True, text=True, errors="replace", env=_env(env), timeout=timeout,
-                stdin=subprocess.DEVNULL, check=False,
-            )  # fmt: skip
+            with stdin.open("rb") as given:
+                done = subprocess.run(
+                    argv, capture_output=True, text=True, errors="replace", env=_env(env), timeout=timeout,
+                    stdin=given, check=False,
+                )  # fmt: skip
         except subprocess.TimeoutExpired:
             return Completed(tuple(argv), 124, (f"no answer within {timeout:.0f} s",))
         except OSError as error:  # not a program, or its interpreter is not there

@@ -92,6 +92,16 @@ class Store:
         names = sorted(path.name for path in folder.glob("[!.]*")) if folder.is_dir() else []
         return {name: artifact for name in names if (artifact := self._whole(name))}
 
+    def images(self) -> list[Artifact]:
+        """Every whole image, the oldest first."""
+        folder = self.top / "images"
+        found = []
+        for path in folder.glob("[!.]*") if folder.is_dir() else ():
+            with contextlib.suppress(StoreError, OSError):
+                if one := self.artifact(path.name):
+                    found.append((path.stat().st_mtime, path.name, one))
+        return [one for _, _, one in sorted(found, key=lambda entry: entry[:2])]
+
     def _whole(self, stack: str) -> Artifact | None:
         """The newest image of STACK; a damaged one is as good as none where many are listed."""
         with contextlib.suppress(StoreError):

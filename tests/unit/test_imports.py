@@ -25,6 +25,8 @@ LAYERS = (
         "validate",
         "importing",
         "bases",
+        "verifying",
+        "signing",
     ),
     ("engines", "runtimes", "render", "lock.resolve", "lock.inside"),
     ("sources", "importing"),

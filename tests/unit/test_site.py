@@ -74,7 +74,10 @@ def test_a_named_file_must_be_there(environ: dict[str, str]) -> None:
         ("stor: /a\n", ":1:1: stor: unknown key 'stor' (did you mean 'store'?)"),
         ("name: x\nstore: relative\n", ":2:8: store: relative must be an absolute path"),
         ('store: "/a,b"\n', ":1:8: store: '/a,b': no control characters"),
-        ("build: {engine: dokcer}\n", ":1:17: build.engine: input should be 'auto', 'apptainer', 'enroot', 'builtin' or 'docker'"),
+        (
+            "build: {engine: dokcer}\n",
+            ":1:17: build.engine: input should be 'auto', 'apptainer', 'enroot', 'builtin' or 'docker'",
+        ),
         (
             "node_types: {a: {gpus: {model: H100, count: four}}}\n",
             ":1:45: node_types.a.gpus.count: input should be a valid integer",

@@ -30,7 +30,9 @@ class Said(Runner):
     def has(self, tool: str) -> bool:
         return any(argv[0] == tool for argv in self.table)
 
-    def output(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60) -> Completed:
+    def output(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60, **_: object
+    ) -> Completed:
         text = self.table.get(tuple(argv))
         return Completed(tuple(argv), 0 if text is not None else 1, tuple((text or "").splitlines()), text or "")
 

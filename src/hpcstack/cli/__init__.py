@@ -28,6 +28,7 @@ VERBS = {
     "import": "An image from anywhere as one squashfs that Pyxis, Enroot and Apptainer run.",
     "build": "Build the image of a stack into the store.",
     "images": "The images in the store.",
+    "verify": "Prove something of images: stored whole, alike, reproducible, signed.",
     "publish": "Make a built image a release with a module.",
     "launch": "Run a command in a stack's image, under srun where there is Slurm.",
     "test": "Run the smoke suite in a stack's image and report.",

@@ -1,0 +1,100 @@
+"""`hpcstack verify`."""
+
+from __future__ import annotations
+
+import click
+
+from hpcstack.cli.session import Session, answer, json_option, progress
+
+
+@click.command("verify")
+@click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
+@click.option("--parity", "how", flag_value="parity", help="Two images: are they the same stack?")
+@click.option("--reproducible", "how", flag_value="reproducible", help="A stack: do two builds give the same bytes?")
+@click.option("--signature", "how", flag_value="signature", help="Is the image's signature good?")
+@click.option("--engine", default="", help="With --reproducible: the engine that builds.")
+@click.option("--key", default="", metavar="FILE", help="With --signature: the public key.")
+@json_option
+@click.pass_obj
+def command(session: Session, images: tuple[str, ...], how: str, engine: str, key: str, as_json: bool) -> None:
+    """Prove something of images: that they are what was stored, are alike, come out the same, or are signed.
+
+    IMAGE is a file, a stack, STACK@ENGINE or the beginning of a key.
+    """
+    from hpcstack.errors import InputError
+
+    wanted = 2 if how == "parity" else 1
+    if len(images) != wanted:
+        raise InputError(f"name {wanted} image{'s' * (wanted - 1)}, not {len(images)}")
+    if how == "parity":
+        _parity(session, images[0], images[1], as_json)
+    elif how == "reproducible":
+        _reproducible(session, images[0], engine, as_json)
+    elif how == "signature":
+        _signature(session, images[0], key, as_json)
+    else:
+        _stored(session, images[0], as_json)
+
+
+def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
+    from hpcstack import verifying
+    from hpcstack.errors import AnswerIsNo
+    from hpcstack.oci.compare import LEFT_OUT
+
+    with progress("comparing") as talk:
+        talk(f"reading {one} and {other}")
+        paths = [verifying.find(text, session.store) for text in (one, other)]
+        verdict = verifying.parity(paths[0], paths[1], session.runner)
+
+    def text() -> str:
+        lines = [f"compared {count} {what}" for what, count in verdict.compared.items()]
+        lines += ["left out:"] + [f"  {what}: {why}" for what, why in LEFT_OUT.items()]
+        return "\n".join(
+            [*lines, *(f"DIFFERS {line}" for line in verdict.differ), "" if verdict.differ else "the same"]
+        )
+
+    document = {
+        "same": not verdict.differ, "compared": verdict.compared, "left_out": LEFT_OUT, "differ": verdict.differ,
+    }  # fmt: skip
+    answer(document, as_json, text)
+    if verdict.differ:
+        raise AnswerIsNo(f"{one} and {other} differ in {len(verdict.differ)} places")
+
+
+def _reproducible(session: Session, name: str, engine: str, as_json: bool) -> None:
+    from hpcstack import build, locking, verifying
+    from hpcstack.errors import AnswerIsNo
+
+    recipe, site = session.recipe(name), session.site
+    with progress(f"building {name} twice") as talk:
+        lock = locking.lock_to_build(recipe, site, session.registry, session.runner, talk)
+        order = build.order(recipe, lock, site, session.runner, "", engine)
+        differ = verifying.reproducible(order, session.registry, session.runner, talk)
+    document = {"stack": name, "engine": order.engine.name, "same_bytes": differ is None, "differ": differ or []}
+    answer(document, as_json, lambda: "the same bytes" if differ is None else "\n".join(differ))
+    if differ is not None:
+        raise AnswerIsNo(f"two builds of {name} with {order.engine.name} differ in {len(differ)} places")
+
+
+def _signature(session: Session, name: str, key: str, as_json: bool) -> None:
+    from hpcstack import signing, verifying
+    from hpcstack.errors import AnswerIsNo
+
+    image = verifying.find(name, session.store)
+    good, said = signing.verify(image, key, session.runner)
+    answer({"image": str(image), "good": good, "said": said}, as_json, lambda: f"{image}: {said}")
+    if not good:
+        raise AnswerIsNo(f"{image}: {said}")
+
+
+def _stored(session: Session, name: str, as_json: bool) -> None:
+    from hpcstack import verifying
+    from hpcstack.errors import StoreError
+    from hpcstack.store import digest_of
+
+    found = verifying.artifact(name, session.store)
+    digest = digest_of(found.image)
+    if digest != found.sha256:
+        raise StoreError(f"{found.image} has other bytes than were stored", "remove its folder and build again")
+    document = {"image": str(found.image), "sha256": digest, "good": True}
+    answer(document, as_json, lambda: f"{found.image}: as it was stored, sha256 {digest}")

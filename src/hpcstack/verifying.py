@@ -1,0 +1,110 @@
+"""Verify: whether an image is what was stored, two images are the same stack, a build gives the same bytes again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcstack.bases import base_of
+from hpcstack.build import How, Order, made_in
+from hpcstack.errors import InputError
+from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Verdict, compare, exact
+from hpcstack.oci.members import Flow, Members
+from hpcstack.oci.merge import entry_of
+from hpcstack.process import Runner
+from hpcstack.registry import Registry
+from hpcstack.store import Artifact, Store, digest_of
+from hpcstack.talk import Talk
+from hpcstack.workspace import workspace
+
+PIECE = 1 << 20
+SHORTEST_KEY = 6
+
+
+@dataclass
+class Read:
+    """One image, read: what it holds, and the texts that are compared as texts."""
+
+    contents: dict[str, Held] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+def find(text: str, store: Store) -> Path:
+    """The image that TEXT means: a file, a stack, STACK@ENGINE, or the beginning of a key."""
+    if "/" in text or text.endswith((".sqsh", ".sif")):
+        path = Path(text).expanduser().absolute()
+        if not path.is_file():
+            raise InputError(f"{path} is not there")
+        return path
+    return artifact(text, store).image
+
+
+def artifact(text: str, store: Store) -> Artifact:
+    """The stored image of a stack (the one built last), of STACK@ENGINE, or of the beginning of a key."""
+    stack, _, engine = text.partition("@")
+    if not engine and (found := store.newest(stack)):
+        return found
+    fitting = [one for one in store.images() if (one.stack == stack and one.engine == engine) or _by_key(text, one)]
+    if not fitting:
+        raise InputError(f"the store has no image {text}", "hpcstack images --all shows what it has")
+    return fitting[-1]
+
+
+def _by_key(text: str, one: Artifact) -> bool:
+    return len(text) >= SHORTEST_KEY and bool(re.fullmatch("[0-9a-f]+", text)) and one.key.startswith(text)
+
+
+def read(image: Path, runner: Runner) -> Read:
+    """All that IMAGE (a squashfs) holds, as a stream: nothing is unpacked."""
+    out, wanted = Read(), {*PACKAGES.values(), *ENVIRONMENT}
+    with runner.read(["sqfs2tar", str(image)]) as pipe:
+        members = Members(Flow(_pieces(pipe)))
+        for member in members:
+            entry = entry_of(member)
+            if entry.kind == "hard":
+                out.contents[entry.path] = out.contents.get(entry.target, Held("file"))
+            elif entry.kind == "link":
+                out.contents[entry.path] = Held("link", 0, entry.target)
+            elif entry.kind == "dir":
+                out.contents[entry.path] = Held("dir", member.mode)
+            else:
+                digest, text = hashlib.sha256(), bytearray()
+                for piece in members.body(member):
+                    digest.update(piece)
+                    text += piece if entry.path in wanted else b""
+                out.contents[entry.path] = Held("file", member.mode, digest.hexdigest())
+                if entry.path in wanted:
+                    out.texts[entry.path] = text.decode(errors="replace")
+    return out
+
+
+def _pieces(pipe: object) -> Iterator[bytes]:
+    reader = pipe.read  # type: ignore[attr-defined]
+    while block := reader(PIECE):
+        yield block
+
+
+def parity(one: Path, other: Path, runner: Runner) -> Verdict:
+    """Whether two images are the same stack, whatever engine made them."""
+    first, second = read(one, runner), read(other, runner)
+    return compare(first.contents, second.contents, (first.texts, second.texts))
+
+
+def reproducible(order: Order, registry: Registry, runner: Runner, talk: Talk) -> list[str] | None:
+    """Two builds of ORDER, nothing kept between them: None for the same bytes, else where they differ."""
+    base = base_of(order.lock, order.platform, order.site, registry, runner, talk)
+    contents: list[Contents] = []
+    digests = []
+    for number in (1, 2):
+        talk(f"build {number} of 2 with {order.engine.name}")
+        with workspace(order.site, runner, order.needs) as work:
+            kept = Store(order.site.store).top / "logs" / f"{order.stack.full_name}-reproducible-{number}.log"
+            job = made_in(work, order, base, runner, talk, How(fresh=True), kept)
+            digests.append(digest_of(job.output))
+            contents.append(read(job.output, runner).contents)
+    if digests[0] == digests[1]:
+        return None
+    return exact(*contents) or ["no file differs: only times or the order of the packer's blocks do"]
