@@ -21,7 +21,22 @@ from support.locks import example_lock
 from support.testbed import Testbed
 
 HERE = Path(__file__).parent
-NEEDS = ("testbed", "apptainer", "enroot", "pyxis", "slurm", "lmod", "registry", "gpu", "lua", "tcl", "shellcheck")
+NEEDS = (
+    "testbed",
+    "apptainer",
+    "enroot",
+    "pyxis",
+    "slurm",
+    "lmod",
+    "registry",
+    "gpu",
+    "lua",
+    "tcl",
+    "shellcheck",
+    "squashfs",
+    "docker",
+    "bwrap",
+)
 
 
 def _there(need: str) -> bool:
@@ -35,6 +50,8 @@ def _there(need: str) -> bool:
         "enroot": lambda: testbed.is_up() and shutil.which("enroot") is not None,
         "lmod": lambda: Path("/usr/share/lmod/lmod/libexec/lmod").exists(),
         "gpu": lambda: Path("/dev/nvidiactl").exists(),
+        "squashfs": lambda: all(map(shutil.which, ("tar2sqfs", "sqfs2tar", "mksquashfs", "unsquashfs"))),
+        "docker": lambda: testbed.is_up() and (testbed.folder / "run/docker.sock").exists(),
         "lua": lambda: _lua() is not None,
         "tcl": lambda: shutil.which("tclsh") is not None,
     }

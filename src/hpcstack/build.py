@@ -107,7 +107,9 @@ def _build_in(
 ) -> Artifact:  # fmt: skip
     kept = store.top / "logs" / f"{order.stack.full_name}-{order.key[:12]}.log"
     job = made_in(work, order, base, runner, talk, how, kept)
+    talk.event("phase", name="inspect")
     artifact = _inspect(order, job, runner)
+    talk.event("phase", name="store")
     talk(f"storing {job.output.stat().st_size / 1e6:.0f} MB")
     return store.put(artifact, job.output, job.log)
 
@@ -119,6 +121,7 @@ def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, ho
     planned = tuple(steps(order.stack, locked, order.lock.sources))
     job = replace(job, steps=planned, environment=locked.environment, fresh=how.fresh, offline=how.offline)
     store = Store(order.site.store)
+    talk.event("phase", name="build")
     try:
         with store.acting("the build ran into the machine's limits"):
             failed = order.engine.build(job, runner)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import tarfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 from hpcstack.blobs import refusals, room
 from hpcstack.errors import BuildError, HpcstackError, InputError, RegistryError
 from hpcstack.inflate import Ahead
+from hpcstack.lease import label, sweep
 from hpcstack.oci.added import Added, below
 from hpcstack.oci.headers import END, header
 from hpcstack.oci.manifest import Image
@@ -28,7 +30,7 @@ from hpcstack.sources import Source
 from hpcstack.talk import Talk
 
 VERSION = "1"  # of what import adds to an image; it is part of the name under which a base is kept
-GATHERED = 1 << 18
+GATHERED, SYNC_S = 1 << 18, 0.5
 Body = Iterable[bytes | memoryview]
 AddedTo = Callable[[Image], Added]
 
@@ -107,7 +109,8 @@ def pack_image(
     work.mkdir(parents=True, exist_ok=True)
     output.parent.mkdir(parents=True, exist_ok=True)
     room(output.parent, found.size * (2 if source.spooled else 1), f"the import of {provenance}")
-    part = output.with_name(f".{output.name}.{os.getpid()}.part")
+    part = output.with_name(f".{output.name}.{label()}part")
+    sweep(output.parent, f".{output.name}.", lambda old: old.unlink(missing_ok=True))
     sizes, done = (
         {layer.digest: layer.size for layer in found.layers},
         dict.fromkeys((layer.digest for layer in found.layers), 0),
@@ -123,14 +126,16 @@ def pack_image(
     passes = 1
     try:
         with refusals(str(output)):
+            talk.event("phase", name="fetch")
             source.start(work / "blobs", on_bytes)
             try:
-                _packed(part, work, compression, runner, lambda sink: one_pass(sink, tars()))
+                _packed(part, work, compression, runner, lambda sink: one_pass(sink, tars()), talk)
             except Unsure as why:
                 talk(f"the layers must be read twice: {why}")
                 passes = 2
                 entries = [_entries(tar) for tar in tars()]
-                _packed(part, work, compression, runner, lambda sink: by_plan(sink, tars(), entries))
+                _packed(part, work, compression, runner, lambda sink: by_plan(sink, tars(), entries), talk)
+            talk.event("phase", name="rename")
             size = part.stat().st_size
             part.replace(output)
     finally:
@@ -193,24 +198,51 @@ def tars_of(above: Added, pieces: Iterable[bytes]) -> Iterator[Tar]:
 
 def pack_tars(tars: Iterable[Tar], output: Path, work: Path, compression: str, runner: Runner) -> None:
     """TARS, newest first, as the squashfs OUTPUT."""
-    _packed(output, work, compression, runner, lambda sink: one_pass(sink, tars))
+    _packed(output, work, compression, runner, lambda sink: one_pass(sink, tars), Talk())
 
 
-def _packed(part: Path, work: Path, compression: str, runner: Runner, feed: Callable[[Sink], None]) -> None:
+def _packed(part: Path, work: Path, compression: str, runner: Runner, feed: Callable[[Sink], None], talk: Talk) -> None:
     """PART made by the packer from what FEED gives it, and synced."""
     jobs = len(os.sched_getaffinity(0))
     part.unlink(missing_ok=True)
     argv = pack_argv(runner.has, compression, part, jobs)
-    with runner.fed(argv, work / "pack.log") as packer:
+    with runner.fed(argv, work / "pack.log") as packer, _written(part):
         try:
             sink = Sink(packer.descriptor)
             feed(sink)
             sink.end()
+            talk.event("phase", name="sync")
         except BrokenPipeError:
             raise _refused(packer, part) from None
         done = packer.finish()
         if done.status:
             raise _refused(packer, part)
+
+
+@contextlib.contextmanager
+def _written(part: Path) -> Iterator[None]:
+    """PART on disk at the end. It is written out while it grows: the kernel would leave gigabytes for the end."""
+    ended = threading.Event()
+
+    def sync() -> None:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(part, os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def work() -> None:
+        while not ended.wait(SYNC_S):
+            sync()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
     descriptor = os.open(part, os.O_RDONLY)
     try:
         os.fsync(descriptor)

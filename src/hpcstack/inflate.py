@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import queue
 import threading
 from collections.abc import Iterator
-from typing import IO, cast
+from typing import cast
 
 from hpcstack.oci.members import Damaged
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-PIECE = 4 << 20
+PIECE, BITE = 4 << 20, 8 << 10
 AHEAD = 10  # pieces of at most PIECE bytes
 
 
@@ -69,28 +70,24 @@ def _gzip(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _zstd(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """All frames of a zstd file."""
+    """All frames of a zstd file, in small bites: one of 8 KB cannot become more than a quarter of a gigabyte."""
     import zstandard
 
-    reader = zstandard.ZstdDecompressor().stream_reader(cast(IO[bytes], _File(first, pieces)), read_across_frames=True)
+    stream = None
     try:
-        while out := reader.read(PIECE):
-            yield out
+        for piece in itertools.chain([first], pieces):
+            for at in range(0, len(piece), BITE):
+                rest = piece[at : at + BITE]
+                while rest:
+                    stream = stream or zstandard.ZstdDecompressor().decompressobj()
+                    if out := stream.decompress(rest):
+                        yield out
+                    rest = stream.unused_data if stream.eof else b""
+                    stream = None if stream.eof else stream
     except zstandard.ZstdError as error:
         raise Damaged(f"is damaged: {error}") from None
-
-
-class _File:
-    """Pieces as the file that zstandard reads from."""
-
-    def __init__(self, first: bytes, pieces: Iterator[bytes]) -> None:
-        self.rest, self.pieces = first, pieces
-
-    def read(self, count: int = -1) -> bytes:
-        if not self.rest:
-            self.rest = next(self.pieces, b"")
-        out, self.rest = (self.rest, b"") if count < 0 else (self.rest[:count], self.rest[count:])
-        return out
+    if stream is not None:
+        raise Damaged("ends in the middle of its zstd stream")
 
 
 def checked(pieces: Iterator[bytes], digest: str, what: str) -> Iterator[bytes]:

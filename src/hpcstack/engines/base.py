@@ -41,7 +41,9 @@ class Job:
     def on_line(self, line: str) -> None:
         """Of all that a build prints, the lines that say where it is."""
         if line.startswith("== hpcstack step "):
-            self.talk("step " + line.removeprefix("== hpcstack step "))
+            title = line.removeprefix("== hpcstack step ")
+            self.talk(f"step {title}")
+            self.talk.event("step", title=title)
 
 
 class Engine(Protocol):

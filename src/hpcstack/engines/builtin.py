@@ -93,6 +93,7 @@ class Builtin:
                         return done
                 layers.insert(0, key)
             job.talk("packing")
+            job.talk.event("phase", name="pack")
             (job.work / "merged").mkdir()
             options = f"ro,userxattr,lowerdir={':'.join(layers)}"
             argv = squash_argv(str(job.work / "merged"), job.output, job.settings.compression)

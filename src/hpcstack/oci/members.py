@@ -99,6 +99,8 @@ class Members:
             return tarfile.TarInfo.fromtarfile(cast(Any, self.reader))
         except (tarfile.EOFHeaderError, tarfile.EmptyHeaderError):  # type: ignore[attr-defined]
             return None
+        except tarfile.TruncatedHeaderError:  # type: ignore[attr-defined]
+            raise Damaged("ends in the middle of a header") from None
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, IndexError) as error:
             raise Damaged(f"is no tar: {error}") from None
 

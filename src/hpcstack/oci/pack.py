@@ -30,8 +30,7 @@ def tar2sqfs(compression: str, output: Path, jobs: int) -> list[str]:
 def mksquashfs(compression: str, output: Path, jobs: int) -> list[str]:
     """Needs squashfs-tools 4.5, which reads tar."""
     return ["mksquashfs", "-", str(output), "-tar", "-noappend", "-quiet", "-no-progress", "-mem", MEMORY,
-            "-processors", str(jobs), "-mkfs-time", "0", "-default-mode", "0755", "-default-uid", "0",
-            "-default-gid", "0", *SQUASH[compression]]  # fmt: skip
+            "-processors", str(jobs), "-mkfs-time", "0", "-root-time", "0", *SQUASH[compression]]  # fmt: skip
 
 
 PACKERS: dict[str, Callable[[str, Path, int], list[str]]] = {"tar2sqfs": tar2sqfs, "mksquashfs": mksquashfs}

@@ -1,0 +1,118 @@
+"""Layers from registries that are busy, break off, lie or stall; and what an earlier, killed run has left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcstack import blobs
+from hpcstack.bases import cache_of, import_image
+from hpcstack.errors import RegistryError, StoreError
+from hpcstack.process import Runner
+from hpcstack.registry import Registry
+from hpcstack.site import Site
+from hpcstack.talk import Talk
+from support.faulty import Faults, serving
+from support.layers import folder, held, layout, member, sha, tar, zipped
+
+pytestmark = pytest.mark.squashfs
+BIG = os.urandom(3 << 20)
+LAYERS = [zipped(tar([folder("d"), member("d/big", BIG)])), zipped(tar([member("top", b"t")]))]
+Import = Callable[[], Path]
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    places = {"store": tmp_path / "store", "lock_dir": tmp_path / "locks", "module_root": tmp_path / "modules"}
+    return Site.model_validate({**places, "build": {"cachedir": str(tmp_path / "cache")}})
+
+
+@pytest.fixture
+def imported(tmp_path: Path, faults: Faults, site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
+    monkeypatch.setattr(blobs, "BACK_OFF", 0.01)
+    with serving(layout(tmp_path / "image", LAYERS), faults) as address:
+        reached = site.model_copy(update={"registries": Site.model_validate(
+            {**site.model_dump(include={"store", "lock_dir", "module_root"}), "registries": {address: {"plain_http": True}}}
+        ).registries})  # fmt: skip
+
+        def run() -> Path:
+            registry = Registry(reached, timeout=1.0)
+            return import_image(
+                f"{address}/demo:1", "linux/amd64", tmp_path / "out.sqsh", reached, registry, Runner(), Talk()
+            ).path
+
+        yield run
+
+
+@pytest.mark.parametrize(
+    "coming",
+    [
+        ["429", "429"],
+        ["500", "503", "502"],
+        ["cut", "cut", "cut"],
+        ["stall"],
+        ["cut", "500", "cut"],
+        ["cut", "no range"],
+    ],
+    ids=" ".join,
+)
+def test_what_passes_is_overcome(imported: Import, faults: Faults, coming: list[str]) -> None:
+    faults.coming = list(coming)
+    found = held(imported())
+    assert found["d/big"] == ("file", BIG) and found["top"] == ("file", b"t")
+    if coming[0] == "cut":
+        assert any(ranges for _, ranges in faults.asked), "it goes on where it broke off"
+
+
+@pytest.mark.parametrize(
+    ("always", "says"),
+    [
+        ("500", "answered 500"),
+        ("429", "answered 429"),
+        ("401", "refuses"),
+        ("404", "has no"),
+        ("wrong", "other bytes than sha256"),
+    ],
+)
+def test_what_does_not_pass_is_told_and_leaves_nothing(
+    imported: Import, faults: Faults, tmp_path: Path, always: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcstack.registry.BACK_OFF", 0.01)
+    faults.always = always
+    with pytest.raises(RegistryError, match=says):
+        imported()
+    assert not (tmp_path / "out.sqsh").exists() and not list(tmp_path.glob(".out*"))
+    faults.always = ""
+    assert held(imported())["d/big"] == ("file", BIG)
+
+
+@pytest.mark.parametrize("left", ["half", "wrong", "whole", "too long"])
+def test_what_a_killed_run_has_fetched_is_used_if_it_is_right(
+    imported: Import, faults: Faults, site: Site, tmp_path: Path, left: str
+) -> None:
+    data, index = LAYERS[0], (tmp_path / "image/index.json").read_text()
+    digest = index.split('"digest": "')[1].partition('"')[0]
+    part = cache_of(site).top / "partial" / digest.replace(":", "-") / "blobs" / sha(data).replace(":", "-")
+    part.parent.mkdir(parents=True)
+    part.write_bytes({"half": data[: 1 << 20], "wrong": bytes(1 << 20), "whole": data, "too long": data + b"x"}[left])
+    assert held(imported())["d/big"] == ("file", BIG)
+    ranges = [ranges for digest, ranges in faults.asked if digest == sha(data)]
+    assert ranges == {"half": ["bytes=1048576-"], "wrong": ["bytes=1048576-", ""], "whole": [], "too long": [""]}[left]
+    assert not part.parent.exists()
+
+
+def test_a_disk_without_room_is_told_before_anything_is_fetched(
+    imported: Import, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "SPARE", 1 << 60)
+    with pytest.raises(StoreError, match="needs about"):
+        imported()
+    assert faults.asked == []

@@ -1,0 +1,214 @@
+"""Import: what real packers make of layers in every form, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from conftest import make_site
+from hpcstack import importing
+from hpcstack.bases import import_image
+from hpcstack.errors import HpcstackError, InputError, RegistryError
+from hpcstack.importing import Imported
+from hpcstack.oci.pack import PACKERS, pack_argv
+from hpcstack.process import Runner
+from hpcstack.registry import Registry
+from hpcstack.talk import Talk
+from support.layers import archive, folder, hard, held, layout, link, member, sha, tar, zipped
+
+pytestmark = pytest.mark.squashfs
+Import = Callable[[Path | str], dict[str, tuple[str, bytes]]]
+
+
+@pytest.fixture
+def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path | str], Imported]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    site = make_site(tmp_path)
+
+    def run(image: Path | str) -> Imported:
+        return import_image(
+            str(image), "linux/amd64", tmp_path / "out.sqsh", site, Registry(site), Runner(), Talk(), force=True
+        )
+
+    return run
+
+
+@pytest.fixture
+def contents(imported: Callable[[Path | str], Imported]) -> Import:
+    return lambda image: held(imported(image).path)
+
+
+SMALL = tar([folder("bin"), member("bin/sh", b"shell", mode=0o755), folder("etc"), member("etc/x", b"1")])
+TOP = tar([member("etc/x", b"2"), member("etc/.wh.y"), member("new", b"n")])
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        pytest.param(lambda data: data, id="plain"),
+        pytest.param(zipped, id="gzip"),
+        pytest.param(lambda data: zipped(data[:700]) + zipped(data[700:]), id="gzip of two members"),
+        pytest.param(lambda data: zipped(data) + bytes(512), id="gzip and padding"),
+        pytest.param(lambda data: zstandard.compress(data), id="zstd"),
+        pytest.param(
+            lambda data: zstandard.compress(data[:600]) + zstandard.compress(data[600:]), id="zstd of two frames"
+        ),
+    ],
+)
+def test_layers_in_every_compression(contents: Import, tmp_path: Path, stored: Callable[[bytes], bytes]) -> None:
+    found = contents(layout(tmp_path / "image", [stored(SMALL), stored(TOP)]))
+    assert found["bin/sh"] == ("file", b"shell") and found["etc/x"] == ("file", b"2") and found["new"] == ("file", b"n")
+
+
+def test_what_three_runtimes_look_for_is_there(contents: Import, tmp_path: Path) -> None:
+    found = contents(layout(tmp_path / "image", [SMALL]))
+    assert found["etc/environment"] == ("file", b"PATH=/usr/bin:/bin\nA=1\n")
+    assert b"cd /work" in found["etc/rc"][1] and found["etc/fstab"][1] == b"" and found["work"][0] == "dir"
+    assert b"A=1" in found[".singularity.d/env/10-docker2singularity.sh"][1]
+    assert found["singularity"] == ("link", b".singularity.d/runscript")
+    assert {"dev", "proc", "sys", "tmp", "var/tmp", "etc/resolv.conf"} <= set(found)
+
+
+def test_what_the_image_brings_itself_stays(contents: Import, tmp_path: Path) -> None:
+    own = tar([folder(".singularity.d"), member(".singularity.d/notes", b"NVIDIA"), member("etc/hosts", b"own")])
+    found = contents(layout(tmp_path / "image", [own]))
+    assert found[".singularity.d/notes"] == ("file", b"NVIDIA") and found["etc/hosts"] == ("file", b"own")
+
+
+def test_links_long_names_and_no_devices(imported: Callable[[Path | str], Imported], tmp_path: Path) -> None:
+    long = "/".join(["d" * 90] * 4)
+    base = tar([member("a", b"one"), hard("b", "a"), link("c", "a"), member(long, b"deep"), member("ü/ñ", b"u"),
+                member("dev/null", type=tarfile.CHRTYPE, devmajor=1, devminor=3)])  # fmt: skip
+    gnu = tar([member(long + "2", b"deeper"), link("to", "x" * 150)], tarfile.GNU_FORMAT)
+    done = imported(layout(tmp_path / "image", [base, gnu]))
+    found = held(done.path)
+    assert found["b"] == ("file", b"one") and found["c"] == ("link", b"a") and found[long] == ("file", b"deep")
+    assert found["ü/ñ"] == ("file", b"u") and found[long + "2"] == ("file", b"deeper")
+    assert found["to"] == ("link", b"x" * 150) and "dev/null" not in found and done.passes == 1
+
+
+def test_a_link_to_a_file_of_a_lower_layer_takes_two_passes(
+    imported: Callable[[Path | str], Imported], tmp_path: Path
+) -> None:
+    done = imported(
+        layout(
+            tmp_path / "image", [tar([member("a", b"old"), hard("b", "a")]), tar([member("a", b"new"), hard("c", "b")])]
+        )
+    )
+    found = held(done.path)
+    assert (found["a"][1], found["b"][1], found["c"][1], done.passes) == (b"new", b"old", b"old", 2)
+
+
+def test_sparse_files_and_extended_attributes(imported: Callable[[Path | str], Imported], tmp_path: Path) -> None:
+    import subprocess
+
+    with (tmp_path / "sparse").open("wb") as file:
+        file.seek(1 << 20)
+        file.write(b"end")
+    capability = "\x01\x00\x00\x02\x00\x20" + "\x00" * 14
+    info, data = member("ping", b"x")
+    info.pax_headers = {"SCHILY.xattr.security.capability": capability, "SCHILY.xattr.system.acl": "no"}
+    layers = [tar([(info, data)])]
+    for form in ("gnu", "posix"):
+        argv = ["tar", "-C", str(tmp_path), "--sparse", f"--format={form}", "-c", "sparse"]
+        layers.append(
+            subprocess.run(argv, check=True, capture_output=True).stdout.replace(
+                b"sparse\0", f"sparse{form[0]}".encode(), 0
+            )
+        )
+    done = imported(layout(tmp_path / "image", layers))
+    assert held(done.path)["sparse"] == ("file", bytes(1 << 20) + b"end")
+    data = subprocess.run(["sqfs2tar", str(done.path)], check=True, capture_output=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(data)) as found:
+        assert found.getmember("ping").pax_headers["SCHILY.xattr.security.capability"] == capability
+
+
+def test_an_archive_of_docker_save(contents: Import, tmp_path: Path) -> None:
+    found = contents(f"docker-archive:{archive(tmp_path / 'saved.tar', [SMALL, TOP])}")
+    assert found["etc/x"] == ("file", b"2")
+
+
+@pytest.mark.parametrize("name", list(PACKERS))
+def test_each_packer_makes_the_same_image(
+    imported: Callable[[Path | str], Imported], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "pack_argv", lambda _has, *rest: pack_argv(lambda tool: tool == name, *rest))
+    first = imported(
+        layout(tmp_path / "image", [tar([member("a", b"one"), hard("b", "a"), member("s/t", b"x", mode=0o4755)]), TOP])
+    )
+    found = held(first.path)
+    assert found["b"] == ("file", b"one") and found["etc/x"] == ("file", b"2")
+    before = first.path.read_bytes()
+    assert imported(tmp_path / "image").path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("members", "kind", "says"),
+    [
+        ([member("../../etc/passwd", b"x")], InputError, "outside the image: ../../etc/passwd"),
+        ([link("l", "../../../etc"), member("l/passwd", b"x")], InputError, "a link that leads out of the image"),
+        ([link("l", "l"), member("l/passwd", b"x")], InputError, "a link to itself"),
+        ([hard("b", "../../etc/passwd")], InputError, "outside the image"),
+        ([hard("b", "etc/none")], InputError, "which is not there"),
+    ],
+)
+def test_a_base_that_climbs_out_is_refused(
+    imported: Callable[[Path | str], Imported], tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]],
+    kind: type[HpcstackError], says: str,
+) -> None:  # fmt: skip
+    with pytest.raises(kind, match=says.replace(".", r"\.")):
+        imported(layout(tmp_path / "image", [tar(members)]))
+    assert not (tmp_path / "out.sqsh").exists() and not list(tmp_path.glob(".*.part"))
+
+
+def test_absolute_names_and_links_stay_inside(contents: Import, tmp_path: Path) -> None:
+    found = contents(
+        layout(tmp_path / "image", [tar([member("/etc/x", b"1"), link("l", "/etc"), member("l/y", b"2")])])
+    )
+    assert found["etc/x"] == ("file", b"1") and found["etc/y"] == ("file", b"2")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (zipped(SMALL)[:-20], "ends in the middle"),
+        (zipped(SMALL)[:40] + b"\xff" * 40 + zipped(SMALL)[80:], "damaged|no tar|other bytes|middle"),
+        (SMALL[:1000], "ends in the middle"),
+        (b"no tar at all" * 100, "is no tar"),
+        (zstandard.compress(SMALL)[:-9], "damaged|middle|no tar"),
+    ],
+)
+def test_damaged_layers_are_named(
+    imported: Callable[[Path | str], Imported], tmp_path: Path, data: bytes, says: str
+) -> None:
+    with pytest.raises(RegistryError, match=f"layer {sha(data)} .*({says})"):
+        imported(layout(tmp_path / "image", [data]))
+    assert not (tmp_path / "out.sqsh").exists()
+
+
+def test_other_bytes_than_the_layout_names(imported: Callable[[Path | str], Imported], tmp_path: Path) -> None:
+    top = layout(tmp_path / "image", [SMALL])
+    (top / "blobs" / sha(SMALL).replace(":", "/")).write_bytes(TOP)
+    with pytest.raises(RegistryError, match="other bytes than"):
+        imported(top)
+
+
+def test_no_image_is_replaced_unasked(tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+    (tmp_path / "there.sqsh").write_text("mine")
+    with pytest.raises(InputError, match="is there already"):
+        import_image(
+            str(layout(tmp_path / "image", [SMALL])),
+            "",
+            tmp_path / "there.sqsh",
+            site,
+            Registry(site),
+            Runner(),
+            Talk(),
+        )
+    assert (tmp_path / "there.sqsh").read_text() == "mine"
