@@ -79,7 +79,7 @@ hpcstack_libraries() {
         xargs -0 -r -P 4 -n 4 sha256sum >"$found.sums"
     awk -F '\t' -v sums="$found.sums" '
         BEGIN { while ((getline line < sums) > 0) { sum[substr(line, 67)] = substr(line, 1, 64) } }
-        NR == FNR { known[$1 "\t" $2] = $3; next }
+        FILENAME == ARGV[1] { known[$1 "\t" $2] = $3; next }
         { print $0 "\t" ($0 in known ? known[$0] : sum[$2]) }' "$known" "$found" >"$found.now"
     mv "$found.now" "$known"
     awk -F '\t' '{ print "file " $2 " " $3 }' "$known"

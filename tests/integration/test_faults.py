@@ -27,6 +27,8 @@ from support.testbed import Testbed
 pytestmark = [pytest.mark.testbed, pytest.mark.registry, pytest.mark.squashfs, pytest.mark.bwrap]
 COUNT = int(os.environ.get("HPCSTACK_FAULTS", "5"))
 IMAGE = "nvcr.io/nvidia/pytorch:24.11-py3"
+IMPORT_PHASES = ("start", "fetch", "layer", "sync", "rename")
+BUILD_PHASES = ("build", "step", "pack", "inspect", "store")
 RECIPE = """\
 apiVersion: hpcstack/v1
 name: faulty
@@ -99,34 +101,36 @@ def registry_of(testbed: Testbed) -> str:
     return text.partition('addr: "')[2].partition('"')[0]
 
 
-def gone(session: int) -> None:
-    """Nothing of a killed run goes on: its children have ended with it."""
+def gone(place: Place) -> None:
+    """Nothing of a killed run goes on: what it had started has ended with it."""
     until = time.monotonic() + 10
     while time.monotonic() < until:
-        found = subprocess.run(["pgrep", "-s", str(session)], capture_output=True, check=False).stdout
+        found = subprocess.run(["pgrep", "-f", str(place.folder)], capture_output=True, check=False).stdout
         if not found.strip():
             return
         time.sleep(0.1)
     raise AssertionError(f"processes of a killed run go on: {found.decode().split()}")
 
 
-def killed_at(place: Place, seconds: float, *words: str) -> str:
-    """A run killed after SECONDS; the phase it was in, or `done` if it was faster."""
+def killed_at(place: Place, moment: float | str, *words: str) -> str:
+    """A run killed after so many seconds, or when it comes to a phase; where it was, or `done` if it was faster."""
     (place.folder / "events").unlink(missing_ok=True)
     process = place.start(*words, "--events", "events")
-    try:
-        process.wait(seconds)
+    until = time.monotonic() + (moment if isinstance(moment, float) else 60)
+    while process.poll() is None and time.monotonic() < until and place.phase() != moment:
+        time.sleep(0.002)
+    if process.poll() is not None:
         return "done"
-    except subprocess.TimeoutExpired:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        return place.phase()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    gone(place)
+    return place.phase()
 
 
-def moments(duration: float) -> list[float]:
-    """COUNT moments over a duration: one at random in each of so many equal parts, so that no phase is missed."""
+def moments(duration: float, *phases: str) -> list[float | str]:
+    """COUNT moments over a duration, one at random in each of so many equal parts; and the beginning of each phase."""
     draw = random.Random(20261121)
-    return [duration * (part + draw.random()) / COUNT for part in range(COUNT)]
+    return [*(duration * (part + draw.random()) / COUNT for part in range(COUNT)), *phases]
 
 
 def test_an_import_that_is_killed(place: Place) -> None:
@@ -136,15 +140,16 @@ def test_an_import_that_is_killed(place: Place) -> None:
     duration, image = time.monotonic() - began, place.folder / "image.sqsh"
     whole, phases = image.read_bytes(), []
     image.unlink()
-    for moment in moments(duration):
+    for moment in moments(duration, *IMPORT_PHASES):
         phases.append(killed_at(place, moment, *words))
         if phases[-1] != "done":
             assert not image.exists() or image.read_bytes() == whole
         image.unlink(missing_ok=True)
     print("killed in:", *phases)
+    assert set(IMPORT_PHASES) - {"rename"} <= set(phases)
     assert place.run(*words).returncode == 0
     assert image.read_bytes() == whole
-    assert not [path for path in place.folder.glob(".image*")], "no left-over beside the image"
+    assert not list(place.folder.glob(".image*")), "no left-over beside the image"
 
 
 def test_a_build_that_is_killed(place: Place) -> None:
@@ -155,7 +160,7 @@ def test_a_build_that_is_killed(place: Place) -> None:
     assert first.returncode == 0, first.stderr
     duration, phases = time.monotonic() - began, []
     store = place.folder / "store"
-    for moment in moments(duration):
+    for moment in moments(duration, *BUILD_PHASES):
         subprocess.run(
             ["rm", "-rf", str(store / "images"), str(store / "stacks"), str(place.folder / "cache")], check=True
         )
@@ -164,6 +169,7 @@ def test_a_build_that_is_killed(place: Place) -> None:
             record = json.loads((folder / "artifact.json").read_text())
             assert (folder / "image.sqsh").stat().st_size == record["size"], "no half image"
     print("killed in:", *phases)
+    assert set(BUILD_PHASES) <= set(phases)
     again = place.run("build", "faulty-1", "--json")
     assert again.returncode == 0, again.stderr
     image = Path(json.loads(again.stdout)["image"])

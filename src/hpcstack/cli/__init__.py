@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import signal
 import sys
 from typing import Any, NoReturn
 
@@ -80,7 +79,6 @@ def group(ctx: click.Context, site: str, recipes: tuple[str, ...]) -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The one boundary between errors and exit codes."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends us as it ends any other tool
     gc.set_threshold(50_000)  # models are built once, at the start: looking for garbage among them takes 10 ms
     if "PYDANTIC_DISABLE_PLUGINS" not in os.environ:  # it would look for some in all that is installed: 15 ms a start
         os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"

@@ -41,6 +41,7 @@ def command(
             "stack": recipe.stack.full_name,
             "key": order.key,
             "engine": order.engine.name,
+            "why": order.why,
             "built": bool(there),
         }
         answer(

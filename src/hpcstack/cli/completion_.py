@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from hpcstack.cli.session import echo
+
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -15,4 +17,4 @@ def command(ctx: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind
     root = ctx.find_root().command
-    click.echo(kind(root, {}, "hpcstack", "_HPCSTACK_COMPLETE").source())
+    echo(kind(root, {}, "hpcstack", "_HPCSTACK_COMPLETE").source())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcstack.cli.resources import resource_options, resources
-from hpcstack.cli.session import Session, say, stack_argument
+from hpcstack.cli.session import Session, echo, say, stack_argument
 
 if TYPE_CHECKING:
     from hpcstack.store import Artifact
@@ -47,7 +47,7 @@ def command(session: Session, /, name: str, mode: str, dry_run: bool, argv: tupl
     except FileNotFoundError:
         raise InputError("the folder that this was started in is gone", "cd to one that is there") from None
     if dry_run:
-        click.echo(line.shown())
+        echo(line.shown())
         return
     say(f"{name} ({why}) by {line.runtime} ({line.reason})")
     if line.fit and line.fit.kind != "native":

@@ -6,6 +6,8 @@ import json
 
 import click
 
+from hpcstack.cli.session import echo
+
 
 @click.command("schema")
 @click.option("--site", "of_site", is_flag=True, help="Of site.yaml instead of a recipe.")
@@ -19,4 +21,4 @@ def command(of_site: bool) -> None:
         from hpcstack.spec.schema import file_schema
 
         schema = file_schema()
-    click.echo(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1))
+    echo(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1))

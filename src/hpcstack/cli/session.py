@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,7 +111,17 @@ def progress(doing: str, events: str = "") -> Iterator[Talk]:
 
 def answer(document: Any, as_json: bool, text: Callable[[], str]) -> None:
     """The verb's answer on stdout: one JSON document, or text."""
-    click.echo(json.dumps(document, indent=1) if as_json else text().rstrip("\n"))
+    echo(json.dumps(document, indent=1) if as_json else text().rstrip("\n"))
+
+
+def echo(text: str) -> None:
+    """TEXT on stdout. `| head` ends us as it ends any other tool; a broken pipe of our own is an error like others."""
+    try:
+        click.echo(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
 
 
 events_option = click.option("--events", default="", metavar="FILE", help="Also write progress as JSON lines.")

@@ -1,0 +1,148 @@
+"""Every engine on the testbed: the same recipe, the same image; and what only one of them can do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from support.recipes import Recipes
+from support.testbed import Testbed
+
+pytestmark = [pytest.mark.testbed, pytest.mark.registry, pytest.mark.squashfs]
+ENGINES = [
+    pytest.param("builtin", marks=pytest.mark.bwrap),
+    pytest.param("apptainer", marks=pytest.mark.apptainer),
+    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("enroot", marks=pytest.mark.enroot),
+]
+# A package whose postinst makes a group and gives it a file, and one that makes a user.
+APT = "[openssh-client, netbase]"
+RUN = "[{name: user, command: 'useradd --system --no-create-home demo && chown demo /opt && touch /opt/made'}]"
+
+
+@pytest.fixture(scope="module")
+def built(testbed: Testbed, small_base: str) -> dict[str, dict[str, Any]]:
+    """{engine: artifact}, filled as engines are asked for."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def shared(testbed: Testbed, small_base: str) -> Recipes:
+    recipes = Recipes(testbed, small_base, "engines")
+    recipes.write("1", packages=f"{{apt: {APT}, pip: [six==1.17.0]}}", run=RUN, environment='{DEMO: "a b"}')
+    done = recipes.run("lock", "demo-1")
+    assert done.returncode == 0, done.stderr
+    return recipes
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_engine_builds_the_stack(
+    testbed: Testbed, shared: Recipes, built: dict[str, dict[str, Any]], engine: str
+) -> None:
+    done = shared.run("build", "--locked", "demo-1", "--engine", engine, "--json")
+    assert done.returncode == 0, done.stderr
+    built[engine] = json.loads(done.stdout)
+    assert built[engine]["engine"] == engine and built[engine]["pip"]["six"] == "1.17.0"
+    assert "openssh-client" in built[engine]["apt"]
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_all_engines_give_the_same_image(shared: Recipes, built: dict[str, dict[str, Any]], engine: str) -> None:
+    done = shared.run("verify", "--parity", "demo-1@builtin", f"demo-1@{engine}", "--json")
+    verdict = json.loads(done.stdout)
+    assert (done.returncode, verdict["differ"]) == (0, []), verdict["differ"][:20]
+    assert verdict["compared"]["files"] > 1000 and verdict["compared"]["apt packages"] > 100
+    assert all(reason for reason in verdict["left_out"].values())
+
+
+@pytest.mark.apptainer
+@pytest.mark.parametrize("engine", ENGINES)
+def test_apptainer_runs_what_each_engine_built(testbed: Testbed, built: dict[str, dict[str, Any]], engine: str) -> None:
+    script = 'echo "$DEMO"; id -un; getent passwd demo | cut -d: -f1; python3 -c "import six; print(six.__version__)"'
+    done = testbed.run(
+        "apptainer", "--quiet", "exec", "--no-home", built[engine]["image"], "sh", "-c", script, check=True
+    )
+    said = done.stdout.split("\n")
+    assert (said[0], said[2], said[3]) == ("a b", "demo", "1.17.0")
+    assert testbed.run("apptainer", "--quiet", "run", built[engine]["image"], "echo", "run").stdout == "run\n"
+
+
+@pytest.mark.pyxis
+@pytest.mark.parametrize("engine", ENGINES)
+def test_pyxis_runs_what_each_engine_built(testbed: Testbed, built: dict[str, dict[str, Any]], engine: str) -> None:
+    argv = ("srun", "-N1", f"--container-image={built[engine]['image']}", "--container-env=NVIDIA_VISIBLE_DEVICES")
+    done = testbed.run(*argv, "sh", "-c", 'echo "$DEMO"; getent passwd demo', NVIDIA_VISIBLE_DEVICES="void", check=True)
+    assert done.stdout.startswith("a b\ndemo:")
+
+
+@pytest.mark.enroot
+@pytest.mark.parametrize("engine", ENGINES)
+def test_enroot_runs_what_each_engine_built(testbed: Testbed, built: dict[str, dict[str, Any]], engine: str) -> None:
+    own = testbed.home / "tests/enroot"
+    env = [f"ENROOT_{kind}_PATH={own}/{kind}" for kind in ("DATA", "CACHE", "RUNTIME", "TEMP")]
+    testbed.bash('mkdir -p "${@#*=}"', *env)
+    name = f"demo-{engine}"
+    testbed.run("env", *env, "enroot", "create", "--force", "--name", name, built[engine]["image"], check=True)
+    argv = ("env", *env, "enroot", "start", "--env", "NVIDIA_VISIBLE_DEVICES", name, "sh", "-c", 'echo "$DEMO"')
+    done = testbed.run(*argv, NVIDIA_VISIBLE_DEVICES="void")
+    testbed.run("env", *env, "enroot", "remove", "--force", name)
+    assert done.stdout == "a b\n", done.stderr
+
+
+@pytest.mark.bwrap
+def test_only_what_changed_runs_again(testbed: Testbed, recipes: Recipes) -> None:
+    def steps(last: str) -> str:
+        lines = [f"{{name: step-{n}, command: 'echo {n} >/opt/{n}'}}" for n in range(1, 10)]
+        return "[" + ", ".join([*lines, f"{{name: last, command: 'echo {last} >/opt/last'}}"]) + "]"
+
+    recipes.write("1", run=steps("one"))
+    first = recipes.run("build", "demo-1", "--engine", "builtin")
+    assert first.returncode == 0, first.stderr
+    recipes.write("1", run=steps("two"))
+    assert recipes.run("lock", "demo-1").returncode == 0
+    second = recipes.run("build", "demo-1", "--engine", "builtin")
+    kept = [line for line in second.stderr.splitlines() if "kept from an earlier build" in line]
+    ran = [line for line in second.stderr.splitlines() if line.startswith("* step ") and line not in kept]
+    assert (len(kept), [line.split(maxsplit=3)[3] for line in ran]) == (9, ["run: last", "finish"]), second.stderr
+    fresh = recipes.run("build", "demo-1", "--engine", "builtin", "--no-cache")
+    assert fresh.returncode == 0
+
+
+@pytest.mark.bwrap
+def test_two_builds_give_the_same_bytes(testbed: Testbed, shared: Recipes) -> None:
+    done = shared.run("verify", "--reproducible", "demo-1", "--engine", "builtin", "--json")
+    assert json.loads(done.stdout) == {"stack": "demo-1", "engine": "builtin", "same_bytes": True, "differ": []}, (
+        done.stdout
+    )
+
+
+def test_auto_says_what_it_chose_and_why(testbed: Testbed, shared: Recipes) -> None:
+    done = shared.run("build", "demo-1", "--engine", "auto", "--dry-run", "--json")
+    assert json.loads(done.stdout)["why"]
+    done = shared.run("build", "demo-1", "--engine", "dokcer")
+    assert done.returncode == 2 and "did you mean 'docker'" in done.stderr
+    bare = testbed.home / "tests/bare"
+    testbed.bash('mkdir -p "$1" && ln -sf /usr/bin/{bwrap,unshare,mksquashfs,unsquashfs,env,true} "$1/"', str(bare))
+    hpcstack = testbed.bash("command -v hpcstack").stdout.strip()
+    done = testbed.run(
+        hpcstack, "--site", str(shared.folder / "site.yaml"), "--recipes", str(shared.folder / "recipes"),
+        "build", "demo-1", "--engine", "auto", "--dry-run", "--json", PATH=str(bare),
+    )  # fmt: skip
+    assert json.loads(done.stdout)["engine"] == "builtin", done.stderr
+    assert "apptainer not installed" in json.loads(done.stdout)["why"]
+
+
+def test_a_guarded_library_that_a_step_overwrites_is_named(testbed: Testbed, recipes: Recipes) -> None:
+    """Not a package, a file: what `cp` or `make install` does to what NVIDIA built."""
+    first = "mkdir -p /usr/lib/demo && echo one >/usr/lib/demo/libnccl.so.2.23"
+    second = "echo two >/usr/lib/demo/libnccl.so.2.23"
+    run = f"[{{name: first, command: '{first}'}}, {{name: second, command: '{second}'}}]"
+    recipes.write("1", run=run)
+    done = recipes.run("build", "demo-1")
+    assert done.returncode == 4 and "step 2/3 run: second" in done.stderr, done.stderr
+    assert "file /usr/lib/demo/libnccl.so.2.23" in done.stderr
+    recipes.write("1", run=run, packages="{allow_replace: [nccl]}")
+    assert recipes.run("lock", "demo-1").returncode == 0
+    assert recipes.run("build", "demo-1").returncode == 0
