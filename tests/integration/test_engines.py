@@ -22,10 +22,23 @@ APT = "[openssh-client, netbase]"
 RUN = "[{name: user, command: 'useradd --system --no-create-home demo && chown demo /opt && touch /opt/made'}]"
 
 
+class Built(dict[str, dict[str, Any]]):
+    """{engine: artifact}, built when it is asked for."""
+
+    def __init__(self, recipes: Recipes) -> None:
+        super().__init__()
+        self.recipes = recipes
+
+    def __missing__(self, engine: str) -> dict[str, Any]:
+        done = self.recipes.run("build", "--locked", "demo-1", "--engine", engine, "--json")
+        assert done.returncode == 0, done.stderr
+        self[engine] = json.loads(done.stdout)
+        return self[engine]
+
+
 @pytest.fixture(scope="module")
-def built(testbed: Testbed, small_base: str) -> dict[str, dict[str, Any]]:
-    """{engine: artifact}, filled as engines are asked for."""
-    return {}
+def built(shared: Recipes) -> Built:
+    return Built(shared)
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +51,14 @@ def shared(testbed: Testbed, small_base: str) -> Recipes:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_each_engine_builds_the_stack(
-    testbed: Testbed, shared: Recipes, built: dict[str, dict[str, Any]], engine: str
-) -> None:
-    done = shared.run("build", "--locked", "demo-1", "--engine", engine, "--json")
-    assert done.returncode == 0, done.stderr
-    built[engine] = json.loads(done.stdout)
+def test_each_engine_builds_the_stack(testbed: Testbed, built: Built, engine: str) -> None:
     assert built[engine]["engine"] == engine and built[engine]["pip"]["six"] == "1.17.0"
     assert "openssh-client" in built[engine]["apt"]
 
 
 @pytest.mark.parametrize("engine", ENGINES[1:])
-def test_all_engines_give_the_same_image(shared: Recipes, built: dict[str, dict[str, Any]], engine: str) -> None:
-    done = shared.run("verify", "--parity", "demo-1@builtin", f"demo-1@{engine}", "--json")
+def test_all_engines_give_the_same_image(shared: Recipes, built: Built, engine: str) -> None:
+    done = shared.run("verify", "--parity", built["builtin"]["key"], built[engine]["key"], "--json")
     verdict = json.loads(done.stdout)
     assert (done.returncode, verdict["differ"]) == (0, []), verdict["differ"][:20]
     assert verdict["compared"]["files"] > 1000 and verdict["compared"]["apt packages"] > 100
@@ -59,7 +67,7 @@ def test_all_engines_give_the_same_image(shared: Recipes, built: dict[str, dict[
 
 @pytest.mark.apptainer
 @pytest.mark.parametrize("engine", ENGINES)
-def test_apptainer_runs_what_each_engine_built(testbed: Testbed, built: dict[str, dict[str, Any]], engine: str) -> None:
+def test_apptainer_runs_what_each_engine_built(testbed: Testbed, built: Built, engine: str) -> None:
     script = 'echo "$DEMO"; id -un; getent passwd demo | cut -d: -f1; python3 -c "import six; print(six.__version__)"'
     done = testbed.run(
         "apptainer", "--quiet", "exec", "--no-home", built[engine]["image"], "sh", "-c", script, check=True
@@ -71,7 +79,7 @@ def test_apptainer_runs_what_each_engine_built(testbed: Testbed, built: dict[str
 
 @pytest.mark.pyxis
 @pytest.mark.parametrize("engine", ENGINES)
-def test_pyxis_runs_what_each_engine_built(testbed: Testbed, built: dict[str, dict[str, Any]], engine: str) -> None:
+def test_pyxis_runs_what_each_engine_built(testbed: Testbed, built: Built, engine: str) -> None:
     argv = ("srun", "-N1", f"--container-image={built[engine]['image']}", "--container-env=NVIDIA_VISIBLE_DEVICES")
     done = testbed.run(*argv, "sh", "-c", 'echo "$DEMO"; getent passwd demo', NVIDIA_VISIBLE_DEVICES="void", check=True)
     assert done.stdout.startswith("a b\ndemo:")
@@ -79,7 +87,7 @@ def test_pyxis_runs_what_each_engine_built(testbed: Testbed, built: dict[str, di
 
 @pytest.mark.enroot
 @pytest.mark.parametrize("engine", ENGINES)
-def test_enroot_runs_what_each_engine_built(testbed: Testbed, built: dict[str, dict[str, Any]], engine: str) -> None:
+def test_enroot_runs_what_each_engine_built(testbed: Testbed, built: Built, engine: str) -> None:
     own = testbed.home / "tests/enroot"
     env = [f"ENROOT_{kind}_PATH={own}/{kind}" for kind in ("DATA", "CACHE", "RUNTIME", "TEMP")]
     testbed.bash('mkdir -p "${@#*=}"', *env)
