@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hpcstack.bases import base_of
 from hpcstack.build import How, Order, made_in
+from hpcstack.collect import releases
 from hpcstack.errors import InputError
 from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Verdict, compare, exact
 from hpcstack.oci.members import Flow, Members
 from hpcstack.oci.merge import entry_of
 from hpcstack.process import Runner
 from hpcstack.registry import Registry
-from hpcstack.store import Artifact, Store, digest_of
+from hpcstack.signing import signature_of
+from hpcstack.store import Artifact, Store, as_dict, digest_of
 from hpcstack.talk import Talk
 from hpcstack.workspace import workspace
 
@@ -85,6 +89,30 @@ def _pieces(pipe: object) -> Iterator[bytes]:
     reader = pipe.read  # type: ignore[attr-defined]
     while block := reader(PIECE):
         yield block
+
+
+def distribution(image: Path, runner: Runner) -> str:
+    """ID of the image's /etc/os-release."""
+    match = re.search(r'^ID="?([a-z0-9._-]+)', _cat(image, "etc/os-release", runner), re.MULTILINE)
+    return match[1] if match else "debian"
+
+
+def about(text: str, store: Store, runner: Runner) -> dict[str, Any]:
+    """All that is known of an image: what the store wrote down, or for a file what it says of itself."""
+    if "/" in text or text.endswith(".sqsh"):
+        path = find(text, store)
+        said = _cat(path, "opt/hpcstack/stack.json", runner)
+        own = json.loads(said) if said else {"stack": "", "about": "not built by hpcstack"}
+        return {"image": str(path), "size": path.stat().st_size, **own}
+    found = artifact(text, store)
+    published = [name for name, record in releases(store) if record["key"] == found.key]
+    signed = signature_of(found.image).is_file()
+    return {**as_dict(found), "published": published, "signed": signed}
+
+
+def _cat(image: Path, path: str, runner: Runner) -> str:
+    done = runner.output(["unsquashfs", "-cat", str(image), path], timeout=120)
+    return "" if done.status else done.stdout
 
 
 def parity(one: Path, other: Path, runner: Runner) -> Verdict:

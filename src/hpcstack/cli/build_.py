@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from hpcstack.cli.session import Session, answer, events_option, json_option, progress, say, stack_argument
@@ -14,13 +16,16 @@ from hpcstack.cli.session import Session, answer, events_option, json_option, pr
 @click.option("--no-cache", is_flag=True, help="Build anew, with nothing of earlier builds.")
 @click.option("--offline", is_flag=True, help="Build without a network: all must be in the caches.")
 @events_option
+@click.option(
+    "--sif", default="", metavar="FILE", help="Also assemble a SIF around the image; nothing is compressed again."
+)
 @click.option("--locked", is_flag=True, help="Refuse a lock that is stale or leaves anything open.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be built.")
 @json_option
 @click.pass_obj
 def command(
-    session: Session, name: str, platform: str, engine: str, no_cache: bool, offline: bool, events: str, locked: bool,
-    dry_run: bool, as_json: bool,
+    session: Session, name: str, platform: str, engine: str, no_cache: bool, offline: bool, events: str, sif: str,
+    locked: bool, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Build the image of a stack into the store. What is there already is not built again."""
     from hpcstack import build, locking
@@ -54,11 +59,17 @@ def command(
     with progress(f"building {recipe.stack.full_name}", events) as talk:
         artifact, built = build.build(order, session.store, session.registry, session.runner, talk, how)
 
+    if sif:
+        from hpcstack.sif import assemble
+
+        assemble(artifact.image, artifact.platform, Path(sif), session.runner)
+
     def text() -> str:
         lines = [
             str(artifact.image),
             f"  {'built' if built else 'was there'}, {artifact.size / 1e6:.0f} MB, sha256 {artifact.sha256}",
         ]
+        lines += [f"  SIF: {sif}"] if sif else []
         lines += [f"  {order.engine.name}: {order.why}"] if built else []
         lines += [f"  STAND-IN: {artifact.stand_in}"] if artifact.stand_in else []
         return "\n".join(lines)

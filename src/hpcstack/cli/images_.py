@@ -8,12 +8,14 @@ from hpcstack.cli.session import Session, answer, json_option, table
 
 
 @click.command("images")
+@click.option("--all", "every", is_flag=True, help="Every image, not only the newest of each stack.")
 @json_option
 @click.pass_obj
-def command(session: Session, as_json: bool) -> None:
+def command(session: Session, every: bool, as_json: bool) -> None:
     """The images in the store, the newest of each stack."""
     from hpcstack.store import as_dict
 
-    artifacts = session.store.stacks()
-    rows = [(name, f"{a.size / 1e6:.0f} MB", a.sha256[:12], str(a.image)) for name, a in artifacts.items()]
-    answer([as_dict(a) for a in artifacts.values()], as_json, lambda: table(rows, ("STACK", "SIZE", "SHA256", "IMAGE")))
+    found = session.store.images() if every else list(session.store.stacks().values())
+    rows = [(a.stack, a.engine, a.key[:12], f"{a.size / 1e6:.0f} MB", a.sha256[:12], str(a.image)) for a in found]
+    head = ("STACK", "ENGINE", "KEY", "SIZE", "SHA256", "IMAGE")
+    answer([as_dict(a) for a in found], as_json, lambda: table(rows, head))

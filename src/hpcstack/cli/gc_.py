@@ -1,0 +1,55 @@
+"""`hpcstack gc`."""
+
+from __future__ import annotations
+
+import click
+
+from hpcstack.cli.session import Session, answer, json_option, say, table
+
+
+@click.command("gc")
+@click.option("--older-than", default=14.0, show_default=True, metavar="DAYS", help="Keep what is younger.")
+@click.option("--no-slurm", is_flag=True, help="Do not ask Slurm which images its jobs use.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@json_option
+@click.pass_obj
+def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, as_json: bool) -> None:
+    """Remove images, bases and kept steps that nobody needs: not published, not in use, not the newest, not young."""
+    from hpcstack import collect
+
+    found = collect.items(session.site, session.runner, older_than, slurm=not no_slurm)
+    going = [item for item in found if not item.keep]
+    for item in () if dry_run else going:
+        say(f"removing {item.kind} {item.what or item.path.name}")
+        collect.remove(item, session.site)
+    total = sum(item.size for item in going)
+    document = {
+        "removed" if not dry_run else "would_remove": [_shown(item) for item in going],
+        "kept": [_shown(item) for item in found if item.keep],
+        "bytes": total,
+    }
+
+    def text() -> str:
+        rows = [
+            (
+                item.kind,
+                item.what or item.path.name[:24],
+                f"{item.size / 1e6:.0f} MB",
+                f"{item.age_days:.0f} d",
+                item.keep or "GOES",
+            )
+            for item in found
+        ]
+        verb = "would go" if dry_run else "removed"
+        return (
+            table(rows, ("KIND", "WHAT", "SIZE", "AGE", ""))
+            + f"{verb}: {len(going)}, {document['bytes'] / 1e9:.2f} GB\n"
+        )  # type: ignore[operator]
+
+    answer(document, as_json, text)
+
+
+def _shown(item: object) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {**asdict(item), "path": str(item.path)}  # type: ignore[call-overload, attr-defined]

@@ -1,0 +1,29 @@
+"""`hpcstack inspect`."""
+
+from __future__ import annotations
+
+import click
+
+from hpcstack.cli.session import Session, answer, json_option
+
+
+@click.command("inspect")
+@click.argument("image", metavar="IMAGE")
+@json_option
+@click.pass_obj
+def command(session: Session, image: str, as_json: bool) -> None:
+    """What an image is: its stack, base, packages, releases. IMAGE is a stack, STACK@ENGINE, a key or a file."""
+    from hpcstack import verifying
+
+    about = verifying.about(image, session.store, session.runner)
+
+    def text() -> str:
+        lines = []
+        for name, value in about.items():
+            if isinstance(value, dict):
+                lines += [f"{name}:", *(f"  {key}  {one}" for key, one in value.items())]
+            else:
+                lines.append(f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+        return "\n".join(lines)
+
+    answer(about, as_json, text)

@@ -1,0 +1,28 @@
+"""`hpcstack sbom`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcstack.cli.session import Session, echo, say
+
+
+@click.command("sbom")
+@click.argument("image", metavar="IMAGE")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it there; by default to stdout.")
+@click.pass_obj
+def command(session: Session, image: str, output: Path | None) -> None:
+    """What an image is made of, as CycloneDX JSON. IMAGE is a stack, STACK@ENGINE or the beginning of a key."""
+    from hpcstack import sbom, verifying
+    from hpcstack.store import Store, write_text
+
+    found = verifying.artifact(image, session.store)
+    text = sbom.document(found, verifying.distribution(found.image, session.runner))
+    if output is None:
+        echo(text.rstrip("\n"))
+        return
+    with Store(session.site.store).acting("the SBOM was not written"):
+        write_text(output, text)
+    say(f"{output}: {len(found.apt)} apt and {len(found.pip)} pip packages")
