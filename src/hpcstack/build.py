@@ -230,6 +230,7 @@ def _inspect(order: Order, job: Job, runner: Runner) -> Artifact:
         facts=order.lock.facts(order.platform),
         apt=_versions(read(f"{HOME}/packages/apt.txt"), "="),
         pip=_versions(read(f"{HOME}/packages/pip.txt"), "=="),
+        conda=_versions(read(f"{HOME}/packages/conda.txt"), "="),
         environment=_variables(order),
         mode=order.stack.launch.mode,
     )

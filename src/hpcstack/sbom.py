@@ -14,9 +14,9 @@ from hpcstack.store import Artifact
 
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component
+    from packageurl import PackageURL
 
 SPACE = uuid.UUID("6f1c3a52-7f0e-4c0a-9f63-3a0a0f2f6f50")  # of hpcstack's serial numbers
-VERSIONS = ("1.4", "1.5", "1.6")
 
 
 def document(artifact: Artifact, distribution: str = "debian") -> str:
@@ -52,19 +52,19 @@ def _about(artifact: Artifact) -> dict[str, str]:
 
 
 def _components(artifact: Artifact, distribution: str) -> list[Component]:
-    from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
 
-    architecture = artifact.platform.partition("/")[2]
-    out = []
-    for name, version in sorted(artifact.apt.items()):
-        purl = PackageURL("deb", distribution, name, version, {"arch": architecture})
-        out.append(
-            Component(name=name, version=version, type=ComponentType.LIBRARY, purl=purl, bom_ref=purl.to_string())
-        )
-    for name, version in sorted(artifact.pip.items()):
-        purl = PackageURL("pypi", None, name.lower().replace("_", "-"), version)
-        out.append(
-            Component(name=name, version=version, type=ComponentType.LIBRARY, purl=purl, bom_ref=purl.to_string())
-        )
-    return out
+    architecture = {"arch": artifact.platform.partition("/")[2]}
+    urls = [PackageURL("deb", distribution, name, version, architecture) for name, version in artifact.apt.items()]
+    urls += [PackageURL("pypi", None, name.lower().replace("_", "-"), text) for name, text in artifact.pip.items()]
+    for name, text in artifact.conda.items():
+        version, _, build = text.partition("=")
+        urls.append(PackageURL("conda", None, name, version, {"build": build}))
+    return [_component(url) for url in sorted(urls, key=PackageURL.to_string)]
+
+
+def _component(url: PackageURL) -> Component:
+    from cyclonedx.model.component import Component, ComponentType
+
+    text = url.to_string()
+    return Component(name=url.name, version=url.version, type=ComponentType.LIBRARY, purl=url, bom_ref=text)

@@ -38,6 +38,7 @@ class Artifact:
     facts: dict[str, str]
     apt: dict[str, str]
     pip: dict[str, str]
+    conda: dict[str, str] = field(default_factory=dict)  # {name: VERSION=BUILD}
     environment: dict[str, str] = field(default_factory=dict)
     mode: str = "torchrun"
     folder: str = ""

@@ -40,11 +40,8 @@ def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, 
             )
             for item in found
         ]
-        verb = "would go" if dry_run else "removed"
-        return (
-            table(rows, ("KIND", "WHAT", "SIZE", "AGE", ""))
-            + f"{verb}: {len(going)}, {document['bytes'] / 1e9:.2f} GB\n"
-        )  # type: ignore[operator]
+        last = f"{'would go' if dry_run else 'removed'}: {len(going)}, {total / 1e9:.2f} GB\n"
+        return table(rows, ("KIND", "WHAT", "SIZE", "AGE", "")) + last
 
     answer(document, as_json, text)
 

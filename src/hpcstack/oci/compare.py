@@ -46,7 +46,11 @@ LEFT_OUT: dict[str, str] = {
     "root/*": "the home of the build",
     "var/cache/*": "caches", "var/log/*": "logs",
 }  # fmt: skip
-PACKAGES = {"apt packages": "opt/hpcstack/packages/apt.txt", "pip packages": "opt/hpcstack/packages/pip.txt"}
+PACKAGES = {
+    "apt packages": "opt/hpcstack/packages/apt.txt",
+    "pip packages": "opt/hpcstack/packages/pip.txt",
+    "conda packages": "opt/hpcstack/packages/conda.txt",
+}
 ENVIRONMENT = ("etc/environment", ".singularity.d/env/10-docker2singularity.sh", ".singularity.d/env/90-environment.sh")
 
 
