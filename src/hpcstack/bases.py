@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform as machine
 import time
 from pathlib import Path
 
+from hpcstack.cache import cache_of
 from hpcstack.errors import InputError
 from hpcstack.importing import VERSION, Imported, pack_image
 from hpcstack.lock.model import Lock
@@ -19,15 +19,7 @@ from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.site import Site
 from hpcstack.sources import open_source
 from hpcstack.spec.model import Base
-from hpcstack.store import Store
 from hpcstack.talk import Talk
-
-
-def cache_of(site: Site) -> Store:
-    """The cache of bases and of what is being fetched: beside Apptainer's where the site names one."""
-    own = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    shared = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"  # each user's own: what lies there is trusted
-    return Store(shared if site.build.cachedir else Path(own) / "hpcstack/bases")
 
 
 def import_image(

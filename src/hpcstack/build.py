@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -10,65 +9,28 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hpcstack.bases import base_of, cache_of
-from hpcstack.engines import Engine, Job, choose
-from hpcstack.errors import BuildError, InputError
-from hpcstack.lock.model import Lock, LockedPlatform
+from hpcstack.cache import cache_of
+from hpcstack.engines import Job
+from hpcstack.errors import BuildError, InputError, MissingToolError
+from hpcstack.lock.model import Lock
+from hpcstack.ordering import Order, there
 from hpcstack.process import Completed, Runner
-from hpcstack.registry import Registry
-from hpcstack.render.image import CONTEXT, image_files
+from hpcstack.render.image import CONTEXT
 from hpcstack.render.lend import CA_FILE, lent_files
 from hpcstack.render.steps import HOME, steps
 from hpcstack.site import Site
-from hpcstack.spec.catalog import Recipe
-from hpcstack.spec.model import Stack
 from hpcstack.store import Artifact, Store, digest_of, write_text, write_tree
 from hpcstack.talk import Talk
 from hpcstack.workspace import workspace
 from hpcstack_smoke import __version__ as suite_version
 
-LEAST_BYTES, UNPACKED = 2 << 30, 5  # an unpacked base, its squashfs in a SIF, and out of it
+if TYPE_CHECKING:
+    from hpcstack.registry import Registry
+
+ANOTHER = "--engine auto takes one that can"
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
-
-
-@dataclass(frozen=True)
-class Order:
-    """All that one build is made from."""
-
-    stack: Stack
-    lock: Lock
-    site: Site
-    platform: str
-    engine: Engine
-    files: dict[str, str]
-    why: str = ""  # that engine
-
-    @property
-    def needs(self) -> int:
-        """Bytes of local disk that a build takes, from the compressed size of the base."""
-        return needs(self.lock.platform(self.platform))
-
-    @property
-    def key(self) -> str:
-        """A digest of all that determines the image; which registry answered is not among it, the base's digest is."""
-        digest = hashlib.sha256()
-        settings = {"engine": self.engine.name, "compression": self.site.build.compression}
-        for path, text in sorted({**self.files, "": json.dumps(settings, sort_keys=True)}.items()):
-            digest.update(f"{path}\0{len(text)}\0{text}".encode())
-        return digest.hexdigest()[:40]
-
-
-def needs(locked: LockedPlatform) -> int:
-    """Bytes of local disk that a build on this base takes, from the base's compressed size."""
-    return max(LEAST_BYTES, UNPACKED * locked.compressed_bytes)
-
-
-def order(recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "", engine: str = "") -> Order:
-    """What would be built. MissingToolError if no engine can be used here."""
-    platform = platform or recipe.stack.base.platforms[0]
-    chosen, why = choose(engine or site.build.engine, runner)
-    return Order(recipe.stack, lock, site, platform, chosen, image_files(recipe.stack, lock, platform), why)
 
 
 @dataclass(frozen=True)
@@ -83,23 +45,20 @@ def build(
     order: Order, store: Store, registry: Registry, runner: Runner, talk: Talk, how: How = How()
 ) -> tuple[Artifact, bool]:
     """The image of ORDER, and whether it had to be built. BuildError leaves nothing in the store."""
-    if not how.fresh and (there := _there(order, store)):
-        return there, False
+    if not how.fresh and (found := there(order, store)):
+        return found, False
+    from hpcstack.bases import base_of
+
+    if reason := order.engine.usable(runner):
+        raise MissingToolError(f"the engine {order.engine.name} cannot be used here: {reason}", ANOTHER)
     base = base_of(order.lock, order.platform, order.site, registry, runner, talk)
     name = order.stack.full_name
     with store.lease(order.key, lambda owner: talk(f"waiting for another builder of {name}: {owner}")):
-        if there := _there(order, store):
-            return there, False
+        if found := there(order, store):
+            return found, False
         talk(f"building {name} with {order.engine.name} ({order.why}; key {order.key[:12]})")
         with workspace(order.site, runner, order.needs) as work:
             return _build_in(work, order, base, store, runner, talk, how), True
-
-
-def _there(order: Order, store: Store) -> Artifact | None:
-    there = store.artifact(order.key)
-    if there and order.platform == order.stack.base.platforms[0]:
-        store.point(order.stack.full_name, there.key)
-    return there
 
 
 def _build_in(

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstack.bases import cache_of
+from hpcstack.cache import cache_of
 from hpcstack.errors import SlurmError
 from hpcstack.lease import alive
 from hpcstack.process import Runner

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.errors import InputError
 from hpcstack.lock import model
@@ -12,12 +13,13 @@ from hpcstack.lock.model import Lock
 from hpcstack.lock.place import lock_path
 from hpcstack.lock.resolve import resolve
 from hpcstack.process import Runner
-from hpcstack.registry import Registry
-from hpcstack.settle import settle
 from hpcstack.site import Site
 from hpcstack.spec.catalog import Recipe
 from hpcstack.store import Store, write_text
 from hpcstack.talk import Talk
+
+if TYPE_CHECKING:
+    from hpcstack.registry import Registry
 
 
 def make_lock(
@@ -26,6 +28,8 @@ def make_lock(
     """A new lock. BASE_ONLY asks the registry alone and says in `unresolved` what that leaves open."""
     lock = resolve(recipe.stack, registry)
     path = lock_path(recipe, site)
+    from hpcstack.settle import settle
+
     before = model.read(path) if path.exists() and len(lock.base.platforms) > 1 else None
     return lock if base_only else settle(recipe.stack, lock, site, registry, runner, say, before)
 

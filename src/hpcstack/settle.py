@@ -8,13 +8,15 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from hpcstack.bases import base_of, cache_of
-from hpcstack.build import explain, job_in, needs
+from hpcstack.bases import base_of
+from hpcstack.build import ANOTHER, explain, job_in
+from hpcstack.cache import cache_of
 from hpcstack.engines import choose
-from hpcstack.errors import BuildError, HpcstackError, InputError
+from hpcstack.errors import BuildError, HpcstackError, InputError, MissingToolError
 from hpcstack.lock.check import unresolved
 from hpcstack.lock.inside import read_apt, read_conda, read_pip, want_files
 from hpcstack.lock.model import Lock, LockedConda, LockedPlatform
+from hpcstack.ordering import needs
 from hpcstack.process import Runner
 from hpcstack.registry import Registry
 from hpcstack.render.image import KERNEL_NAMES
@@ -80,6 +82,8 @@ def _inside(
     say: Talk,
 ) -> LockedPlatform:
     engine, _ = choose(site.build.engine, runner)
+    if reason := engine.usable(runner):
+        raise MissingToolError(f"the engine {engine.name} cannot be used here: {reason}", ANOTHER)
     base = base_of(lock, name, site, registry, runner, say)
     with workspace(site, runner, needs(locked)) as work:
         say(f"asking the base's own apt and pip for {stack.full_name}")

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from hpcstack.bases import base_of
-from hpcstack.build import How, Order, made_in
+from hpcstack.build import How, made_in
 from hpcstack.collect import releases
 from hpcstack.errors import InputError
 from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Verdict, compare, exact
 from hpcstack.oci.members import Flow, Members
 from hpcstack.oci.merge import entry_of
+from hpcstack.ordering import Order
 from hpcstack.process import Runner
 from hpcstack.registry import Registry
 from hpcstack.signing import signature_of

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpcstack import blobs
-from hpcstack.bases import cache_of, import_image
+from hpcstack.bases import import_image
+from hpcstack.cache import cache_of
 from hpcstack.errors import RegistryError, StoreError
 from hpcstack.process import Runner
 from hpcstack.registry import Registry

@@ -2,87 +2,189 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.session import Session, answer, events_option, json_option, progress, say, stack_argument
+from hpcstack.cli.session import Session, answer, complete, events_option, json_option, progress, say
+
+if TYPE_CHECKING:
+    from hpcstack.batch import Outcome
+    from hpcstack.build import How
+    from hpcstack.ordering import Order
+    from hpcstack.talk import Talk
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `build` was asked for, beside the stacks."""
+
+    platform: str
+    engine: str
+    no_cache: bool
+    offline: bool
+    locked: bool
+    sif: str
+
+    def how(self) -> How:
+        from hpcstack.build import How
+
+        return How(fresh=self.no_cache, offline=self.offline)
+
+    def words(self) -> list[str]:
+        """The same on a command line."""
+        flags = {"--no-cache": self.no_cache, "--offline": self.offline, "--locked": self.locked}
+        valued = {"--platform": self.platform, "--engine": self.engine}
+        given = [word for name, value in valued.items() if value for word in (name, value)]
+        return [*(name for name, value in flags.items() if value), *given]
 
 
 @click.command("build")
-@stack_argument
+@click.argument("names", metavar="STACK...", nargs=-1, shell_complete=lambda ctx, _param, start: complete(ctx, start))
+@click.option("--all", "every", is_flag=True, help="Every stack of the recipes; a failure does not stop the rest.")
+@click.option("--on", "where", type=click.Choice(["here", "slurm"]), default="here", help="slurm: as a batch job.")
+@click.option("--limit", default=4, show_default=True, help="With --on slurm: how many at once.")
+@click.option("-p", "--partition", default="", help="With --on slurm: the site's default else.")
 @click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
 @click.option("--engine", default="", help="apptainer, enroot, builtin, docker, or auto: the first that can be used.")
 @click.option("--no-cache", is_flag=True, help="Build anew, with nothing of earlier builds.")
-@click.option("--offline", is_flag=True, help="Build without a network: all must be in the caches.")
-@events_option
-@click.option(
-    "--sif", default="", metavar="FILE", help="Also assemble a SIF around the image; nothing is compressed again."
-)
+@click.option("--offline", is_flag=True, help="Build without a network: from a bundle and the caches.")
+@click.option("--sif", default="", metavar="FILE", help="Also assemble a SIF around the image, as it is.")
 @click.option("--locked", is_flag=True, help="Refuse a lock that is stale or leaves anything open.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be built.")
+@events_option
 @json_option
 @click.pass_obj
 def command(
-    session: Session, name: str, platform: str, engine: str, no_cache: bool, offline: bool, events: str, sif: str,
-    locked: bool, dry_run: bool, as_json: bool,
+    session: Session, /, names: tuple[str, ...], every: bool, where: str, limit: int, partition: str, dry_run: bool,
+    events: str, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
-    """Build the image of a stack into the store. What is there already is not built again."""
-    from hpcstack import build, locking
-    from hpcstack.store import as_dict
+    """Build the images of stacks into the store. What is there already is not built again."""
+    from hpcstack.errors import InputError
+
+    options = Options(**given)
+    _known_engine(options.engine)
+    stacks = list(session.names) if every else list(names)
+    if not stacks or (every and names):
+        raise InputError("name a stack, or say --all", "hpcstack list shows all stacks")
+    if options.sif and (len(stacks) > 1 or where == "slurm"):
+        raise InputError("--sif goes with one stack that is built here")
+    if dry_run:
+        _dry_run(session, stacks, options, as_json)
+    elif where == "slurm":
+        _on_slurm(session, stacks, options, limit, partition, events, as_json)
+    elif len(stacks) == 1:
+        with progress(f"building {stacks[0]}", events) as talk:
+            document, lines = _one(session, stacks[0], options, talk)
+        answer(document, as_json, lambda: "\n".join(lines))
+    else:
+        _many(session, stacks, options, events, as_json)
+
+
+def _order(session: Session, name: str, options: Options, talk: Talk | None) -> Order:
+    from hpcstack import locking, ordering
 
     recipe, site = session.recipe(name), session.site
-    if locked:
-        lock = locking.locked_only(recipe, site, platform or recipe.stack.base.platforms[0])
-    elif dry_run:
+    if options.locked:
+        lock = locking.locked_only(recipe, site, options.platform or recipe.stack.base.platforms[0])
+    elif talk is None:
         lock = locking.lock_to_show(recipe, site, session.registry, say)
     else:
-        with progress(f"locking {recipe.stack.full_name}") as step:
-            lock = locking.lock_to_build(recipe, site, session.registry, session.runner, step)
-    order = build.order(recipe, lock, site, session.runner, platform, _engine(engine))
-    if dry_run:
-        there = session.store.artifact(order.key)
-        document = {
-            "stack": recipe.stack.full_name,
-            "key": order.key,
-            "engine": order.engine.name,
-            "why": order.why,
-            "built": bool(there),
-        }
-        answer(
-            document,
-            as_json,
-            lambda: f"{order.key} by {order.engine.name}: {'is there' if there else 'would be built'}",
-        )
-        return
-    how = build.How(fresh=no_cache, offline=offline)
-    with progress(f"building {recipe.stack.full_name}", events) as talk:
-        artifact, built = build.build(order, session.store, session.registry, session.runner, talk, how)
+        lock = locking.lock_to_build(recipe, site, session.registry, session.runner, talk)
+    return ordering.order(recipe, lock, site, session.runner, options.platform, options.engine)
 
-    if sif:
+
+def _one(session: Session, name: str, options: Options, talk: Talk) -> tuple[dict[str, Any], list[str]]:
+    """One stack, built here: the answer as a document and as lines."""
+    from hpcstack import ordering
+    from hpcstack.store import as_dict
+
+    order = _order(session, name, options, talk)
+    artifact, built = (None if options.no_cache else ordering.there(order, session.store)), False
+    if artifact is None:
+        from hpcstack import build
+
+        artifact, built = build.build(order, session.store, session.registry, session.runner, talk, options.how())
+    was = "built" if built else "was there"
+    lines = [str(artifact.image), f"  {was}, {artifact.size / 1e6:.0f} MB, sha256 {artifact.sha256}"]
+    if options.sif:
         from hpcstack.sif import assemble
 
-        assemble(artifact.image, artifact.platform, Path(sif), session.runner)
-
-    def text() -> str:
-        lines = [
-            str(artifact.image),
-            f"  {'built' if built else 'was there'}, {artifact.size / 1e6:.0f} MB, sha256 {artifact.sha256}",
-        ]
-        lines += [f"  SIF: {sif}"] if sif else []
-        lines += [f"  {order.engine.name}: {order.why}"] if built else []
-        lines += [f"  STAND-IN: {artifact.stand_in}"] if artifact.stand_in else []
-        return "\n".join(lines)
-
-    answer({**as_dict(artifact), "built": built}, as_json, text)
+        lines.append(f"  SIF: {assemble(artifact.image, artifact.platform, Path(options.sif), session.runner)}")
+    lines += [f"  {order.engine.name}: {order.why}"] if built else []
+    lines += [f"  STAND-IN: {artifact.stand_in}"] if artifact.stand_in else []
+    return {**as_dict(artifact), "built": built}, lines
 
 
-def _engine(name: str) -> str:
-    from hpcstack.engines import ENGINES
-    from hpcstack.errors import InputError, did_you_mean
-
-    if name and name != "auto" and name not in ENGINES:
-        raise InputError(
-            f"--engine {name}: no such engine{did_you_mean(name, ENGINES)}", f"one of {', '.join(ENGINES)}"
+def _dry_run(session: Session, stacks: list[str], options: Options, as_json: bool) -> None:
+    documents, lines = [], []
+    for name in stacks:
+        order = _order(session, name, options, None)
+        there = bool(session.store.artifact(order.key))
+        documents.append(
+            {"stack": name, "key": order.key, "engine": order.engine.name, "why": order.why, "built": there}
         )
-    return name
+        lines.append(f"{order.key} by {order.engine.name} ({order.why}): {'is there' if there else 'would be built'}")
+    answer(documents[0] if len(documents) == 1 else documents, as_json, lambda: "\n".join(lines))
+
+
+def _many(session: Session, stacks: list[str], options: Options, events: str, as_json: bool) -> None:
+    """One after another; the first failure's exit code, once all were tried."""
+    from hpcstack.batch import Outcome
+    from hpcstack.errors import HpcstackError
+
+    outcomes = []
+    with progress(f"building {len(stacks)} stacks", events) as talk:
+        for name in stacks:
+            log = session.store.top / "logs"
+            try:
+                document, _ = _one(session, name, options, talk)
+                outcomes.append(Outcome(name, 0, log, document))
+            except HpcstackError as error:
+                talk(f"{name} FAILED: {error.message.splitlines()[0]}")
+                outcomes.append(Outcome(name, error.exit_code, log, said=error.message))
+    _tell(outcomes, as_json)
+
+
+def _on_slurm(
+    session: Session, stacks: list[str], options: Options, limit: int, partition: str, events: str, as_json: bool
+) -> None:
+    from hpcstack.batch import build_on_slurm
+
+    for name in stacks:
+        session.recipe(name)  # what is wrong is told here, before a job waits in the queue
+    with progress(f"building on Slurm: {', '.join(stacks)[:60]}", events) as talk:
+        outcomes = build_on_slurm(
+            stacks, session.site, session.words(), options.words(), limit, partition, session.runner, talk
+        )
+    _tell(outcomes, as_json)
+
+
+def _tell(outcomes: list[Outcome], as_json: bool) -> None:
+    from hpcstack.batch import failures
+
+    documents = [
+        {"stack": one.stack, "status": one.status, "log": str(one.log), "artifact": one.artifact, "said": one.said}
+        for one in outcomes
+    ]
+    lines = [
+        f"{one.stack}: {one.artifact.get('image', '') if one.status == 0 else f'FAILED (exit {one.status})'}"
+        + "".join(f"\n  < {line}" for line in one.said.splitlines())
+        for one in outcomes
+    ]
+    answer(documents, as_json, lambda: "\n".join(lines))
+    if error := failures(outcomes):
+        raise error
+
+
+def _known_engine(name: str) -> None:
+    if name and name != "auto":
+        from hpcstack.engines import ENGINES
+        from hpcstack.errors import InputError, did_you_mean
+
+        if name not in ENGINES:
+            raise InputError(
+                f"--engine {name}: no such engine{did_you_mean(name, ENGINES)}", f"one of {', '.join(ENGINES)}"
+            )

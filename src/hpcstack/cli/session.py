@@ -55,6 +55,13 @@ class Session:
                 raise InputError(f"{how} {folder}: no such folder")
         return [*map(Path, given), *self.site.recipe_dirs, data.folder("recipes")]
 
+    def words(self) -> list[str]:
+        """The same options for another process, which may run elsewhere: paths are absolute."""
+        site = ["--site", str(Path(self.site_file).absolute())] if self.site_file else []
+        named = [folder for folder in os.environ.get("HPCSTACK_RECIPES", "").split(":") if folder]
+        folders = [str(Path(folder).absolute()) for folder in (*self.recipe_options, *named)]
+        return [*site, *(word for folder in folders for word in ("--recipes", folder))]
+
     @cached_property
     def catalog(self) -> Catalog:
         from hpcstack.spec.catalog import Catalog

@@ -62,13 +62,13 @@ def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
 
 
 def _reproducible(session: Session, name: str, engine: str, as_json: bool) -> None:
-    from hpcstack import build, locking, verifying
+    from hpcstack import locking, ordering, verifying
     from hpcstack.errors import AnswerIsNo
 
     recipe, site = session.recipe(name), session.site
     with progress(f"building {name} twice") as talk:
         lock = locking.lock_to_build(recipe, site, session.registry, session.runner, talk)
-        order = build.order(recipe, lock, site, session.runner, "", engine)
+        order = ordering.order(recipe, lock, site, session.runner, "", engine)
         differ = verifying.reproducible(order, session.registry, session.runner, talk)
     document = {"stack": name, "engine": order.engine.name, "same_bytes": differ is None, "differ": differ or []}
     answer(document, as_json, lambda: "the same bytes" if differ is None else "\n".join(differ))

@@ -1,36 +1,33 @@
-"""Engines that build an image. One visible table; a module per entry."""
+"""Engines that build an image. One visible table; a module per entry, loaded when it is asked for."""
 
 from __future__ import annotations
 
-from hpcstack.engines import apptainer, builtin, docker, enroot
+import importlib
+from typing import cast
+
 from hpcstack.engines.base import Engine, Job
 from hpcstack.errors import MissingToolError
 from hpcstack.process import Runner
 
-ENGINES: dict[str, Engine] = {
-    "apptainer": apptainer.ENGINE,
-    "enroot": enroot.ENGINE,
-    "builtin": builtin.ENGINE,
-    "docker": docker.ENGINE,
-}
+ENGINES = ("apptainer", "enroot", "builtin", "docker")  # in the order in which `auto` tries them
+
+
+def engine(name: str) -> Engine:
+    """The engine NAME, one of ENGINES."""
+    return cast(Engine, importlib.import_module(f"hpcstack.engines.{name}").ENGINE)
 
 
 def choose(name: str, runner: Runner) -> tuple[Engine, str]:
-    """The engine NAME, or for `auto` the first that can be used here; and why it was taken."""
+    """The engine NAME (which is looked at when it has to build), or for `auto` the first that can be used; and why."""
     if name != "auto":
-        engine = ENGINES[name]
-        if reason := engine.usable(runner):
-            raise MissingToolError(
-                f"the engine {name} cannot be used here: {reason}", "--engine auto takes one that can"
-            )
-        return engine, "asked for"
+        return engine(name), "asked for"
     reasons: list[str] = []
-    for engine in ENGINES.values():
-        reason = engine.usable(runner)
+    for one in map(engine, ENGINES):
+        reason = one.usable(runner)
         if not reason:
-            return engine, "; ".join([*reasons, f"{engine.name} is the first that can be used"])
-        reasons.append(f"{engine.name}: {reason}")
+            return one, "; ".join([*reasons, f"{one.name} is the first that can be used"])
+        reasons.append(f"{one.name}: {reason}")
     raise MissingToolError("no engine can be used here: " + "; ".join(reasons), "install apptainer or bubblewrap")
 
 
-__all__ = ["ENGINES", "Engine", "Job", "choose"]
+__all__ = ["ENGINES", "Engine", "Job", "choose", "engine"]

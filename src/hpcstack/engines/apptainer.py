@@ -14,7 +14,6 @@ from pathlib import Path
 
 from hpcstack.engines.base import EPOCH, Job, missing, proxies
 from hpcstack.process import Completed, Runner
-from hpcstack.render.image import local_definition
 from hpcstack.store import copy_range
 
 LEVEL = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
@@ -80,6 +79,8 @@ class Apptainer:
         return missing(self.tools, runner)
 
     def build(self, job: Job, runner: Runner) -> Completed:
+        from hpcstack.render.image import local_definition
+
         sif = job.work / "image.sif"
         definition = (job.context / "apptainer.def").read_text()
         (job.context / "local.def").write_text(local_definition(definition, str(job.base)))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hpcstack.process import Completed, Runner
-from hpcstack.render.steps import Step
-from hpcstack.site import BuildSite
 from hpcstack.talk import Talk
+
+if TYPE_CHECKING:
+    from hpcstack.render.steps import Step
+    from hpcstack.site import BuildSite
 
 EPOCH = 1704067200  # what a build makes gets this time: images/lib.sh says the same
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from hpcstack.engines.base import Job, missing, proxies
 from hpcstack.errors import HpcstackError, MissingToolError
-from hpcstack.importing import pack_tars, tars_of
 from hpcstack.oci.added import file
 from hpcstack.process import Completed, Runner
 from hpcstack.render.quote import dockerfile
@@ -59,6 +58,7 @@ class Docker:
 
         def finish(found: str) -> Completed:
             from hpcstack.daemon import connect
+            from hpcstack.importing import pack_tars, tars_of
 
             job.talk("packing")
             above = [file(path, "") for path in left_out(job)]
