@@ -148,12 +148,26 @@ hpcstack_conda_locked() { # PREFIX: exactly what was locked
     hpcstack_rattler install /opt/hpcstack/build/conda.json "$1"
 }
 
+# The lists of the archives; without a network the packages of a bundle lie at /mnt/packages, and pip finds them there.
+hpcstack_apt_update() {
+    if [ ! -d /mnt/packages ]; then apt-get -q update; fi
+}
+if [ -d /mnt/packages ]; then
+    export PIP_NO_INDEX=1 PIP_FIND_LINKS=/mnt/packages
+    unset PIP_INDEX_URL PIP_EXTRA_INDEX_URL
+fi
+
 # Exactly what was locked: each file's sha256 is looked at before anything is unpacked.
 hpcstack_apt_locked() { # NAME=VERSION...
     local archives=$HPCSTACK_WORK/archives file sum options
     options=(-q install -y --no-install-recommends --allow-downgrades -o "Dir::Cache::archives=$archives")
     mkdir -p "$archives/partial"
-    apt-get "${options[@]}" --download-only "$@"
+    if [ -d /mnt/packages ]; then
+        cp /mnt/packages/*.deb "$archives/"
+        set -- "$archives"/*.deb
+    else
+        apt-get "${options[@]}" --download-only "$@"
+    fi
     for file in "$archives"/*.deb; do
         [ -e "$file" ] || continue
         sum=$(sha256sum "$file")

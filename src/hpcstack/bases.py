@@ -43,7 +43,7 @@ def here() -> str:
 def base_of(lock: Lock, platform: str, site: Site, registry: Registry, runner: Runner, talk: Talk) -> Path:
     """The squashfs of LOCK's base for PLATFORM, imported once and kept by its digest."""
     digest = lock.platform(platform).digest
-    final = cache_of(site).top / f"{digest.replace(':', '-')}-{VERSION}-{site.build.compression}.sqsh"
+    final = cache_of(site).top / base_name(lock, platform, site)
     if final.exists():
         return final
     talk(f"importing {lock.base.repository}:{lock.base.tag} ({digest[:19]})")
@@ -51,6 +51,11 @@ def base_of(lock: Lock, platform: str, site: Site, registry: Registry, runner: R
     done = _import(Reference("docker", base=base), platform, final, site, registry, runner, talk, once=True)
     talk(f"imported {done.size / 1e6:.0f} MB in {done.seconds:.1f} s")
     return final
+
+
+def base_name(lock: Lock, platform: str, site: Site) -> str:
+    """The file in the cache that holds LOCK's base: its digest, and how it was imported and packed."""
+    return f"{lock.platform(platform).digest.replace(':', '-')}-{VERSION}-{site.build.compression}.sqsh"
 
 
 def _import(

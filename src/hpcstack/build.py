@@ -78,6 +78,10 @@ def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, ho
     job = job_in(work, order.files, order.site, base, talk)
     locked = order.lock.platform(order.platform)
     planned = tuple(steps(order.stack, locked, order.lock.sources))
+    if how.offline:
+        from hpcstack.bundle import lend
+
+        lend(job.lent, order)
     job = replace(job, steps=planned, environment=locked.environment, fresh=how.fresh, offline=how.offline)
     store = Store(order.site.store)
     talk.event("phase", name="build")

@@ -29,6 +29,7 @@ LAYERS = (
         "signing",
         "collect",
         "batch",
+        "bundle",
         "ordering",
         "sbom",
         "sif",

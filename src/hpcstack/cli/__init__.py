@@ -30,6 +30,7 @@ VERBS = {
     "inspect": "What an image is: its stack, base, packages, releases.",
     "gc": "Remove images and caches that nobody needs.",
     "sbom": "What an image is made of, as CycloneDX.",
+    "bundle": "bundle create, apply: a stack for machines without a network.",
     "sign": "Sign an image; `verify --signature` checks it.",
     "verify": "Prove something of images: stored whole, alike, reproducible, signed.",
     "publish": "Make a built image a release with a module.",

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstack.engines.base import Job, missing, squash_argv
+from hpcstack.engines.base import EPOCH, Job, missing, squash_argv
 from hpcstack.engines.seccomp import ARCHITECTURES, program
 from hpcstack.lease import label, sweep
 from hpcstack.process import Completed, Runner
@@ -79,25 +79,40 @@ class Builtin:
         with self._layers(job, runner) as (layers, failed):
             if failed:
                 return failed
-            key = layers[0]
-            for number, step in enumerate(job.steps, 1):
-                files = _reads(step, job)
-                key = step_key(key, step, files)
-                if not job.fresh and (job.cache / key).is_dir():
-                    os.utime(job.cache / key)
-                    job.talk(f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)")
-                else:
-                    script = step_script(step, number, len(job.steps))
-                    done = self._step(job, layers, key, script, files, runner)
-                    if done.status:
-                        return done
-                layers.insert(0, key)
-            job.talk("packing")
-            job.talk.event("phase", name="pack")
-            (job.work / "merged").mkdir()
-            options = f"ro,userxattr,lowerdir={':'.join(layers)}"
-            argv = squash_argv(str(job.work / "merged"), job.output, job.settings.compression)
-            return self._overlay(job, options, job.work / "merged", argv, runner)
+            own: list[Path] = []
+            try:
+                if failed := self._steps(job, layers, own, runner):
+                    return failed
+                job.talk("packing")
+                job.talk.event("phase", name="pack")
+                (job.work / "merged").mkdir()
+                options = f"ro,userxattr,lowerdir={':'.join(layers)}"
+                argv = squash_argv(str(job.work / "merged"), job.output, job.settings.compression)
+                return self._overlay(job, options, job.work / "merged", argv, runner)
+            finally:
+                for path in own:
+                    remove_tree(path)
+
+    def _steps(self, job: Job, layers: list[str], own: list[Path], runner: Runner) -> Completed | None:
+        """Every step as a layer, newest first in LAYERS. Those of a fresh build are its OWN, and go with it."""
+        key, brought = layers[0], set[str]()
+        for number, step in enumerate(job.steps, 1):
+            files = _reads(step, job)
+            key = step_key(key, step, files)
+            files = {path: data for path, data in files.items() if path not in brought}
+            brought |= set(files)
+            name = f".{label()}{key}-fresh" if job.fresh else key
+            if (job.cache / name).is_dir():
+                os.utime(job.cache / name)
+                job.talk(f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)")
+            else:
+                own += [job.cache / name] if job.fresh else []
+                script = step_script(step, number, len(job.steps))
+                done = self._step(job, layers, name, script, files, runner)
+                if done.status:
+                    return done
+            layers.insert(0, name)
+        return None
 
     @contextlib.contextmanager
     def _layers(self, job: Job, runner: Runner) -> Iterator[tuple[list[str], Completed | None]]:
@@ -140,6 +155,7 @@ class Builtin:
             if not done.status:
                 with contextlib.suppress(OSError):
                     (upper / "hpcstack-step").rmdir()
+                os.utime(upper, (EPOCH, EPOCH))  # the root of the image, which the line above has changed
                 _settle(upper, job.cache / key)
             return done
         finally:

@@ -103,6 +103,8 @@ def refused(status: int, host: str, base: Base) -> tuple[str, str]:
             f"{host} refuses {base.image} ({status})",
             f"log in: docker login{user} {host}, or put the key into ~/.docker/config.json or Enroot's .credentials",
         )
+    if status == 404 and base.digest:
+        return f"{host} has no {base.image}", "what was locked is gone: hpcstack lock STACK asks for what is there now"
     if status == 404:
         return (
             f"{host} has no {base.image}",

@@ -116,7 +116,7 @@ def _apt(packages: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
         return ("hpcstack_guard", "hpcstack_guard_check")  # the base has it all
     return (
         "hpcstack_guard",
-        "apt-get -q update",
+        "hpcstack_apt_update",
         line,
         "hpcstack_clean_apt",
         "hpcstack_guard_check",

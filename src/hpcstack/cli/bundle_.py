@@ -1,0 +1,54 @@
+"""`hpcstack bundle`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcstack.cli.session import Session, answer, json_option, progress, stack_argument
+
+
+@click.group("bundle")
+def command() -> None:
+    """A locked stack for machines without a network: base, packages, lock and SBOM in one file."""
+
+
+@command.command("create")
+@stack_argument
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="By default STACK.bundle.tar.")
+@click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
+@json_option
+@click.pass_obj
+def create(session: Session, name: str, output: Path | None, platform: str, as_json: bool) -> None:
+    """Write the bundle of a stack, as it is locked."""
+    from hpcstack import bundle, locking, ordering
+
+    recipe, site = session.recipe(name), session.site
+    with progress(f"bundling {name}") as talk:
+        lock = locking.lock_to_build(recipe, site, session.registry, session.runner, talk)
+        order = ordering.order(recipe, lock, site, session.runner, platform)
+        final = output or Path(f"{recipe.stack.full_name}.bundle.tar")
+        artifact = ordering.there(order, session.store)
+        size = bundle.create(order, recipe, final, artifact, session.registry, session.runner, talk)
+    answer({"bundle": str(final.absolute()), "size": size}, as_json, lambda: f"{final}\n  {size / 1e6:.0f} MB")
+
+
+@command.command("apply")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--recipes-to", type=click.Path(file_okay=False, path_type=Path), help="Where the bundle's recipes go.")
+@json_option
+@click.pass_obj
+def apply(session: Session, file: Path, recipes_to: Path | None, as_json: bool) -> None:
+    """Put what a bundle holds where `build --offline` finds it."""
+    from dataclasses import asdict
+
+    from hpcstack import bundle
+
+    with progress(f"applying {file.name}") as talk:
+        done = bundle.apply(file, session.site, recipes_to, talk)
+    document = {**asdict(done), "lock": str(done.lock), "recipes": [str(path) for path in done.recipes]}
+    options = f"--recipes {done.recipes[0].parent} " if done.recipes else ""
+    lines = [f"{done.stack}: {done.files} files, {done.bytes / 1e6:.0f} MB",
+             f"  next: hpcstack {options}build --offline {done.stack}"]  # fmt: skip
+    answer(document, as_json, lambda: "\n".join(lines))
