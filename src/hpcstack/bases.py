@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 from hpcstack.cache import cache_of
-from hpcstack.errors import InputError
 from hpcstack.importing import VERSION, Imported, pack_image
 from hpcstack.lock.model import Lock
 from hpcstack.oci.added import above
@@ -19,6 +18,7 @@ from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.site import Site
 from hpcstack.sources import open_source
 from hpcstack.spec.model import Base
+from hpcstack.store import new_file
 from hpcstack.talk import Talk
 
 
@@ -28,9 +28,7 @@ def import_image(
 ) -> Imported:  # fmt: skip
     """The image that TEXT names, for PLATFORM (this machine's by default), as the file OUTPUT."""
     reference = parse(text)
-    final = (output or Path(reference.file_name)).absolute()
-    if final.exists() and not force:
-        raise InputError(f"{final} is there already", "--force replaces it, --output names another file")
+    final = new_file(output or Path(reference.file_name), force=force)
     return _import(reference, platform or here(), final, site, registry, runner, talk)
 
 

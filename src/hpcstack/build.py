@@ -88,6 +88,8 @@ def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, ho
     try:
         with store.acting("the build ran into the machine's limits"):
             failed = order.engine.build(job, runner)
+        with job.log.open("a", encoding="utf-8") as log:
+            log.write(job.times())
         if failed.status:
             raise explain(failed, job.log, kept, order.lock)
         return job
@@ -132,8 +134,21 @@ def explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> BuildError:
     else:
         head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
     said = [line for line in failed.tail if not MARK.match(line)]
+    said += [f"{name} came with {by}" for name, by in _brought(text).items()]
     advice = _advice(text).replace("REGISTRY", lock.base.answered_by).replace("STACK", lock.stack)
     return BuildError("\n".join([head, *(f"  < {line}" for line in said)]), f"{advice}the whole log is {kept}")
+
+
+def _brought(log: str) -> dict[str, str]:
+    """{what a step replaced of NVIDIA's: the requirement that asked for it}, as pip said it."""
+    _, found, lost = log.partition("this step replaced or removed what the base brings:")
+    names = re.findall(r"^pip ([A-Za-z0-9._-]+)==", lost.partition("now there is:")[0], re.MULTILINE) if found else []
+    out = {}
+    for name in names:
+        spelt = re.sub(r"[-_.]+", "[-_.]+", name)
+        if match := re.search(rf"^Collecting {spelt}\b.*\(from (?P<by>.+)\)$", log, re.MULTILINE | re.IGNORECASE):
+            out[name] = match["by"]
+    return out
 
 
 def _advice(log: str) -> str:

@@ -33,7 +33,7 @@ from hpcstack.render.template import plain
 from hpcstack.site import Site
 from hpcstack.spec import guard
 from hpcstack.spec.catalog import Recipe
-from hpcstack.store import Artifact, Store, digest_of, write_text, write_tree
+from hpcstack.store import Artifact, Store, digest_of, new_file, write_text, write_tree
 from hpcstack.talk import Talk
 from hpcstack.workspace import workspace
 
@@ -70,7 +70,7 @@ def create(
     """The bundle of ORDER as the file OUTPUT; the bytes that it has."""
     locked = order.lock.platform(order.platform)
     _can_be_bundled(order)
-    output = output.absolute()
+    output = new_file(output, force=True)
     base = base_of(order.lock, order.platform, order.site, registry, runner, talk)
     with workspace(order.site, runner, needs(locked)) as work:
         packages = _fetched(work, order, base, runner, talk)

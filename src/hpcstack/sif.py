@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcstack.errors import BuildError, InputError
+from hpcstack.errors import BuildError
 from hpcstack.lease import label, sweep
 from hpcstack.process import Runner
+from hpcstack.store import new_file
 
 ARCHITECTURES = {"linux/amd64": "2", "linux/arm64": "4"}  # SIF's own numbers
 PARTITION = ("--datatype", "4", "--parttype", "2", "--partfs", "1", "--partarch")
@@ -17,9 +18,7 @@ PARTITION = ("--datatype", "4", "--parttype", "2", "--partfs", "1", "--partarch"
 
 def assemble(image: Path, platform: str, sif: Path, runner: Runner, *, force: bool = False) -> Path:
     """IMAGE (a squashfs for PLATFORM) as the file SIF, there only when it is whole."""
-    sif = sif.absolute()
-    if sif.exists() and not force:
-        raise InputError(f"{sif} is there already", "name another file, or remove it first")
+    sif = new_file(sif, force=force)
     sweep(sif.parent, f".{sif.name}.", lambda old: old.unlink(missing_ok=True))
     part = sif.with_name(f".{sif.name}.{label()}part")
     add = ["apptainer", "sif", "add", *PARTITION, ARCHITECTURES[platform], "--filename", "image", str(part), str(image)]

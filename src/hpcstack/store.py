@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from hpcstack.errors import StoreError
+from hpcstack.errors import InputError, StoreError
 from hpcstack.lease import held, label, sweep
 
 KEY = re.compile(r"^[0-9a-z]+$")
@@ -256,8 +256,26 @@ def remove_tree(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def special(path: Path) -> bool:
+    """Whether PATH is there and is neither a file nor a folder: a rename would replace a device by a file."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def new_file(path: Path, *, force: bool = False) -> Path:
+    """PATH, absolute, as the place of a file that is to be made. InputError where something is in the way."""
+    path = path.absolute()
+    if special(path) or path.is_dir():
+        raise InputError(f"{path} is no regular file", "name a file")
+    if path.exists() and not force:
+        raise InputError(f"{path} is there already", "name another file, or remove it first")
+    return path
+
+
 def write_text(path: Path, text: str, mode: int = 0o644) -> None:
-    """TEXT into PATH by a temporary file, fsync and rename."""
+    """TEXT into PATH by a temporary file, fsync and rename; a device or a pipe is written to and stays what it is."""
+    if special(path):
+        path.write_text(text, encoding="utf-8")
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:

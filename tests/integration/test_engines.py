@@ -99,22 +99,22 @@ def test_enroot_runs_what_each_engine_built(testbed: Testbed, built: Built, engi
     assert done.stdout == "a b\n", done.stderr
 
 
-@pytest.mark.bwrap
-def test_only_what_changed_runs_again(testbed: Testbed, recipes: Recipes) -> None:
+@pytest.mark.parametrize("engine", [ENGINES[0], ENGINES[3]])
+def test_only_what_changed_runs_again(testbed: Testbed, recipes: Recipes, engine: str) -> None:
     def steps(last: str) -> str:
         lines = [f"{{name: step-{n}, command: 'echo {n} >/opt/{n}'}}" for n in range(1, 10)]
         return "[" + ", ".join([*lines, f"{{name: last, command: 'echo {last} >/opt/last'}}"]) + "]"
 
     recipes.write("1", run=steps("one"))
-    first = recipes.run("build", "demo-1", "--engine", "builtin")
+    first = recipes.run("build", "demo-1", "--engine", engine)
     assert first.returncode == 0, first.stderr
     recipes.write("1", run=steps("two"))
     assert recipes.run("lock", "demo-1").returncode == 0
-    second = recipes.run("build", "demo-1", "--engine", "builtin")
+    second = recipes.run("build", "demo-1", "--engine", engine)
     kept = [line for line in second.stderr.splitlines() if "kept from an earlier build" in line]
     ran = [line for line in second.stderr.splitlines() if line.startswith("* step ") and line not in kept]
     assert (len(kept), [line.split(maxsplit=3)[3] for line in ran]) == (9, ["run: last", "finish"]), second.stderr
-    fresh = recipes.run("build", "demo-1", "--engine", "builtin", "--no-cache")
+    fresh = recipes.run("build", "demo-1", "--engine", engine, "--no-cache")
     assert fresh.returncode == 0
 
 
@@ -132,7 +132,9 @@ def test_auto_says_what_it_chose_and_why(testbed: Testbed, shared: Recipes) -> N
     done = shared.run("build", "demo-1", "--engine", "dokcer")
     assert done.returncode == 2 and "did you mean 'docker'" in done.stderr
     bare = testbed.home / "tests/bare"
-    testbed.bash('mkdir -p "$1" && ln -sf /usr/bin/{bwrap,unshare,mksquashfs,unsquashfs,env,true} "$1/"', str(bare))
+    testbed.bash(
+        'mkdir -p "$1" && ln -sf /usr/bin/{bwrap,unshare,mount,sh,mksquashfs,unsquashfs,env,true} "$1/"', str(bare)
+    )
     hpcstack = testbed.bash("command -v hpcstack").stdout.strip()
     done = testbed.run(
         hpcstack, "--site", str(shared.folder / "site.yaml"), "--recipes", str(shared.folder / "recipes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from hpcstack.render.steps import Step
     from hpcstack.site import BuildSite
 
+STEP = "== hpcstack step "
 EPOCH = 1704067200  # what a build makes gets this time: images/lib.sh says the same
 
 
@@ -40,12 +42,23 @@ class Job:
     fresh: bool = False
     offline: bool = False
 
+    clock: list[tuple[str, float]] = field(default_factory=list)  # each step, and when it began
+
     def on_line(self, line: str) -> None:
         """Of all that a build prints, the lines that say where it is."""
-        if line.startswith("== hpcstack step "):
-            title = line.removeprefix("== hpcstack step ")
+        if line.startswith(STEP):
+            title = line.removeprefix(STEP)
+            self.clock.append((title, time.monotonic()))
             self.talk(f"step {title}")
             self.talk.event("step", title=title)
+
+    def times(self) -> str:
+        """How long each step took, for the end of the log."""
+        if not self.clock:
+            return ""
+        ends = [began for _, began in self.clock[1:]] + [time.monotonic()]
+        return "".join(f"== hpcstack took {end - began:.1f} s: {title}\n"
+                       for (title, began), end in zip(self.clock, ends, strict=True))  # fmt: skip
 
 
 class Engine(Protocol):

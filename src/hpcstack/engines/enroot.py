@@ -1,17 +1,28 @@
-"""Enroot: the rendered enroot.sh, which creates a container of the imported base, runs the steps and exports it.
+"""Enroot: each step as its remapped root, which lets changes of owner succeed, over the unpacked base.
 
-Defaults taken: Enroot's remapped root, which lets changes of owner succeed; folders of the build's own.
+Steps are layers that are kept (layers.py). Where the kernel lets ordinary users mount no overlay, the rendered
+enroot.sh creates a container of the imported base, runs all steps in it, and exports it. Defaults taken: folders of
+the build's own, Enroot's own mounts, none of its hooks (they write the builder's name and home into the image).
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcstack.engines.base import EPOCH, Job, missing, proxies
+from hpcstack.engines.layers import Layered, Started, overlay_refused
 from hpcstack.process import Completed, Runner
 
 OPTIONS = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
+SYSTEM = ("/etc/enroot", "/usr/local/etc/enroot")
+# Enroot finds a container by its name below its data folder: the mounted tree is bound there.
+NAMED = 'mount --rbind "$1" "$2" && shift 2 && exec "$@"'
+RC = 'exec "$@"\n'
 
 
 def environment(job: Job) -> dict[str, str]:
@@ -27,18 +38,45 @@ def environment(job: Job) -> dict[str, str]:
         **folders,
         "HPCSTACK_BASE": str(job.base),
         "HPCSTACK_LENT": str(job.lent),
+        "HPCSTACK_ONE_ID": "yes",
+        "NVIDIA_VISIBLE_DEVICES": "void",
         "ENROOT_SQUASH_OPTIONS": f"{OPTIONS[job.settings.compression]} -mkfs-time {EPOCH} -no-xattrs",
     }
 
 
-INSIDE = """\
-set -euo pipefail
-enroot create --name settle "$1"
-printf 'exec "$@"\\n' >"$2/rc"
-NVIDIA_VISIBLE_DEVICES=void HPCSTACK_ONE_ID=yes enroot start --root --rw --rc "$2/rc" \\
-    --mount "$3:/opt/hpcstack:none:x-create=dir,bind,rw" --mount "$HPCSTACK_LENT:/mnt" \\
-    --env NVIDIA_VISIBLE_DEVICES --env HPCSTACK_ONE_ID settle /bin/bash /opt/hpcstack/build/settle.sh
-"""
+def system_without_hooks(job: Job) -> Path:
+    """Enroot's system folder for one build: its settings and mounts, no hook."""
+    own = job.work / "enroot/system"
+    if not own.is_dir():
+        (own / "hooks.d").mkdir(parents=True)
+        named = os.environ.get("ENROOT_SYSCONF_PATH")
+        top = next((Path(place) for place in ((named,) if named else SYSTEM) if place and Path(place).is_dir()), None)
+        for path in top.iterdir() if top else ():
+            if path.name == "mounts.d":
+                shutil.copytree(path, own / path.name)
+            elif path.name == "enroot.conf":
+                shutil.copyfile(path, own / path.name)
+    return own
+
+
+@contextlib.contextmanager
+def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) -> Iterator[Started]:
+    """COMMAND by `enroot start`, in the tree ROOT."""
+    env = {**environment(job), "ENROOT_SYSCONF_PATH": str(system_without_hooks(job))}
+    place = Path(env["ENROOT_DATA_PATH"]) / "build"
+    place.mkdir(exist_ok=True)
+    rc = job.work / "enroot/rc"
+    rc.write_text(RC)
+    mounts = [f"{source}:{target}:none:x-create=dir,bind,rw" for source, target in binds.items()]
+    mounts.append(f"{job.lent}:/mnt:none:bind,ro")
+    argv = ["enroot", "start", "--root", "--rw", "--rc", str(rc), "--env", "NVIDIA_VISIBLE_DEVICES",
+            "--env", "HPCSTACK_ONE_ID", *(word for mount in mounts for word in ("--mount", mount)),
+            "build", *command]  # fmt: skip
+    argv = ["unshare", "--net", *argv] if job.offline else argv
+    yield Started(["sh", "-c", NAMED, "sh", str(root), str(place), *argv], env)
+
+
+LAYERED = Layered("enroot", started, left_behind=(".lock", "etc/machine-id"))
 
 
 @dataclass(frozen=True)
@@ -50,13 +88,16 @@ class Enroot:
         return missing(self.tools, runner)
 
     def build(self, job: Job, runner: Runner) -> Completed:
+        if not overlay_refused(runner):
+            return LAYERED.build(job, runner)
         argv = ["bash", "enroot.sh", str(job.output)]
         argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
         return runner.logged(argv, job.log, env=environment(job), cwd=job.context, on_line=job.on_line)
 
     def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed:
-        argv = ["bash", "-c", INSIDE, "bash", str(job.base), str(job.work), str(folder)]
-        return runner.logged(argv, job.log, env=environment(job), cwd=folder, on_line=job.on_line)
+        if reason := overlay_refused(runner):
+            return Completed(("enroot", "start"), 1, (reason, "settle the lock with another engine"))
+        return LAYERED.run_inside(folder, job, runner)
 
 
 ENGINE = Enroot()
