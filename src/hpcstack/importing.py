@@ -11,7 +11,7 @@ import shutil
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from hpcstack.sources import Source
 from hpcstack.talk import Talk
 
 VERSION = "1"  # of what import adds to an image; it is part of the name under which a base is kept
-GATHERED, SYNC_S = 1 << 18, 0.5
+GATHERED, SYNC_S = 1 << 18, 0.2
 Body = Iterable[bytes | memoryview]
 AddedTo = Callable[[Image], Added]
 
@@ -118,9 +118,9 @@ def pack_image(
 
     def on_bytes(digest: str, count: int) -> None:
         done[digest] += count
-        talk.amount(digest[7:19], done[digest], sizes[digest])
+        talk.amount(digest[7:19], min(done[digest], sizes[digest]), sizes[digest])
 
-    def tars() -> Iterator[Tar]:
+    def tars() -> Generator[Tar, None, None]:
         return _tars(source, add(found), below(found), talk)
 
     passes = 1
@@ -128,13 +128,13 @@ def pack_image(
         with refusals(str(output)):
             talk.event("phase", name="fetch")
             source.start(work / "blobs", on_bytes)
-            try:
-                _packed(part, work, compression, runner, lambda sink: one_pass(sink, tars()), talk)
-            except Unsure as why:
+            if why := _first_pass(part, work, compression, runner, tars, talk):
                 talk(f"the layers must be read twice: {why}")
                 passes = 2
-                entries = [_entries(tar) for tar in tars()]
-                _packed(part, work, compression, runner, lambda sink: by_plan(sink, tars(), entries), talk)
+                with contextlib.closing(tars()) as first:
+                    entries = [_entries(tar) for tar in first]
+                with contextlib.closing(tars()) as second:
+                    _packed(part, work, compression, runner, lambda sink: by_plan(sink, second, entries), talk)
             talk.event("phase", name="rename")
             size = part.stat().st_size
             part.replace(output)
@@ -145,7 +145,19 @@ def pack_image(
     return Imported(output, size, found, time.monotonic() - began, passes)
 
 
-def _tars(source: Source, above: Added, below: Added, talk: Talk) -> Iterator[Tar]:
+def _first_pass(
+    part: Path, work: Path, compression: str, runner: Runner, tars: Callable[[], Generator[Tar, None, None]], talk: Talk
+) -> str:
+    """Why one pass was not enough; empty where it was. What read ahead for it has ended then."""
+    with contextlib.closing(tars()) as layers:
+        try:
+            _packed(part, work, compression, runner, lambda sink: one_pass(sink, layers), talk)
+        except Unsure as why:
+            return str(why)
+    return ""
+
+
+def _tars(source: Source, above: Added, below: Added, talk: Talk) -> Generator[Tar, None, None]:
     """All layers, newest first; the next one is uncompressed ahead while one is read."""
     yield Tar("", [(member, [data]) for member, data in above])
     layers = source.image.layers[::-1]
@@ -221,7 +233,11 @@ def _packed(part: Path, work: Path, compression: str, runner: Runner, feed: Call
 
 @contextlib.contextmanager
 def _written(part: Path) -> Iterator[None]:
-    """PART on disk at the end. It is written out while it grows: the kernel would leave gigabytes for the end."""
+    """PART on disk at the end. It is written out while it grows: the kernel would leave gigabytes for the end.
+
+    What is on disk is let go of, so that the next blocks take the same memory again: in a virtual machine, or a job
+    with a limit, each new page costs more than the copy into it.
+    """
     ended = threading.Event()
 
     def sync() -> None:
@@ -229,6 +245,7 @@ def _written(part: Path) -> Iterator[None]:
             descriptor = os.open(part, os.O_RDONLY)
             try:
                 os.fdatasync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
 

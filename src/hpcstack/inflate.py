@@ -1,4 +1,4 @@
-"""Layers uncompressed as they arrive: gzip by ISA-L, zstd by zstandard, in threads that work ahead of the reader.
+"""Layers uncompressed as they arrive: gzip by ISA-L, zstd by libzstd, in threads that work ahead of the reader.
 
 Both libraries, like sha256 and the system's reads and writes, work without Python's lock, so threads are enough.
 """
@@ -9,14 +9,20 @@ import contextlib
 import hashlib
 import itertools
 import queue
+import sys
 import threading
 from collections.abc import Iterator
 from typing import cast
 
 from hpcstack.oci.members import Damaged
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-PIECE, BITE = 4 << 20, 8 << 10
+PIECE = 4 << 20
 AHEAD = 10  # pieces of at most PIECE bytes
 
 
@@ -70,21 +76,18 @@ def _gzip(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _zstd(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """All frames of a zstd file, in small bites: one of 8 KB cannot become more than a quarter of a gigabyte."""
-    import zstandard
-
+    """All frames of a zstd file; what a few bytes become is given out piece by piece."""
     stream = None
     try:
         for piece in itertools.chain([first], pieces):
-            for at in range(0, len(piece), BITE):
-                rest = piece[at : at + BITE]
-                while rest:
-                    stream = stream or zstandard.ZstdDecompressor().decompressobj()
-                    if out := stream.decompress(rest):
-                        yield out
-                    rest = stream.unused_data if stream.eof else b""
-                    stream = None if stream.eof else stream
-    except zstandard.ZstdError as error:
+            rest = piece
+            while rest or (stream and not stream.needs_input):
+                stream = stream or zstd.ZstdDecompressor()
+                if out := stream.decompress(rest, PIECE):
+                    yield out
+                rest = stream.unused_data if stream.eof else b""
+                stream = None if stream.eof else stream
+    except zstd.ZstdError as error:
         raise Damaged(f"is damaged: {error}") from None
     if stream is not None:
         raise Damaged("ends in the middle of its zstd stream")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,3 +160,23 @@ def test_a_guarded_library_that_a_step_overwrites_is_named(testbed: Testbed, rec
     recipes.write("1", run=run, packages="{allow_replace: [nccl]}")
     assert recipes.run("lock", "demo-1").returncode == 0
     assert recipes.run("build", "demo-1").returncode == 0
+
+
+@pytest.mark.bwrap
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root unpacks owners that have no id in the build's namespace")
+def test_root_builds_with_no_engine_too(small_base: str, testbed: Testbed, tmp_path: Path) -> None:
+    """dpkg meets folders of other owners in the base: apt's cache is _apt's, /var/mail is mail's."""
+    address = (testbed.folder / "etc/registry.yml").read_text().partition('addr: "')[2].partition('"')[0]
+    (tmp_path / "site.yaml").write_text(
+        f"apiVersion: hpcstack/site/v1\nname: root\nstore: {tmp_path}/store\nlock_dir: {tmp_path}/locks\n"
+        f"module_root: {tmp_path}/modules\nregistries: {{nvcr.io: {{mirror: '{address}', plain_http: true}}}}\n"
+        f"build: {{engine: builtin, tmpdir: {tmp_path}, cachedir: {tmp_path}/cache}}\n"
+    )
+    (tmp_path / "root-1.yaml").write_text(
+        f"apiVersion: hpcstack/v1\nname: root\nversion: '1'\nsummary: a test\nbase: {{image: {small_base}}}\n"
+        f"packages: {{apt: {APT}}}\nrun: {RUN}\n"
+    )
+    argv = [sys.executable, "-m", "hpcstack", "--site", f"{tmp_path}/site.yaml", "--recipes", str(tmp_path)]
+    for verb in ("lock", "build"):
+        done = subprocess.run([*argv, verb, "root-1"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr

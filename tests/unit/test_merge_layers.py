@@ -72,6 +72,13 @@ def test_layers_in_one_pass_and_by_plan(layers: list[Layer], there: set[str]) ->
         ([[folder("usr"), Entry("lib", "link", "usr")], [file("lib/x")]], {"usr/x": (1, 0)}),  # through a link
         ([[file("d")], [file("d/x")]], {"d/x": (1, 0)}),  # a folder nobody names, where a file was
         ([[Entry("l", "link", "/etc"), file("l/x")]], {"etc/x": (0, 1)}),
+        ([[folder("b"), Entry("a", "link", "b")], [file("a/x")], [file(".wh.a")]], {"b/x": (1, 0)}),
+        ([[folder("b"), Entry("a", "link", "b")], [file("a/x")], [folder("a")]], {"b/x": (1, 0), "a": (2, 0)}),
+        (
+            [[folder("usr"), file("usr/x"), Entry("lib", "link", "usr")], [file("lib/x")], [folder("lib"), file("lib/x")]],
+            {"usr/x": (1, 0), "lib/x": (2, 1)},
+        ),
+        ([[file("d/x"), Entry("d", "link", "e"), file("d/y")], [file("d/.wh.x")]], {"e/y": (0, 2)}),
     ],
 )  # fmt: skip
 def test_what_one_pass_cannot_decide_is_planned(layers: list[Layer], there: dict[str, tuple[int, int]]) -> None:
@@ -79,6 +86,14 @@ def test_what_one_pass_cannot_decide_is_planned(layers: list[Layer], there: dict
         one_pass(layers)
     found = planned(layers)
     assert {path: found[path][1:] for path in there} == there
+
+
+def test_what_is_removed_below_a_link_is_removed_where_it_leads() -> None:
+    layers = [[folder("usr"), file("usr/x"), Entry("lib", "link", "usr")], [file("lib/.wh.x")]]
+    with pytest.raises(Unsure):
+        one_pass(layers)
+    assert set(planned(layers)) == {"usr", "lib"}
+    assert set(planned([*layers[:1], [file("nowhere/.wh.x")]])) == {"usr", "usr/x", "lib"}
 
 
 @pytest.mark.parametrize(
@@ -122,8 +137,8 @@ def entries(draw: st.DrawFn) -> Entry:
     return Entry(path, kind, draw(PATHS) if kind in ("hard", "link") else "")
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.lists(st.lists(entries(), max_size=6), max_size=4))
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(st.lists(entries(), max_size=7), max_size=4))
 @example([[folder("a"), file("a/x")], [Entry("a", "link", "b")], [folder("b"), file("a/y")]])
 @example([[file("a/x")], [file(".wh.a"), folder("a")], [file("a/y")]])
 def test_one_pass_agrees_with_the_plan_where_it_is_sure(layers: list[Layer]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from hpcstack.errors import StoreError
 from hpcstack.process import Completed, Runner
 from hpcstack.talk import Talk
 
@@ -51,6 +53,15 @@ class Job:
             self.clock.append((title, time.monotonic()))
             self.talk(f"step {title}")
             self.talk.event("step", title=title)
+
+    def room_to_pack(self) -> None:
+        """StoreError where what is left of the disk cannot take the image: it is hardly smaller than its base."""
+        free, needed = shutil.disk_usage(self.work).free, self.base.stat().st_size
+        if free < needed:
+            raise StoreError(
+                f"{self.work.parent} has {free / 1e9:.1f} GB free, the image needs about {needed / 1e9:.1f} GB more",
+                "make room and build again: what is done is kept; or name another folder: build.tmpdir in site.yaml",
+            )
 
     def times(self) -> str:
         """How long each step took, for the end of the log."""

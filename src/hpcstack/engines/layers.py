@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -73,6 +74,7 @@ class Layered:
             try:
                 if failed := self._steps(job, layers, own, runner):
                     return failed
+                job.room_to_pack()
                 job.talk("packing")
                 job.talk.event("phase", name="pack")
                 (job.work / "merged").mkdir()
@@ -118,6 +120,7 @@ class Layered:
             done = runner.logged(argv, job.log)
             failed = done if done.status else None
             if not failed:
+                _own(part)
                 _settle(part, job.cache / name)
         yield [name], failed
 
@@ -184,6 +187,21 @@ def _reads(step: Step, job: Job) -> dict[str, bytes]:
     else:
         paths = [path for path in (*SHARED, *step.reads) if (top / path).is_file()]
     return {path: (top / path).read_bytes() for path in paths}
+
+
+def _own(root: Path) -> None:
+    """Every file below ROOT the builder's own, as an ordinary user has it: root would keep owners without an id here.
+
+    Modes are said again, as a change of owner takes set-user-id away.
+    """
+    if os.geteuid():
+        return
+    for path in (root, *root.rglob("*")):
+        info = path.lstat()
+        if info.st_uid or info.st_gid:
+            os.lchown(path, 0, 0)
+            if not stat.S_ISLNK(info.st_mode):
+                path.chmod(stat.S_IMODE(info.st_mode))
 
 
 def _settle(part: Path, final: Path) -> None:

@@ -4,6 +4,9 @@
 twice in a layer, a link whose file an upper layer hides, a file below a folder that is a link) makes it raise Unsure;
 then all headers are read once more and `plan` applies them oldest first, on a tree in memory. Both give the same image.
 
+What an upper layer says of a name below a link concerns the place that the link leads to: its files, and what it
+removes. So a link in a lower layer, below which an upper one said anything, is one more thing for the plan.
+
 Rules: https://github.com/opencontainers/image-spec/blob/main/layer.md (whiteouts, opaque folders).
 """
 
@@ -89,6 +92,8 @@ class Newest:
         self.opaque: set[str] = set()
         self.links: list[tuple[str, str]] = []  # (name, the file that it is another name of)
         self.number = 0
+        self._meant: dict[str, int] = {}  # folder: the lowest layer so far that says something of what lies in it
+        self._made: dict[str, int] = {}  # folder: the layer that makes it
         self._waiting: list[str] = []
         self._hidden: dict[str, bool] = {}
 
@@ -106,11 +111,13 @@ class Newest:
     def takes(self, entry: Entry) -> bool:
         """Whether this member is in the image under its own name; hard links come at the end, from `links`."""
         path = entry.path
+        folder = path.rpartition("/")[0]
         removed = whiteout(path)
+        self._means(folder)
         if removed is not None:
             self._waiting += [removed] if removed else []
             return False
-        folder = path.rpartition("/")[0]
+        self._is(path, entry.kind)
         if path and (self._hides(folder) or path in self.gone):
             return False
         before = self.seen.get(path)
@@ -125,6 +132,21 @@ class Newest:
         self.seen[path] = (kind, self.number)
         self._parents(folder)
         return kind not in ("hard", "device")
+
+    def _means(self, folder: str) -> None:
+        """This layer says something of what lies in FOLDER; a folder that it made itself is no link below it."""
+        while folder and self._made.get(folder) != self.number and self._meant.get(folder) != self.number:
+            self._meant[folder] = self.number
+            folder = folder.rpartition("/")[0]
+
+    def _is(self, path: str, kind: str) -> None:
+        """PATH is a folder in this layer, or something else: a link there is where upper layers wrote through."""
+        if kind == "dir":
+            self._made[path] = self.number
+            if self._meant.get(path, self.number) < self.number:
+                del self._meant[path]
+        elif path in self._meant:
+            raise Unsure(f"{path} is no folder, and layers above say something of what lies in it")
 
     def _hides(self, folder: str) -> bool:
         """Whether what lies in FOLDER in this layer is hidden by a layer above."""
@@ -188,13 +210,10 @@ def plan(layers: Sequence[Iterable[Entry]]) -> dict[tuple[int, int], list[str]]:
 
 
 def _remove(root: Node, path: str) -> None:
-    folder = root
-    *parents, name = path.split("/")
-    for part in filter(None, parents):
-        found = folder.children.get(part)
-        if found is None or found.kind != "dir":
-            return
-        folder = found
+    parent, _, name = path.rpartition("/")
+    folder = _folder(root, parent, make=False)
+    if folder is None:
+        return
     if name:
         folder.children.pop(name, None)
     else:
@@ -207,6 +226,7 @@ def _apply(root: Node, entry: Entry, source: tuple[int, int]) -> None:
         return
     folder, _, name = entry.path.rpartition("/")
     parent = _folder(root, folder)
+    assert parent
     old = parent.children.get(name)
     if entry.kind == "hard":
         found = _find(root, entry.target)
@@ -230,8 +250,8 @@ def _find(root: Node, path: str) -> Node | None:
     return node.children.get(name) if node else None
 
 
-def _folder(root: Node, path: str) -> Node:
-    """The folder at PATH, made where it is missing; links on the way are followed inside the image."""
+def _folder(root: Node, path: str, *, make: bool = True) -> Node | None:
+    """The folder at PATH, made where it is missing (or None); links on the way are followed inside the image."""
     node, trail, rest, links = root, [root], [part for part in path.split("/") if part], 0
     while rest:
         part = rest.pop(0)
@@ -252,6 +272,8 @@ def _folder(root: Node, path: str) -> Node:
             rest = parts + rest
             continue
         if found is None or found.kind != "dir":
+            if not make:
+                return None
             found = node.children[part] = Node("dir", None)
         node = found
         trail.append(node)
