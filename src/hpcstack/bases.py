@@ -7,7 +7,7 @@ import platform as machine
 import time
 from pathlib import Path
 
-from hpcstack.cache import cache_of
+from hpcstack.cache import busy, cache_of, touch
 from hpcstack.importing import VERSION, Imported, pack_image
 from hpcstack.lock.model import Lock
 from hpcstack.oci.added import above
@@ -43,6 +43,7 @@ def base_of(lock: Lock, platform: str, site: Site, registry: Registry, runner: R
     digest = lock.platform(platform).digest
     final = cache_of(site).top / base_name(lock, platform, site)
     if final.exists():
+        touch(final)
         return final
     talk(f"importing {lock.base.repository}:{lock.base.tag} ({digest[:19]})")
     base = Base.model_validate({"image": f"{lock.base.registry}/{lock.base.repository}@{digest}"})
@@ -69,9 +70,10 @@ def _import(
         if once and final.exists():
             return Imported(final, final.stat().st_size, source.image, 0.0, 0)
         began = time.monotonic()
-        done = pack_image(
-            source, final, cache.top / "partial" / digest.replace(":", "-"), site.build.compression, runner, talk,
-            lambda image: above(image, str(reference)), str(reference),
-        )  # fmt: skip
+        with busy(cache):
+            done = pack_image(
+                source, final, cache.top / "partial" / digest.replace(":", "-"), site.build.compression, runner, talk,
+                lambda image: above(image, str(reference)), str(reference),
+            )  # fmt: skip
         talk.event("imported", path=str(final), size=done.size, seconds=round(time.monotonic() - began, 3))
         return done

@@ -80,7 +80,8 @@ def _follow(stacks: Sequence[str], logs: Path, job: str, runner: Runner, talk: T
                 ended[number] = found
                 talk(f"{stack}: {'built' if found.status == 0 else f'FAILED (exit {found.status})'}")
         state = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%T %r"])
-        if state.status == 0 and state.stdout.strip():
+        known = state.status == 0 or "Invalid job id" in " ".join(state.tail)
+        if state.stdout.strip() or not known:  # who does not answer has not said that the job is gone
             gone_since = 0.0
             continue
         gone_since = gone_since or time.monotonic()

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.cache import cache_of
+from hpcstack.collect import releases
 from hpcstack.engines import Job
-from hpcstack.errors import BuildError, InputError, MissingToolError
+from hpcstack.errors import BuildError, InputError, MissingToolError, StoreError
 from hpcstack.lock.model import Lock
 from hpcstack.ordering import Order, there
 from hpcstack.process import Completed, Runner
@@ -47,14 +48,19 @@ def build(
     """The image of ORDER, and whether it had to be built. BuildError leaves nothing in the store."""
     if not how.fresh and (found := there(order, store)):
         return found, False
-    from hpcstack.bases import base_of
+    from hpcstack.bases import base_name, base_of
 
+    if how.offline and not (cache_of(order.site).top / base_name(order.lock, order.platform, order.site)).exists():
+        raise InputError(
+            f"the base of {order.stack.full_name} is not here, and --offline fetches nothing",
+            "hpcstack bundle create where there is a network, hpcstack bundle apply here",
+        )
     if reason := order.engine.usable(runner):
         raise MissingToolError(f"the engine {order.engine.name} cannot be used here: {reason}", ANOTHER)
     base = base_of(order.lock, order.platform, order.site, registry, runner, talk)
     name = order.stack.full_name
     with store.lease(order.key, lambda owner: talk(f"waiting for another builder of {name}: {owner}")):
-        if found := there(order, store):
+        if not how.fresh and (found := there(order, store)):
             return found, False
         talk(f"building {name} with {order.engine.name} ({order.why}; key {order.key[:12]})")
         with workspace(order.site, runner, order.needs) as work:
@@ -70,7 +76,16 @@ def _build_in(
     artifact = _inspect(order, job, runner)
     talk.event("phase", name="store")
     talk(f"storing {job.output.stat().st_size / 1e6:.0f} MB")
-    return store.put(artifact, job.output, job.log)
+    old = store.artifact(order.key) if how.fresh else None
+    if old and old.sha256 == artifact.sha256:
+        talk("the same bytes as the image that is there, which stays")
+        return old
+    if old and (names := [name for name, record in releases(store) if record["key"] == order.key]):
+        raise StoreError(
+            f"the new image has other bytes than the one that is published as {names[0]}, which stays",
+            f"the files that differ: hpcstack verify --reproducible {order.stack.full_name}",
+        )
+    return store.put(artifact, job.output, job.log, instead=bool(old))
 
 
 def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, how: How, kept: Path) -> Job:

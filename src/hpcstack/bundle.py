@@ -32,9 +32,10 @@ from hpcstack.render.steps import requirements
 from hpcstack.render.template import plain
 from hpcstack.site import Site
 from hpcstack.spec import guard
-from hpcstack.spec.catalog import Recipe
-from hpcstack.store import Artifact, Store, digest_of, new_file, write_text, write_tree
+from hpcstack.spec.catalog import EXTENDED, Recipe
+from hpcstack.store import Artifact, Store, digest_of, new_file, settle, write_text, write_tree
 from hpcstack.talk import Talk
+from hpcstack.verifying import distribution
 from hpcstack.workspace import workspace
 
 FORMAT = "hpcstack/bundle/v1"
@@ -76,7 +77,9 @@ def create(
         packages = _fetched(work, order, base, runner, talk)
         texts = {f"lock/{order.stack.full_name}{LOCK_SUFFIX}": order.lock.text(), **_recipes(recipe)}
         if artifact:
-            texts[f"sbom/{order.stack.full_name}.cdx.json"] = sbom.document(artifact)
+            texts[f"sbom/{order.stack.full_name}.cdx.json"] = sbom.document(
+                artifact, distribution(artifact.image, runner)
+            )
         write_tree(work / "texts", texts)
         files = {f"packages/{path.name}": path for path in packages} | {"base/" + base.name: base}
         files |= {name: work / "texts" / name for name in texts}
@@ -148,7 +151,7 @@ def _packed(output: Path, order: Order, files: dict[str, Path]) -> int:
                 info.size = path.stat().st_size
                 with path.open("rb") as file:
                     tar.addfile(info, file)
-        part.replace(output)
+        settle(part, output)
     finally:
         part.unlink(missing_ok=True)
     return output.stat().st_size
@@ -168,7 +171,7 @@ def apply(file: Path, site: Site, recipes: Path | None, talk: Talk) -> Applied:
                 return _placed(part, manifest, site, recipes)
             finally:
                 shutil.rmtree(part, ignore_errors=True)
-    except (tarfile.TarError, KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+    except (tarfile.TarError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{file} is no bundle that can be read: {error}", "copy it again") from None
 
 
@@ -213,6 +216,8 @@ def _extracted(tar: tarfile.TarFile, manifest: dict[str, Any], part: Path, talk:
 
 def _placed(part: Path, manifest: dict[str, Any], site: Site, recipes: Path | None) -> Applied:
     name, platform, cache = str(manifest["stack"]), str(manifest["platform"]), cache_of(site)
+    if not EXTENDED.fullmatch(name):
+        raise ValueError(f"{name!r} is no stack's name")
     lock = model.read(part / "lock" / f"{name}{LOCK_SUFFIX}")
     if lock.stack != name:
         raise ValueError(f"its lock is of {lock.stack}")
@@ -222,14 +227,16 @@ def _placed(part: Path, manifest: dict[str, Any], site: Site, recipes: Path | No
             if base.name != wanted:
                 raise InputError(f"the bundle's base is {base.name}, this hpcstack would look for {wanted}",
                                  "make the bundle with the same version and the same build.compression")  # fmt: skip
-            base.replace(cache.top / base.name)
+            if not (cache.top / base.name).exists():  # one that a registry's digest vouches for stays
+                settle(base, cache.top / base.name)
+        written = _write_recipes(part / "recipes", recipes)
+        target = _lock_target(name, written, site)
+        _not_another(target, lock.text())
         final = offline_folder(site, lock, platform)
         shutil.rmtree(final, ignore_errors=True)
         final.parent.mkdir(parents=True, exist_ok=True)
         (part / "packages").mkdir(exist_ok=True)
         (part / "packages").rename(final)
-        written = _write_recipes(part / "recipes", recipes)
-        target = _lock_target(name, written, site)
         write_text(target, lock.text())
     sizes = [entry["size"] for entry in manifest["files"].values()]
     return Applied(name, platform, len(sizes), sum(sizes), target, tuple(written))
@@ -242,9 +249,18 @@ def _write_recipes(source: Path, recipes: Path | None) -> list[Path]:
     out = []
     for path in found:
         assert recipes
+        _not_another(recipes / path.name, path.read_text(encoding="utf-8"))
+    for path in found:
+        assert recipes
         write_text(recipes / path.name, path.read_text(encoding="utf-8"))
         out.append(recipes / path.name)
     return out
+
+
+def _not_another(path: Path, text: str) -> None:
+    """InputError where PATH is there with another text than TEXT: nobody's recipe or lock is overwritten."""
+    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != text:
+        raise InputError(f"{path} is there already, and is another than the bundle's", "move it away, and apply again")
 
 
 def _lock_target(name: str, written: list[Path], site: Site) -> Path:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
+from hpcstack.lease import alive, label, sweep
 from hpcstack.site import Site
 from hpcstack.store import Store
 
@@ -14,3 +18,29 @@ def cache_of(site: Site) -> Store:
     own = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     shared = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"  # each user's own: what lies there is trusted
     return Store(shared if site.build.cachedir else Path(own) / "hpcstack/bases")
+
+
+def touch(path: Path) -> None:
+    """PATH is used: its change time is now. Its modification time, which goes into images, stays."""
+    with contextlib.suppress(OSError):  # somebody else's
+        path.chmod(path.stat().st_mode & 0o7777)
+
+
+@contextlib.contextmanager
+def busy(cache: Store) -> Iterator[None]:
+    """Meanwhile nothing of CACHE is collected."""
+    folder = cache.top / "busy"
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep(folder, "", lambda old: old.unlink(missing_ok=True))
+    mark = folder / f"{label()}{uuid.uuid4().hex[:8]}"
+    mark.touch()
+    try:
+        yield
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def is_busy(cache: Store) -> bool:
+    """Whether somebody imports or builds with what CACHE holds."""
+    folder = cache.top / "busy"
+    return any(map(alive, folder.iterdir())) if folder.is_dir() else False

@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstack.cache import cache_of
+from hpcstack.cache import cache_of, is_busy
 from hpcstack.errors import SlurmError
-from hpcstack.lease import alive
+from hpcstack.lease import alive, label
 from hpcstack.process import Runner
 from hpcstack.site import Site
 from hpcstack.store import Store, remove_tree
@@ -41,7 +42,8 @@ def items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -> lis
     """All that takes room, each with why it stays or nothing. SlurmError where jobs cannot be asked for."""
     store = Store(site.store)
     used = in_use(runner, slurm=slurm)
-    out = [*_images(store, used, days), *_caches(cache_of(site).top, used, days)]
+    cache = cache_of(site)
+    out = [*_images(store, used, days), *_caches(cache.top, used, days, "somebody is building" * is_busy(cache))]
     return sorted(out, key=lambda item: (item.kind, item.path))
 
 
@@ -59,22 +61,22 @@ def _images(store: Store, used: str, days: float) -> Iterator[Item]:
             keep = f"the newest image of {newest[folder.name]}"
         yield _item("image", folder, keep, days, _stack(folder))
     for folder in sorted((store.top / "incoming").glob("*")):
-        yield _item("left-over", folder, "somebody may be writing it" if alive(folder.name) else "", 0.0)
+        yield _item("left-over", folder, "somebody may be writing it" if alive(folder) else "", 0.0)
 
 
-def _caches(top: Path, used: str, days: float) -> Iterator[Item]:
+def _caches(top: Path, used: str, days: float, busy: str) -> Iterator[Item]:
     for path in sorted(top.glob("*.sqsh")):
-        yield _item("base", path, "a job uses it" if path.name in used else "", days)
+        yield _item("base", path, busy or ("a job uses it" if path.name in used else ""), days)
     for path in sorted((top / "steps").glob("[!.]*")):
-        yield _item("step", path, "", days)
+        yield _item("step", path, busy, days)
     for path in sorted((top / "steps").glob(".*")):
-        yield _item("left-over", path, "somebody may be writing it" if alive(path.name[1:]) else "", 0.0)
+        yield _item("left-over", path, "somebody may be writing it" if alive(path, ".") else "", 0.0)
     for path in sorted((top / "partial").glob("*")):
-        yield _item("partial", path, "", min(days, 1.0))
+        yield _item("partial", path, busy, min(days, 1.0))
 
 
 def _item(kind: str, path: Path, keep: str, days: float, what: str = "") -> Item:
-    age = (time.time() - path.lstat().st_mtime) / DAY
+    age = (time.time() - path.lstat().st_ctime) / DAY  # an image's own times are not when it was made here
     young = f"younger than {days:g} days" if age < days else ""
     return Item(kind, path, size_of(path), age, keep or young, what)
 
@@ -115,7 +117,11 @@ def _jobs(runner: Runner) -> list[str]:
     out = [done.stdout]
     for job in sorted({line.partition("|")[0] for line in done.stdout.splitlines()} - {""}):
         script = runner.output(["scontrol", "write", "batch_script", job, "-"], timeout=60)
-        out.append(script.stdout)  # a job without a script has none
+        said = " ".join(script.tail)
+        if script.status and re.search(r"denied|permission|contact", said, re.IGNORECASE):
+            raise SlurmError(f"the script of job {job} cannot be read, so nothing is removed: {said}",
+                             "run gc as the store's owner with Slurm's operator rights, or say --no-slurm")  # fmt: skip
+        out.append(script.stdout)  # a job without a script, or one that has ended meanwhile, has none
     return out
 
 
@@ -137,7 +143,7 @@ def remove(item: Item, site: Site) -> None:
     with store.acting(f"{item.path} was not removed"):
         if item.kind == "image":
             with store.lease(item.path.name):
-                grave = store.top / "incoming" / f"{item.path.name}.removed"
+                grave = store.top / "incoming" / f"{label()}{item.path.name[:12]}"
                 grave.parent.mkdir(parents=True, exist_ok=True)
                 item.path.rename(grave)
                 shutil.rmtree(grave)

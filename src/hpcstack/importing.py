@@ -27,6 +27,7 @@ from hpcstack.oci.merge import ClimbsOut, Entry, Newest, Unsure, entry_of, plan
 from hpcstack.oci.pack import pack_argv
 from hpcstack.process import Fed, Runner
 from hpcstack.sources import Source
+from hpcstack.store import settle
 from hpcstack.talk import Talk
 
 VERSION = "1"  # of what import adds to an image; it is part of the name under which a base is kept
@@ -137,7 +138,7 @@ def pack_image(
                     _packed(part, work, compression, runner, lambda sink: by_plan(sink, second, entries), talk)
             talk.event("phase", name="rename")
             size = part.stat().st_size
-            part.replace(output)
+            settle(part, output)
     finally:
         source.close()
         part.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POLL_S, BEAT_S, PATIENCE_S = 0.5, 5.0, 60.0
+ABANDONED_S = 7 * 86400.0  # what an owner who is not seen from here has not touched for so long is nobody's
 HIDDEN = "hidden"
 
 
@@ -64,10 +65,16 @@ def known(holder: Holder) -> bool | None:
     return _born(holder.pid) in (holder.start, HIDDEN)
 
 
-def alive(name: str) -> bool:
-    """Whether what is called NAME, which begins as `str(me())`, may have a living owner. Who is not seen may live."""
-    holder = read_holder("+".join([*name.split("+")[:5], ""]))
-    return holder is None or known(holder) is not False
+def alive(path: Path, prefix: str = "") -> bool:
+    """Whether PATH, called PREFIX and then as `str(me())` begins, may have a living owner.
+
+    Who is not seen from here may live for as long as a week has not passed since it was touched.
+    """
+    holder = read_holder("+".join([*path.name.removeprefix(prefix).split("+")[:5], ""]))
+    if holder is None:
+        return True
+    lives = known(holder)
+    return time.time() - path.lstat().st_ctime < ABANDONED_S if lives is None else lives
 
 
 def label() -> str:
@@ -100,6 +107,7 @@ class Watch:
 def held(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """The lease PATH, once nobody else has it; WAITING is told for whom we wait. OSError where it cannot be had."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    sweep(path.parent, f".{path.name}.", lambda old: old.unlink(missing_ok=True))
     mine = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
     text = str(me())
     mine.write_text(text)
@@ -123,10 +131,12 @@ def _acquire(mine: Path, path: Path, waiting: Callable[[str], None] | None) -> N
     watch, told = Watch(path), False
     while not _link(mine, path):
         owner = _read(path)
-        if owner and watch.dead(owner):
+        if owner is None:
+            continue
+        if watch.dead(owner):
             _break(path, owner)
             continue
-        if waiting and owner and not told:
+        if waiting and not told:
             holder = read_holder(owner)
             waiting(holder.told if holder else f"the holder of {path}")
             told = True
@@ -150,7 +160,7 @@ def _link(mine: Path, path: Path) -> bool:
 
 def _break(path: Path, owner: str) -> None:
     """Remove the lease of a dead OWNER; by rename, so that of two who try only one removes it."""
-    grave = path.with_name(f".{path.name}.dead-{uuid.uuid4().hex[:8]}")
+    grave = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
     with contextlib.suppress(FileNotFoundError):
         if _read(path) == owner:
             path.rename(grave)
@@ -159,11 +169,11 @@ def _break(path: Path, owner: str) -> None:
             grave.unlink()
 
 
-def _read(path: Path) -> str:
+def _read(path: Path) -> str | None:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except FileNotFoundError:
-        return ""
+        return None
 
 
 def _boot() -> str:
@@ -197,5 +207,5 @@ def sweep(parent: Path, prefix: str, remove: Callable[[Path], None]) -> None:
     """Remove below PARENT what is called PREFIX and a label of ours whose owner is dead."""
     for old in parent.glob(f"{prefix}*"):
         with contextlib.suppress(FileNotFoundError):
-            if not alive(old.name.removeprefix(prefix)) and old.lstat().st_uid == os.getuid():
+            if not alive(old, prefix) and old.lstat().st_uid == os.getuid():
                 remove(old)

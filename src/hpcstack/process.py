@@ -34,6 +34,7 @@ PACKAGES = {
     "unshare": "util-linux",
 }
 TAIL, PIPE = 20, 1 << 20
+PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # found now: between fork and exec nothing may be loaded
 
 
 @dataclass(frozen=True)
@@ -208,8 +209,8 @@ def _on_terminal() -> bool:
 
 def _end_with_parent() -> None:
     """Ask the kernel for a TERM when our parent dies, so that a killed build does not go on in the dark."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, prctl(2)
+    if PRCTL:
+        PRCTL(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, prctl(2)
 
 
 def _env(extra: Mapping[str, str] | None) -> dict[str, str]:

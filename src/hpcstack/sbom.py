@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SPACE = uuid.UUID("6f1c3a52-7f0e-4c0a-9f63-3a0a0f2f6f50")  # of hpcstack's serial numbers
 
 
-def document(artifact: Artifact, distribution: str = "debian") -> str:
+def document(artifact: Artifact, distribution: str) -> str:
     """The SBOM of ARTIFACT as CycloneDX 1.6 JSON. DISTRIBUTION is ID of its /etc/os-release."""
     from cyclonedx.model import HashAlgorithm, HashType, Property
     from cyclonedx.model.bom import Bom

@@ -110,6 +110,8 @@ class FromLayout:
         self.on_bytes = on_bytes
 
     def tar(self, layer: Layer) -> Iterator[bytes]:
+        if not self._blob(layer.digest).is_file():
+            raise InputError(f"{self.top} lacks its layer {layer.digest}", "copy the layout again")
         pieces = _counted(file_pieces(self._blob(layer.digest)), layer.digest, self.on_bytes)
         return inflated(checked(pieces, layer.digest, "the layout"))
 
@@ -126,6 +128,9 @@ class FromArchive:
         try:
             with tarfile.open(self.path, "r:") as tar:
                 entries = json.loads(_extract(tar, "manifest.json"))
+                if not reference.name and len(entries) > 1:
+                    tags = [str(tag) for entry in entries for tag in entry.get("RepoTags") or ["?"]]
+                    raise ValueError(f"it holds several images, name one: {', '.join(tags)}")
                 found = next(
                     entry for entry in entries if not reference.name or _named(reference.name, entry.get("RepoTags"))
                 )
@@ -185,13 +190,20 @@ class FromDaemon:
 
 def open_source(reference: Reference, platform: str, registry: Registry) -> Source:
     """REFERENCE's image for PLATFORM. InputError or RegistryError where it cannot be had."""
+    source: Source
     if reference.transport == "docker":
-        return FromRegistry(reference, platform, registry)
-    if reference.transport == "oci":
-        return FromLayout(reference, platform)
-    if reference.transport == "docker-archive":
-        return FromArchive(reference)
-    return FromDaemon(reference)
+        source = FromRegistry(reference, platform, registry)
+    elif reference.transport == "oci":
+        source = FromLayout(reference, platform)
+    elif reference.transport == "docker-archive":
+        source = FromArchive(reference)
+    else:
+        source = FromDaemon(reference)
+    if source.image.platform != platform:
+        raise InputError(
+            f"{reference} is for {source.image.platform}, not for {platform}", f"--platform {source.image.platform}"
+        )
+    return source
 
 
 def _nobody(_digest: str, _count: int) -> None:

@@ -124,8 +124,8 @@ class Store:
         finally:
             os.umask(mask)
 
-    def put(self, artifact: Artifact, image: Path, log: Path) -> Artifact:
-        """IMAGE and LOG as the image of ARTIFACT.key; the pointer of its stack then names it."""
+    def put(self, artifact: Artifact, image: Path, log: Path, *, instead: bool = False) -> Artifact:
+        """IMAGE and LOG as the image of ARTIFACT.key, INSTEAD of one that is there; its stack then names it."""
         final = self.top / "images" / artifact.key
         with self.acting("the image was not stored"):
             incoming = self._incoming()
@@ -139,13 +139,24 @@ class Store:
                     raise StoreError("the stored image differs from the built one", "the disk or memory is damaged")
                 incoming.chmod(0o755)
                 final.parent.mkdir(parents=True, exist_ok=True)
-                self._settle(incoming, final)
+                with self._out_of_the_way(final if instead else None):
+                    self._settle(incoming, final)
+                _sync(final.parent)
             finally:
                 shutil.rmtree(incoming, ignore_errors=True)
         self.point(artifact.stack, artifact.key)
         stored = self.artifact(artifact.key)
         assert stored
         return stored
+
+    @contextlib.contextmanager
+    def _out_of_the_way(self, old: Path | None) -> Iterator[None]:
+        """OLD renamed, and removed at the end."""
+        grave = self.top / "incoming" / f"{label()}{uuid.uuid4().hex[:8]}"
+        if old:
+            old.rename(grave)
+        yield
+        shutil.rmtree(grave, ignore_errors=True)
 
     def _settle(self, incoming: Path, final: Path) -> None:
         """By rename. If somebody else was faster with the same key, theirs stays."""
@@ -154,16 +165,6 @@ class Store:
         except OSError:
             if not (final / ARTIFACT).exists():
                 raise
-
-    def adopt(self, file: Path, final: Path) -> None:
-        """FILE as FINAL below this store, by a copy beside it and one rename."""
-        incoming = self._incoming()
-        try:
-            shutil.copyfile(file, incoming / final.name)
-            _sync(incoming / final.name)
-            (incoming / final.name).replace(final)
-        finally:
-            shutil.rmtree(incoming, ignore_errors=True)
 
     def point(self, stack: str, key: str) -> None:
         """STACK's newest image is KEY. Nothing is written if it is already: a store may be read-only for its users."""
@@ -222,6 +223,13 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def settle(part: Path, final: Path) -> None:
+    """PART, which lies beside FINAL, on disk and under that name, also after a power failure."""
+    _sync(part)
+    part.replace(final)
+    _sync(final.parent)
 
 
 def digest_of(path: Path) -> str:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcstack.cache import busy, cache_of
 from hpcstack.errors import StoreError
 from hpcstack.lease import label, sweep
 from hpcstack.process import Runner
@@ -19,7 +20,7 @@ PREFIX = "hpcstack-build-"
 
 @contextlib.contextmanager
 def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
-    """The folder; StoreError where fewer than NEEDED bytes are free."""
+    """The folder; StoreError where fewer than NEEDED bytes are free. Nothing of the caches is collected meanwhile."""
     parent = Path(site.build.tmpdir or tempfile.gettempdir())
     with Store(site.store).acting("no folder to build in"):
         free = shutil.disk_usage(parent).free
@@ -31,7 +32,8 @@ def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
         sweep(parent, PREFIX, lambda old: _remove(old, runner))
         work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{label()}", dir=parent))
     try:
-        yield work
+        with busy(cache_of(site)):
+            yield work
     finally:
         _remove(work, runner)
 

@@ -119,7 +119,8 @@ def test_only_what_changed_runs_again(testbed: Testbed, recipes: Recipes, engine
     ran = [line for line in second.stderr.splitlines() if line.startswith("* step ") and line not in kept]
     assert (len(kept), [line.split(maxsplit=3)[3] for line in ran]) == (9, ["run: last", "finish"]), second.stderr
     fresh = recipes.run("build", "demo-1", "--engine", engine, "--no-cache")
-    assert fresh.returncode == 0
+    assert fresh.returncode == 0 and "kept" not in fresh.stderr, fresh.stderr
+    assert "the same bytes as the image that is there" in fresh.stderr, fresh.stderr
 
 
 @pytest.mark.bwrap

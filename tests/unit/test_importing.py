@@ -15,6 +15,7 @@ from hpcstack import importing
 from hpcstack.bases import import_image
 from hpcstack.errors import HpcstackError, InputError, RegistryError
 from hpcstack.importing import Imported
+from hpcstack.inflate import PIECE, inflated
 from hpcstack.oci.pack import PACKERS, pack_argv
 from hpcstack.process import Runner
 from hpcstack.registry import Registry
@@ -187,6 +188,35 @@ def test_damaged_layers_are_named(
     with pytest.raises(RegistryError, match=f"layer {sha(data)} .*({says})"):
         imported(layout(tmp_path / "image", [data]))
     assert not (tmp_path / "out.sqsh").exists()
+
+
+def test_times_that_no_clock_shows(contents: Import, tmp_path: Path) -> None:
+    def odd(value: str) -> bytes:
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive_:
+            info = tarfile.TarInfo("x")
+            info.pax_headers = {"mtime": value}
+            archive_.addfile(info)
+        return out.getvalue()
+
+    for number, value in enumerate(("inf", "nan", "-5")):
+        assert "x" in contents(layout(tmp_path / f"image{number}", [odd(value)]))
+
+
+def test_a_few_bytes_of_zstd_become_pieces_of_a_bounded_size() -> None:
+    bomb = zstd.compress(bytes(300 << 20))
+    assert len(bomb) < 1 << 16
+    assert max(map(len, inflated(iter([bomb])))) <= PIECE
+
+
+def test_the_platform_is_looked_at_wherever_the_image_comes_from(
+    imported: Callable[[Path | str], Imported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcstack.bases.here", lambda: "linux/arm64")
+    site = make_site(tmp_path)
+    for image in (layout(tmp_path / "image", [SMALL]), archive(tmp_path / "image.tar", [SMALL])):
+        with pytest.raises(InputError, match="is for linux/amd64, not for linux/arm64"):
+            import_image(str(image), "", tmp_path / "o", site, Registry(site), Runner(), Talk())
 
 
 def test_other_bytes_than_the_layout_names(imported: Callable[[Path | str], Imported], tmp_path: Path) -> None:

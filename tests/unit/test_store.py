@@ -44,6 +44,15 @@ def test_nothing_is_there_before_anything_is_put(tmp_path: Path) -> None:
     assert (store.artifact("k1"), store.newest("demo-1.0"), store.stacks()) == (None, None, {})
 
 
+def test_an_image_is_put_instead_of_another(tmp_path: Path, image: Path) -> None:
+    store = Store(tmp_path / "store")
+    store.put(artifact(image), image, tmp_path / "log")
+    other = tmp_path / "other"
+    other.write_bytes(b"another image")
+    put = store.put(artifact(other), other, tmp_path / "log", instead=True)
+    assert put.image.read_bytes() == b"another image" and not list((tmp_path / "store/incoming").iterdir())
+
+
 def test_a_torn_image_is_refused(tmp_path: Path, image: Path) -> None:
     store = Store(tmp_path / "store")
     put = store.put(artifact(image), image, tmp_path / "log")
@@ -109,6 +118,17 @@ def test_one_holder_at_a_time(tmp_path: Path) -> None:
     for worker in workers:
         worker.join()
     assert log.read_text() == "in\nout\n" * 6
+
+
+def test_an_empty_lease_blocks_nobody_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a machine that lost its power may leave: a file whose content was not written."""
+    monkeypatch.setattr("hpcstack.lease.PATIENCE_S", 1.0)
+    store = Store(tmp_path)
+    (tmp_path / "leases").mkdir()
+    (tmp_path / "leases/k").touch()
+    told: list[str] = []
+    with store.lease("k", told.append):
+        assert told and "the holder of" in told[0]
 
 
 def test_a_living_holder_is_waited_for_and_named(tmp_path: Path) -> None:
@@ -191,4 +211,4 @@ def test_a_process_that_proc_hides_is_not_taken_for_dead(
         raise refusal
 
     monkeypatch.setattr(os, "kill", kill)
-    assert lease.alive(str(replace(lease.me(), pid="4194999", start="123"))) is lives
+    assert lease.known(replace(lease.me(), pid="4194999", start="123")) is lives

@@ -13,7 +13,10 @@ from hpcstack.cli.session import Session, answer, complete, events_option, json_
 if TYPE_CHECKING:
     from hpcstack.batch import Outcome
     from hpcstack.build import How
+    from hpcstack.lock.model import Lock
     from hpcstack.ordering import Order
+    from hpcstack.site import Site
+    from hpcstack.spec.catalog import Recipe
     from hpcstack.talk import Talk
 
 
@@ -91,16 +94,32 @@ def _order(session: Session, name: str, options: Options, talk: Talk | None) -> 
         lock = locking.locked_only(recipe, site, options.platform or recipe.stack.base.platforms[0])
     elif talk is None:
         lock = locking.lock_to_show(recipe, site, session.registry, say)
+    elif options.offline:
+        lock = _offline_lock(recipe, site)
     else:
         lock = locking.lock_to_build(recipe, site, session.registry, session.runner, talk)
     return ordering.order(recipe, lock, site, session.runner, options.platform, options.engine)
 
 
+def _offline_lock(recipe: Recipe, site: Site) -> Lock:
+    """The lock that is there: without a network none can be made."""
+    from hpcstack.errors import InputError
+    from hpcstack.locking import current_lock
+
+    lock = current_lock(recipe, site)
+    if lock is None:
+        raise InputError(f"{recipe.stack.full_name} has no lock, and --offline asks no registry for one",
+                         "hpcstack bundle apply brings one, or: hpcstack lock where there is a network")  # fmt: skip
+    return lock
+
+
 def _one(session: Session, name: str, options: Options, talk: Talk) -> tuple[dict[str, Any], list[str]]:
     """One stack, built here: the answer as a document and as lines."""
     from hpcstack import ordering
-    from hpcstack.store import as_dict
+    from hpcstack.store import as_dict, new_file
 
+    if options.sif:
+        new_file(Path(options.sif), force=True)  # told now, not after the build
     order = _order(session, name, options, talk)
     artifact, built = (None if options.no_cache else ordering.there(order, session.store)), False
     if artifact is None:

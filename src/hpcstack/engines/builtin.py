@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcstack.engines.base import Job, missing
-from hpcstack.engines.layers import Layered, Started, overlay_refused
+from hpcstack.engines.layers import Layered, Started, base_folder, overlay_refused
 from hpcstack.engines.seccomp import ARCHITECTURES, program
 from hpcstack.process import Completed, Runner
 
@@ -32,7 +32,7 @@ def contained(root: Path, job: Job, binds: dict[Path, str], command: list[str], 
     argv = ["bwrap", "--bind", str(root), "/", "--dev", "/dev", "--proc", "/proc"]
     argv += ["--ro-bind", "/sys", "/sys", "--unshare-pid", "--unshare-uts", "--unshare-ipc", "--die-with-parent"]
     argv += ["--unshare-net"] if job.offline else []
-    argv += [*_dns(job), "--ro-bind", str(job.lent), "/mnt", "--chdir", "/"]
+    argv += [*_dns(base_folder(job)), "--ro-bind", str(job.lent), "/mnt", "--chdir", "/"]
     for source, target in binds.items():
         argv += ["--bind", str(source), target]
     argv += ["--seccomp", str(descriptor), "--clearenv"]
@@ -73,11 +73,11 @@ class Builtin:
         return LAYERED.run_inside(folder, job, runner)
 
 
-def _dns(job: Job) -> list[str]:
-    """The machine's resolv.conf; where the base has a link in its place, at what that points to."""
-    source = os.path.realpath(DNS)
-    link = next(iter(job.cache.glob("base-*/etc/resolv.conf")), None)
-    target = os.path.normpath(Path("/etc") / (link.readlink() if link and link.is_symlink() else DNS))
+def _dns(base: Path) -> list[str]:
+    """The machine's resolv.conf; where the unpacked BASE has a link in its place, at what that points to."""
+    source, target = os.path.realpath(DNS), DNS
+    with contextlib.suppress(OSError):
+        target = os.path.normpath(Path("/etc") / (base / DNS.lstrip("/")).readlink())
     return [*(["--tmpfs", "/run"] if target.startswith("/run/") else []), "--ro-bind-try", source, target]
 
 

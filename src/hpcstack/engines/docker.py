@@ -95,7 +95,8 @@ class Docker:
             made.append(lent)
             tail: list[str] = []
             lines = daemon.build(job.lent.parent, "Dockerfile.lent", lent, network, proxies(job.settings), fresh=True)
-            _follow(lines, job, tail)
+            if error := _follow(lines, job, tail):
+                return Completed(("docker", "build", "--file", "Dockerfile.lent", "."), 1, (*tail[-20:], error))
             local = context / "Dockerfile.local"
             local.write_text(FROM.sub(f"FROM {lent}", text, count=1).replace("{base}", lent))
             image = f"hpcstack-build:{mark}"

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcstack.cache import touch
 from hpcstack.engines.base import EPOCH, Job, squash_argv
 from hpcstack.lease import label, sweep
 from hpcstack.process import Completed, Runner
@@ -95,7 +96,7 @@ class Layered:
             brought |= set(files)
             name = f".{label()}{key}-fresh" if job.fresh else key
             if (job.cache / name).is_dir():
-                os.utime(job.cache / name)
+                touch(job.cache / name)
                 job.talk(f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)")
             else:
                 own += [job.cache / name] if job.fresh else []
@@ -110,7 +111,7 @@ class Layered:
     def _layers(self, job: Job, runner: Runner) -> Iterator[tuple[list[str], Completed | None]]:
         """The unpacked base, made where it is not kept, as the lowest layer."""
         job.cache.mkdir(parents=True, exist_ok=True)
-        name = "base-" + hashlib.sha256(job.base.name.encode()).hexdigest()[:16]
+        name = base_folder(job).name
         sweep(job.cache, ".", remove_tree)
         failed = None
         if not (job.cache / name).is_dir():
@@ -121,7 +122,9 @@ class Layered:
             failed = done if done.status else None
             if not failed:
                 _own(part)
-                _settle(part, job.cache / name)
+                _settle(part, job.cache / name, runner)
+        else:
+            touch(job.cache / name)
         yield [name], failed
 
     def _step(
@@ -147,9 +150,10 @@ class Layered:
             done = self._inside(job, options, part / "merged", binds, command, runner)
             if not done.status:
                 for left in (STEP.lstrip("/"), *self.left_behind):
-                    _drop(upper / left)
+                    if not any(os.path.lexists(job.cache / layer / left) for layer in layers):
+                        _drop(upper / left)
                 os.utime(upper, (EPOCH, EPOCH))  # the root of the image, which the line above has changed
-                _settle(upper, job.cache / key)
+                _settle(upper, job.cache / key, runner)
             return done
         finally:
             remove_tree(part)
@@ -179,6 +183,11 @@ class Layered:
             return self._inside(job, options, job.work / "merged", {folder: HOME}, command, runner)
 
 
+def base_folder(job: Job) -> Path:
+    """Where the base of JOB lies unpacked."""
+    return job.cache / ("base-" + hashlib.sha256(job.base.name.encode()).hexdigest()[:16])
+
+
 def _reads(step: Step, job: Job) -> dict[str, bytes]:
     """{path below HOME: content} of what this step has to find there."""
     top = job.context / CONTEXT
@@ -204,8 +213,9 @@ def _own(root: Path) -> None:
                 path.chmod(stat.S_IMODE(info.st_mode))
 
 
-def _settle(part: Path, final: Path) -> None:
-    """PART under its final name; another builder may have been faster with the same."""
+def _settle(part: Path, final: Path, runner: Runner) -> None:
+    """PART under its final name, on disk as it is; another builder may have been faster with the same."""
+    runner.output(["sync", "--file-system", str(part)], timeout=600)
     try:
         part.rename(final)
     except OSError:
@@ -219,7 +229,7 @@ def _drop(path: Path) -> None:
     with contextlib.suppress(OSError):
         if path.is_dir():
             path.rmdir()
-        elif path.stat().st_size == 0:
+        elif path.is_file() and path.stat().st_size == 0:
             path.unlink()
 
 

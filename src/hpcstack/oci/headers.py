@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tarfile
 from collections.abc import Mapping
 
@@ -18,7 +19,7 @@ def header(member: tarfile.TarInfo, path: str, link: str = "") -> bytes:
     size = member.size if kind == tarfile.REGTYPE else 0
     target = link or (member.linkname if kind == tarfile.SYMTYPE else "")
     xattrs = {} if link or not member.pax_headers else _xattrs(member.pax_headers)
-    mtime = max(0, int(member.mtime))
+    mtime = max(0, int(member.mtime)) if math.isfinite(member.mtime) else 0
     if not xattrs and len(path) <= 100 and len(target) <= 100 and path.isascii() and target.isascii():
         small = 0 <= member.uid < OWNER and 0 <= member.gid < OWNER and size < SIZE and mtime < SIZE
         if small:
