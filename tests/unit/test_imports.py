@@ -33,11 +33,12 @@ LAYERS = (
         "ordering",
         "sbom",
         "sif",
+        "jobs",
     ),
     ("engines", "runtimes", "render", "lock.resolve", "lock.inside"),
     ("sources", "importing"),
     ("process", "registry", "credentials", "store", "cache", "lease", "blobs", "inflate", "daemon"),
-    ("spec", "lock", "site", "report", "facts", "fit", "lint", "evidence", "fabric", "oci"),
+    ("spec", "lock", "site", "report", "facts", "fit", "explain", "lint", "evidence", "fabric", "oci"),
     ("errors", "data", "yamlfile", "render.quote", "talk"),
 )
 HEAVY = ("docker", "spython", "requests", "jinja2", "pydantic", "torch", "rich", "yaml")

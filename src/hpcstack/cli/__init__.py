@@ -35,6 +35,7 @@ VERBS = {
     "verify": "Prove something of images: stored whole, alike, reproducible, signed.",
     "publish": "Make a built image a release with a module.",
     "launch": "Run a command in a stack's image, under srun where there is Slurm.",
+    "explain": "What a log or a job says went wrong, and what to type next.",
     "test": "Run the smoke suite in a stack's image and report.",
     "report": "Show a report again, as text, JSON or JUnit.",
     "completion": "Print the completion script of a shell.",

@@ -1,0 +1,93 @@
+"""`hpcstack explain`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcstack.cli.session import Session, answer, json_option, say
+
+if TYPE_CHECKING:
+    from hpcstack.explain import Finding
+
+MOST = 256 << 20  # bytes of a log; of a longer one the end is read
+
+
+@click.command("explain")
+@click.argument("what", metavar="LOG|JOB|-")
+@click.option("--all", "every", is_flag=True, help="Also what is only an echo of something else.")
+@json_option
+@click.pass_obj
+def command(session: Session, what: str, every: bool, as_json: bool) -> None:
+    """Say what known failures a log shows, the likeliest cause first, and what to do. Exit 1: nothing that is known."""
+    from hpcstack.explain import explain
+
+    found = explain(_text(session, what))
+    shown = found if every else _told(found)
+    document = [_document(finding) for finding in shown]
+    answer(document, as_json, lambda: _shown(shown, len(found) - len(shown)))
+    raise click.exceptions.Exit(0 if found else 1)
+
+
+def _told(found: list[Finding], least: int = 25, most: int = 5) -> list[Finding]:
+    """The few that count: echoes are left out where something stronger is there."""
+    strong = [finding for finding in found if finding.signature.rank >= least]
+    return (strong or found)[:most]
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    known = finding.signature
+    return {
+        "id": known.id, "family": known.family, "rank": known.rank, "cause": finding.cause, "remedy": finding.remedy,
+        "line": finding.line, "number": finding.number, "count": finding.count, "source": known.source,
+    }  # fmt: skip
+
+
+def _shown(shown: list[Finding], hidden: int) -> str:
+    if not shown:
+        return "nothing in it that is known here; the first error in the log is the best thing to search for"
+    out = []
+    for finding in shown:
+        times = f" ({finding.count} times)" if finding.count > 1 else ""
+        out += [
+            f"{finding.cause}",
+            f"  line {finding.number}{times}: {finding.line[:300]}",
+            f"  -> {finding.remedy}",
+            f"     {finding.signature.id}, seen in {finding.signature.source}",
+            "",
+        ]
+    return "\n".join([*out, *([f"{hidden} more, weaker ones: --all"] if hidden else [])])
+
+
+def _text(session: Session, what: str) -> str:
+    """The log that WHAT means: a file, standard input, or what a job of Slurm has written."""
+    from hpcstack.errors import InputError
+
+    if what == "-":
+        return sys.stdin.buffer.read(MOST).decode(errors="replace")
+    if Path(what).is_file():
+        return _end(Path(what))
+    if what.isdigit():
+        from hpcstack.jobs import logs_of
+
+        paths = logs_of(what, session.runner)
+        say(f"job {what}: {', '.join(map(str, paths))}")
+        return "\n".join(_end(path) for path in paths)
+    raise InputError(f"{what}: no such file, and no number of a job", "hpcstack explain LOG, JOB or - (standard input)")
+
+
+def _end(path: Path) -> str:
+    from hpcstack.errors import InputError
+
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - MOST))
+            if size > MOST:
+                say(f"{path} has {size / 1e6:.0f} MB: the last {MOST / 1e6:.0f} are read")
+            return file.read().decode(errors="replace")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None

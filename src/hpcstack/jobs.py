@@ -1,0 +1,24 @@
+"""Slurm's jobs: where they write."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hpcstack.errors import InputError, SlurmError
+from hpcstack.process import Runner
+
+
+def logs_of(job: str, runner: Runner) -> list[Path]:
+    """The files that JOB's output went to. InputError where Slurm does not know the job any more, or it has none."""
+    done = runner.output(["scontrol", "--oneliner", "show", "job", job])
+    if done.status and "Invalid job id" in " ".join(done.tail):
+        raise InputError(f"Slurm does not know job {job} any more", "name the log itself: hpcstack explain FILE")
+    if done.status:
+        raise SlurmError(f"scontrol does not answer: {' '.join(done.tail[-1:])}", "try again")
+    found = dict.fromkeys(re.findall(r" Std(?:Out|Err)=(/\S+)", done.stdout))
+    paths = [path for path in map(Path, found) if path.is_file()]
+    if not paths:
+        raise InputError(f"job {job} wrote to no file that is there: {', '.join(found) or 'it ran on a terminal'}",
+                         "name the log itself: hpcstack explain FILE")  # fmt: skip
+    return paths

@@ -1,0 +1,97 @@
+"""Known failures: every signature finds its own line, says where it comes from, and is ranked before its echoes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcstack.explain import LITERAL, explain, literal_of, plain, signatures
+from hpcstack.yamlfile import parse
+
+LINES = parse((Path(__file__).parents[1] / "fixtures/log-lines.yaml").read_text(), "log-lines.yaml").value
+IDS = [signature.id for signature in signatures()]
+
+
+def test_every_signature_has_a_source_and_a_line_and_no_line_is_left() -> None:
+    assert len(IDS) == len(set(IDS)) >= 60
+    assert set(LINES) == set(IDS)
+    for signature in signatures():
+        assert signature.source.startswith("https://") and 1 <= signature.rank <= 100
+        assert signature.id.startswith(signature.family) and signature.cause and signature.remedy
+
+
+@pytest.mark.parametrize("id_", IDS)
+def test_its_own_line_is_explained(id_: str) -> None:
+    found = {finding.signature.id: finding for finding in explain(f"before\n{LINES[id_]}\nafter\n")}
+    assert id_ in found
+    assert (found[id_].number, found[id_].count) == (2, 1)
+    assert "{" not in re.sub(r"\{line\}", "", found[id_].cause + found[id_].remedy), "every group is filled"
+
+
+def test_no_signature_slows_down_on_a_hostile_line() -> None:
+    for line in ("error: " * 4000, "a" * 30000, "NCCL WARN " + "(" * 20000, "srun: error: " + "x:" * 10000):
+        began = time.monotonic()
+        explain(line)
+        assert time.monotonic() - began < 2
+
+
+def test_many_lines_are_searched_in_seconds() -> None:
+    text = "step 1000 loss 2.71828 lr 0.0001 tokens/s 123456\n" * 300_000 + LINES["slurm-time-limit"]
+    began = time.monotonic()
+    assert [finding.signature.id for finding in explain(text)] == ["slurm-time-limit"]
+    assert time.monotonic() - began < 20
+
+
+def test_the_root_comes_before_its_echoes() -> None:
+    log = "\n".join(LINES[id_] for id_ in ("slurm-step-cancelled", "slurm-task-exit-code", "slurm-oom-kill"))
+    assert explain(log)[0].signature.id == "slurm-oom-kill"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literal"),
+    [
+        (r"error: (?P<x>\d+) of it failed", " of it failed"),
+        (r"abc?defgh", "defgh"),
+        (r"a\.b\d+ cdefg", " cdefg"),
+        (r"one|two", ""),
+        (r"(?:one|two) three", " three"),
+        (r"[a-z)(]+ kill event", " kill event"),
+        (r"x{2,3} yyyy", " yyyy"),
+        (r"(?i)loud", ""),
+    ],
+)
+def test_the_literal_of_a_pattern(pattern: str, literal: str) -> None:
+    assert literal_of(pattern) == literal
+
+
+def test_most_signatures_need_no_look_at_every_line() -> None:
+    assert sum(len(signature.literal) < LITERAL for signature in signatures()) < len(IDS) / 10
+
+
+def test_terminals_commands_are_not_passed_on() -> None:
+    assert plain("\x1b[31mred\x1b[0m\rnext\x07\x9b") == "red\nnext"
+    finding = explain("\x1b]0;title\x07" + LINES["slurm-oom-kill"] + "\x1b[2J")[0]
+    assert "\x1b" not in finding.line
+
+
+def verb(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "hpcstack", "explain", *words]
+    return subprocess.run(argv, input=given, capture_output=True, text=True, check=False)
+
+
+def test_the_verb(tmp_path: Path) -> None:
+    log = tmp_path / "slurm-1.out"
+    log.write_text("\n".join(["all is well", LINES["slurm-oom-kill"], LINES["slurm-task-exit-code"]]))
+    done = verb(str(log))
+    assert done.returncode == 0 and "line 2" in done.stdout and "seen in https://" in done.stdout
+    assert "1 more" in done.stdout
+    assert json.loads(verb("--json", "-", given=log.read_text()).stdout)[0]["id"] == "slurm-oom-kill"
+    log.write_text("all is well\n")
+    assert verb(str(log)).returncode == 1
+    assert verb(str(tmp_path / "none")).returncode == 2
