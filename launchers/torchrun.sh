@@ -1,44 +1,7 @@
-# One of these runs on each node, inside the image: it finds the step's first node and starts torchrun.
-# Arguments: RANKS-PER-NODE COMMAND...   What the user has set in MASTER_ADDR or MASTER_PORT is kept.
-set -u
-ranks=$1
-shift
-if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi
-
-# The first host of a Slurm node list, without Slurm's tools: rack[1-3]n[01,07],b2 -> rack1n01
-first_host() {
-    list=$1 host=
-    while [ -n "$list" ]; do
-        case $list in
-        ,*) break ;;
-        \[*)
-            inside=${list#\[} list=${list#*\]}
-            inside=${inside%%\]*} inside=${inside%%,*}
-            host=$host${inside%%-*}
-            ;;
-        *)
-            plain=${list%%[\[,]*} list=${list#"${list%%[\[,]*}"}
-            host=$host$plain
-            ;;
-        esac
-    done
-    printf '%s\n' "$host"
-}
-
-nodes=${SLURM_STEP_NUM_NODES:-${SLURM_JOB_NUM_NODES:-1}}
-if [ "$nodes" -gt 1 ]; then
-    head=$(first_host "${SLURM_STEP_NODELIST:-$SLURM_JOB_NODELIST}")
-    address=$(getent ahostsv4 "$head" 2>/dev/null | { read -r first _ && printf '%s' "$first"; })
-    : "${MASTER_ADDR:=${address:-$head}}"
-else
-    : "${MASTER_ADDR:=127.0.0.1}"
-fi
-# Enroot's PyTorch hook makes its port of the job id alone: two steps of one job would meet.
-if [ "${MASTER_PORT:-}" = "$((61000 + ${SLURM_JOB_ID:-0} % 4536))" ]; then unset MASTER_PORT; fi
-# Two steps of one job must not meet: the port is made of both numbers, below the ephemeral range.
-: "${MASTER_PORT:=$((10000 + (${SLURM_JOB_ID:-$$} * 31 + ${SLURM_STEP_ID:-0}) % 20000))}"
-: "${OMP_NUM_THREADS:=1}"
-export MASTER_ADDR MASTER_PORT OMP_NUM_THREADS
+# One of these runs on each node: it starts torchrun, which starts the ranks.
+threads=$((${SLURM_CPUS_PER_TASK:-0} / ranks))
+: "${OMP_NUM_THREADS:=$((threads > 0 ? threads : 1))}"
+export OMP_NUM_THREADS
 # RANK and its kin are torchrun's to set; Enroot's PyTorch hook may have set them for the task.
 unset RANK LOCAL_RANK WORLD_SIZE
 
@@ -46,5 +9,9 @@ case $1 in
 -m | *.py) ;;
 *) set -- --no-python "$@" ;;
 esac
+if [ -n "$elastic" ]; then
+    exec torchrun --nnodes "$elastic" --nproc-per-node "$ranks" --max-restarts "$restarts" --rdzv-backend c10d \
+        --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" --rdzv-id "${SLURM_JOB_ID:-0}.${SLURM_STEP_ID:-0}" "$@"
+fi
 exec torchrun --nnodes "$nodes" --node-rank "${SLURM_NODEID:-0}" --nproc-per-node "$ranks" \
-    --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" "$@"
+    --max-restarts "$restarts" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" "$@"

@@ -22,3 +22,20 @@ def logs_of(job: str, runner: Runner) -> list[Path]:
         raise InputError(f"job {job} wrote to no file that is there: {', '.join(found) or 'it ran on a terminal'}",
                          "name the log itself: hpcstack explain FILE")  # fmt: skip
     return paths
+
+
+def states(jobs: list[str], runner: Runner) -> dict[str, str]:
+    """{job: its state in Slurm's words} of those that Slurm still knows."""
+    if not jobs or not runner.has("squeue"):
+        return {}
+    out = {}
+    if runner.has("sacct"):
+        done = runner.output(["sacct", "-nPX", "--format=JobID,State,ExitCode", "--jobs", ",".join(jobs)], timeout=20)
+        for line in done.stdout.splitlines() if not done.status else ():
+            job, state, code = [*line.split("|"), "", ""][:3]
+            out[job.partition("_")[0]] = state if code in ("", "0:0") else f"{state}, exit {code.partition(':')[0]}"
+    done = runner.output(["squeue", "--noheader", "--format", "%A|%T", "--jobs", ",".join(jobs)], timeout=20)
+    for line in done.stdout.splitlines() if not done.status else ():
+        job, _, state = line.partition("|")
+        out[job] = state
+    return out

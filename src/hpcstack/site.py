@@ -155,7 +155,7 @@ class Site(Model):
     fabric: Fabric = Fabric.model_construct()
     baselines: dict[str, dict[str, Baseline]] = Field({}, description="{node type: {check: what it should reach}}")
     policy: PolicySite = PolicySite.model_construct()
-    runtime: Literal["auto", "pyxis", "apptainer", "local"] = "auto"
+    runtime: Literal["auto", "pyxis", "apptainer", "enroot", "local"] = "auto"
     mounts: tuple[str, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
 
     @field_validator("mounts")

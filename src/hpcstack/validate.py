@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 import uuid
@@ -16,6 +15,7 @@ from typing import Any
 
 from hpcstack.errors import SlurmError
 from hpcstack.launch import Plan, Resources, Share, plan, share
+from hpcstack.launch.record import state_folder
 from hpcstack.process import Completed, Runner
 from hpcstack.render.launcher import inner
 from hpcstack.render.steps import HOME
@@ -49,12 +49,6 @@ class Run:
         return self.ranks_per_node * self.nodes
 
 
-def state_folder() -> Path:
-    """Where runs are kept: below the user's home, which the nodes see."""
-    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
-    return Path(home) / "hpcstack"
-
-
 def prepare(
     stack: Stack, tests: tuple[str, ...], resources: Resources, site: Site, parent: Path | None, *, here: bool
 ) -> Run:
@@ -75,7 +69,7 @@ def step_plan(
     own = artifact.environment.get("PYTHONPATH", "")
     where = ":".join(filter(None, (str(suite) if suite else SUITE, own)))
     arguments = ("--output", str(run.folder), "--tests", run.tests, "--gpus", str(run.share.gpus))
-    launcher = ("/bin/sh", "-c", inner("torchrun"), "torchrun", str(run.ranks_per_node))
+    launcher = ("/bin/sh", "-c", inner("torchrun"), "torchrun", str(run.ranks_per_node), "", "0")
     agent = ("python3", "-m", "hpcstack_smoke", *arguments, "--stack", artifact.stack)
     command = (*agent, "--", *launcher, "-m", "hpcstack_smoke.ranks", *arguments)
     one_a_node = replace(resources, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else resources

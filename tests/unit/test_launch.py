@@ -128,7 +128,7 @@ def test_pyxis_refuses_a_folder_that_enroot_would_run(tmp_path: Path) -> None:
 def test_torchrun_is_one_task_a_node_with_a_rank_a_gpu(tmp_path: Path) -> None:
     argv = line(gpu_site(tmp_path), PYXIS, "torchrun", ("train.py", "a b"), nodes=2)
     assert "--ntasks-per-node=1" in argv
-    assert argv[-5:] == [inner("torchrun"), "torchrun", "8", "train.py", "a b"]
+    assert argv[-7:] == [inner("torchrun"), "torchrun", "8", "", "0", "train.py", "a b"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_torchrun_is_one_task_a_node_with_a_rank_a_gpu(tmp_path: Path) -> None:
     ],
 )
 def test_ranks_a_node(tmp_path: Path, model: str, resources: dict[str, Any], ranks: str) -> None:
-    assert line(gpu_site(tmp_path, model), PYXIS, "torchrun", ("t.py",), **resources)[-2] == ranks
+    assert line(gpu_site(tmp_path, model), PYXIS, "torchrun", ("t.py",), **resources)[-4] == ranks
 
 
 def test_what_makes_no_sense_is_refused_before_slurm_is_asked(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def torchrun(tmp_path: Path, *arguments: str, **env: str) -> list[str]:
     fake = tmp_path / "torchrun"
     fake.write_text('#!/bin/sh\necho "RANK=${RANK-unset}"\nfor word; do printf "%s\\n" "$word"; done\n')
     fake.chmod(0o755)
-    done = subprocess.run(["/bin/sh", "-c", inner("torchrun"), "torchrun", *arguments], capture_output=True, text=True,
+    done = subprocess.run(["/bin/sh", "-c", inner("torchrun"), "torchrun", arguments[0], "", "0", *arguments[1:]], capture_output=True, text=True,
                           env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env}, check=True)  # fmt: skip
     return done.stdout.splitlines()
 
@@ -199,8 +199,8 @@ STEP = {
 def test_the_rendezvous_is_the_first_node_by_its_ipv4_address(tmp_path: Path) -> None:
     said = torchrun(tmp_path, "4", "train.py", "a b", **STEP)
     assert said == [
-        "RANK=unset", "--nnodes", "2", "--node-rank", "1", "--nproc-per-node", "4", "--master-addr", "127.0.0.1",
-        "--master-port", "13103", "train.py", "a b",
+        "RANK=unset", "--nnodes", "2", "--node-rank", "1", "--nproc-per-node", "4", "--max-restarts", "0",
+        "--master-addr", "127.0.0.1", "--master-port", "13103", "train.py", "a b",
     ]  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def test_what_the_user_set_is_kept_and_what_a_hook_set_is_not(tmp_path: Path) ->
 
 
 def test_two_steps_of_a_job_have_two_ports(tmp_path: Path) -> None:
-    ports = {torchrun(tmp_path, "1", "t.py", **{**STEP, "SLURM_STEP_ID": str(step)})[10] for step in range(4)}
+    ports = {torchrun(tmp_path, "1", "t.py", **{**STEP, "SLURM_STEP_ID": str(step)})[12] for step in range(4)}
     assert len(ports) == 4
 
 
@@ -225,7 +225,7 @@ def test_a_gpu_node_gives_its_gpus_without_being_asked(tmp_path: Path) -> None:
 def test_where_the_site_says_nothing_what_was_asked_for_counts(tmp_path: Path) -> None:
     nothing = Site.model_validate({"store": tmp_path, "lock_dir": tmp_path, "module_root": tmp_path})
     asked = line(nothing, PLAIN, "torchrun", ("t.py",), gpus_per_node=8)
-    assert "--nv" in asked and "--gpus-per-node=8" in asked and asked[-2] == "8"
+    assert "--nv" in asked and "--gpus-per-node=8" in asked and asked[-4] == "8"
     assert not any("void" in word for word in asked)
     assert "APPTAINERENV_NVIDIA_VISIBLE_DEVICES=void" in line(nothing, PLAIN)
 

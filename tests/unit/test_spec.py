@@ -78,7 +78,7 @@ def test_the_version_is_text_even_without_quotes(tmp_path: Path) -> None:
             "module: {commands: [python]}\ntests:",
             "demo-1.0.yaml:10:21: module.commands[0]: a wrapper named python",
         ),
-        ("tests:", "launch: {mode: mpirun}\ntests:", "demo-1.0.yaml:10:16: launch.mode: input should be 'torchrun' or"),
+        ("tests:", "launch: {mode: mpirun}\ntests:", "demo-1.0.yaml:10:16: launch.mode: input should be 'torchrun',"),
     ],
 )
 def test_each_problem_has_its_line_and_a_hint(tmp_path: Path, old: str, new: str, expected: str) -> None:

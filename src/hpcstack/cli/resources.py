@@ -10,6 +10,19 @@ import click
 
 from hpcstack.launch import Resources
 
+
+class Passing(click.Command):
+    """A verb that hands options it does not know, before `--`, to srun: `--mem=10G -- train.py`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        cut = args.index("--") if "--" in args else 0
+        own = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        known = [word for word in args[:cut] if not word.startswith("--") or word.partition("=")[0] in (*own, "--help")]
+        ctx.meta["passed"] = tuple(word for word in args[:cut] if word not in known)
+        ctx.meta["command"] = tuple(args[cut + 1 :]) if cut else None
+        return super().parse_args(ctx, [*known, *args[cut:]])
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 NUMBER = click.IntRange(min=0)
@@ -33,7 +46,10 @@ OPTIONS = (
         "--srun", "extra", multiple=True, metavar="OPTION", help="Any other option of srun, e.g. --srun=--overlap."
     ),
     click.option(
-        "--runtime", default="auto", type=click.Choice(["auto", "pyxis", "apptainer", "local"]), show_default=True
+        "--runtime",
+        default="auto",
+        type=click.Choice(["auto", "pyxis", "apptainer", "enroot", "local"]),
+        show_default=True,
     ),
 )
 OTHER = ("runtime",)

@@ -14,9 +14,22 @@ def with_compat(command: tuple[str, ...]) -> tuple[str, ...]:
     return ("/bin/sh", "-c", COMPAT, "compat", *command)
 
 
+IN_THE_IMAGE = ("torchrun", "deepspeed", "task-per-gpu")
+ABOUT = {
+    "torchrun": "one task a node, which starts torchrun there",
+    "deepspeed": "one task a node, which starts DeepSpeed's own launcher there",
+    "task-per-gpu": "a task a GPU, with torch's variables made of Slurm's",
+    "mpi": "a task a rank, which MPI knows by PMIx or PMI-2",
+    "plain": "the command as it is, in Slurm's own tasks",
+}
+
+
 def inner(mode: str) -> str:
-    """What each task runs inside the image, as a POSIX shell script; empty where it runs the command itself."""
-    return plain("launchers", "torchrun.sh") if mode == "torchrun" else ""
+    """What each task runs inside the image, as a POSIX shell script; empty where it runs the command itself.
+
+    Its arguments: ranks a node, MIN:MAX nodes of an elastic step or nothing, restarts, the command.
+    """
+    return plain("launchers", "rendezvous.sh") + plain("launchers", f"{mode}.sh") if mode in IN_THE_IMAGE else ""
 
 
 def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
@@ -27,6 +40,8 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
         "name": stack.name,
         "version": stack.release_version,
         "mode": stack.launch.mode,
+        "about": ABOUT[stack.launch.mode],
+        "one_task": stack.launch.mode in ("torchrun", "deepspeed"),
         "inner": inner(stack.launch.mode),
         "ranks": max(node.real_gpus, 1),
         "gpus": node.gpus.count if node.gpus else 0,

@@ -14,6 +14,11 @@ def sh(text: object) -> str:
     return re.sub(r"(\{)(?=\{)|(\})(?=\})", lambda match: f"{match[0]}''", quoted)
 
 
+def line(text: object) -> str:
+    """TEXT as one line, for a comment: what would end it, or command a terminal, is a blank."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", str(text))
+
+
 def words(argv: Iterable[object]) -> str:
     """A command line of quoted words."""
     return " ".join(sh(word) for word in argv)

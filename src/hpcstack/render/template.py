@@ -25,7 +25,13 @@ def _environment(folder: str) -> jinja2.Environment:
         autoescape=False,
     )
     environment.filters.update(
-        sh=quote.sh, words=quote.words, lua=quote.lua, tcl=quote.tcl, dockerfile=quote.dockerfile, argv=quote.argv
+        sh=quote.sh,
+        words=quote.words,
+        lua=quote.lua,
+        tcl=quote.tcl,
+        dockerfile=quote.dockerfile,
+        argv=quote.argv,
+        line=quote.line,
     )
     return environment
 

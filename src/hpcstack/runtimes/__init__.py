@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from hpcstack.errors import MissingToolError
 from hpcstack.process import Runner
-from hpcstack.runtimes import apptainer, local, pyxis
-from hpcstack.runtimes.base import Runtime, Step
+from hpcstack.runtimes import apptainer, enroot, local, pyxis
+from hpcstack.runtimes.base import Part, Runtime, Step
 
 RUNTIMES: dict[str, Runtime] = {
     "pyxis": pyxis.RUNTIME,
     "apptainer": apptainer.RUNTIME,
+    "enroot": enroot.RUNTIME,
     "local": local.RUNTIME,
 }
 
@@ -24,7 +25,9 @@ def choose(name: str, runner: Runner) -> tuple[Runtime, str]:
         raise MissingToolError("neither srun nor apptainer is installed", "install slurm-client or apptainer")
     if pyxis.offered("\n".join(runner.output(["srun", "--help"]).tail)):
         return RUNTIMES["pyxis"], "srun knows --container-image"
+    if not runner.has("apptainer") and runner.has("enroot"):
+        return RUNTIMES["enroot"], "srun has no Pyxis, and there is no apptainer"
     return RUNTIMES["apptainer"], "srun has no Pyxis"
 
 
-__all__ = ["RUNTIMES", "Runtime", "Step", "choose"]
+__all__ = ["RUNTIMES", "Part", "Runtime", "Step", "choose"]

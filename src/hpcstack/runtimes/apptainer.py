@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from hpcstack.runtimes.base import Step, binds, forced
+from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted
 
 OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")  # Apptainer makes these itself, from both sides
 
 
-def exec_argv(step: Step) -> list[str]:
+def exec_parts(step: Step) -> list[Part]:
     """`apptainer exec` of the step's command."""
-    line = ["apptainer", "--quiet", "exec"]
+    out = [Part(("apptainer", "--quiet", "exec"), "the image is run as it lies there: nothing is unpacked")]
     if step.gpus:
-        line.append("--nv")
-    for mount in binds(step):
-        line += ["--bind", mount]
+        out.append(Part(("--nv",), "the nodes have GPUs: their driver goes into the container"))
+    out += [Part(("--bind", mount), why) for mount, why in mounted(step)]
     if str(step.workdir) != "/":
-        line += ["--pwd", str(step.workdir)]
-    return [*line, str(step.image), *step.command]
+        out.append(Part(("--pwd", str(step.workdir)), "where it was started"))
+    return [*out, Part((str(step.image),), "the image"), Part(step.command, "what each task runs")]
 
 
 def exec_environment(step: Step) -> dict[str, str]:
@@ -36,8 +35,8 @@ def exec_environment(step: Step) -> dict[str, str]:
 class Apptainer:
     name: str = "apptainer"
 
-    def argv(self, step: Step) -> list[str]:
-        return ["srun", "--export=ALL", *step.slurm, *exec_argv(step)]
+    def parts(self, step: Step) -> list[Part]:
+        return [SRUN, *step.slurm, *exec_parts(step)]
 
     def environment(self, step: Step) -> dict[str, str]:
         return exec_environment(step)

@@ -12,16 +12,24 @@ VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
 @dataclass(frozen=True)
+class Part:
+    """One or more words of a command line, and why they are there."""
+
+    words: tuple[str, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Step:
     """One job step in an image.
 
-    `slurm` are srun's own options; `mounts` are SOURCE:TARGET; `environment` overrides the
+    `slurm` are srun's own options, each with its reason; `mounts` are SOURCE:TARGET; `environment` overrides the
     image's variables, which are `image_environment`; `gpus` says whether real GPUs are behind the nodes.
     """
 
     image: Path
     command: tuple[str, ...]
-    slurm: tuple[str, ...] = ()
+    slurm: tuple[Part, ...] = ()
     mounts: tuple[str, ...] = ()
     workdir: Path = Path("/")
     gpus: bool = False
@@ -30,12 +38,12 @@ class Step:
 
 
 class Runtime(Protocol):
-    """`argv` is the whole line; `environment` what it must be started with."""
+    """`parts` are the whole line; `environment` what it must be started with."""
 
     @property
     def name(self) -> str: ...
 
-    def argv(self, step: Step) -> list[str]: ...
+    def parts(self, step: Step) -> list[Part]: ...
 
     def environment(self, step: Step) -> dict[str, str]: ...
 
@@ -51,3 +59,13 @@ def binds(step: Step) -> list[str]:
         raise InputError(f"{step.workdir} cannot be mounted: its path holds ':' or ','", "start from another folder")
     workdir = f"{step.workdir}:{step.workdir}"
     return list(dict.fromkeys((*step.mounts, *(() if str(step.workdir) == "/" else (workdir,)))))
+
+
+SRUN = Part(("srun", "--export=ALL"), "one job step; it gets this shell's variables")
+
+
+def mounted(step: Step) -> list[tuple[str, str]]:
+    """(mount, why) of `binds`."""
+    workdir = f"{step.workdir}:{step.workdir}"
+    why = {workdir: "where it was started"}
+    return [(mount, why.get(mount, "the site's or the user's")) for mount in binds(step)]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcstack.runtimes.apptainer import exec_argv, exec_environment
-from hpcstack.runtimes.base import Step
+from hpcstack.runtimes.apptainer import exec_environment, exec_parts
+from hpcstack.runtimes.base import Part, Step
 
 
 @dataclass(frozen=True)
 class Local:
     name: str = "local"
 
-    def argv(self, step: Step) -> list[str]:
-        return exec_argv(step)
+    def parts(self, step: Step) -> list[Part]:
+        return exec_parts(step)
 
     def environment(self, step: Step) -> dict[str, str]:
         """One node, whatever allocation this shell is in."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstack.errors import InputError
-from hpcstack.runtimes.base import Step, binds, forced
+from hpcstack.runtimes.base import SRUN, Part, Step, binds, forced
 
 
 def offered(srun_help: str) -> bool:
@@ -21,19 +21,21 @@ def offered(srun_help: str) -> bool:
 class Pyxis:
     name: str = "pyxis"
 
-    def argv(self, step: Step) -> list[str]:
-        line = ["srun", "--export=ALL", *step.slurm, f"--container-image={step.image}", "--no-container-mount-home"]
+    def parts(self, step: Step) -> list[Part]:
+        out = [SRUN, *step.slurm]
+        out.append(Part((f"--container-image={step.image}",), "the image; a bare name would be Docker Hub's"))
+        out.append(Part(("--no-container-mount-home",), "what lies in the home directory is not the image's"))
         if any(sign in str(step.workdir) for sign in "$`\"'\\ "):
             raise InputError(
                 f"{step.workdir}: Enroot takes quotes, blanks and $ in a path for shell", "start elsewhere"
             )
         if mounts := binds(step):
-            line.append(f"--container-mounts={','.join(mounts)}")
+            out.append(Part((f"--container-mounts={','.join(mounts)}",), "the site's, the user's, this folder"))
         if str(step.workdir) != "/":
-            line.append(f"--container-workdir={step.workdir}")
+            out.append(Part((f"--container-workdir={step.workdir}",), "where it was started"))
         if names := sorted(forced(step)):
-            line.append(f"--container-env={','.join(names)}")
-        return [*line, *step.command]
+            out.append(Part((f"--container-env={','.join(names)}",), "these win over the image's own"))
+        return [*out, Part(step.command, "what each task runs")]
 
     def environment(self, step: Step) -> dict[str, str]:
         return forced(step)

@@ -20,7 +20,7 @@ IMAGE = re.compile(
 FAMILIES = tuple(dict.fromkeys(code.partition(".")[0] for codes in CODES.values() for code in codes))
 
 Platform = Literal["linux/amd64", "linux/arm64"]
-Mode = Literal["torchrun", "plain"]
+Mode = Literal["torchrun", "deepspeed", "task-per-gpu", "mpi", "plain"]
 
 
 def known_tests() -> tuple[str, ...]:
@@ -115,7 +115,10 @@ class ModuleSpec(Model):
 class LaunchSpec(Model):
     """How a command of the stack is started on many nodes."""
 
-    mode: Mode = Field("torchrun", description="torchrun: one task a node, the launcher starts torchrun; plain: srun")
+    mode: Mode = Field(
+        "torchrun",
+        description="torchrun, deepspeed: one task a node starts the ranks; task-per-gpu, mpi: a task a rank; plain",
+    )
 
 
 def _day(value: Any) -> Any:

@@ -1,0 +1,42 @@
+# What every rank has to know of the step, inside the image and without Slurm's tools. Arguments: RANKS-PER-NODE
+# MIN:MAX-NODES (empty: all of them) RESTARTS COMMAND...   What the user has set in MASTER_ADDR or MASTER_PORT is kept.
+set -u
+ranks=$1
+elastic=$2
+restarts=$3
+shift 3
+if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi
+
+# The first host of a Slurm node list: rack[1-3]n[01,07],b2 -> rack1n01
+first_host() {
+    list=$1 host=
+    while [ -n "$list" ]; do
+        case $list in
+        ,*) break ;;
+        \[*)
+            inside=${list#\[} list=${list#*\]}
+            inside=${inside%%\]*} inside=${inside%%,*}
+            host=$host${inside%%-*}
+            ;;
+        *)
+            plain=${list%%[\[,]*} list=${list#"${list%%[\[,]*}"}
+            host=$host$plain
+            ;;
+        esac
+    done
+    printf '%s\n' "$host"
+}
+
+nodes=${SLURM_STEP_NUM_NODES:-${SLURM_JOB_NUM_NODES:-1}}
+if [ "$nodes" -gt 1 ]; then
+    head=$(first_host "${SLURM_STEP_NODELIST:-$SLURM_JOB_NODELIST}")
+    address=$(getent ahostsv4 "$head" 2>/dev/null | { read -r first _ && printf '%s' "$first"; })
+    : "${MASTER_ADDR:=${address:-$head}}"
+else
+    : "${MASTER_ADDR:=127.0.0.1}"
+fi
+# Enroot's PyTorch hook makes its port of the job id alone: two steps of one job would meet.
+if [ "${MASTER_PORT:-}" = "$((61000 + ${SLURM_JOB_ID:-0} % 4536))" ]; then unset MASTER_PORT; fi
+# Two steps of one job must not meet: the port is made of both numbers, below the ephemeral range.
+: "${MASTER_PORT:=$((10000 + (${SLURM_JOB_ID:-$$} * 31 + ${SLURM_STEP_ID:-0}) % 20000))}"
+export MASTER_ADDR MASTER_PORT

@@ -1,0 +1,51 @@
+"""`hpcstack jobs`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcstack.cli.session import Session, answer, json_option, table
+
+if TYPE_CHECKING:
+    from hpcstack.launch.record import Launch
+
+
+@click.command("jobs")
+@click.option("-n", "most", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
+@json_option
+@click.pass_obj
+def command(session: Session, most: int, as_json: bool) -> None:
+    """Past launches, the newest first. Each has a folder with its script, image, lock and variables."""
+    from hpcstack.jobs import states
+    from hpcstack.launch.record import launches
+
+    found = launches()[:most]
+    open_ones = [launch.job for launch in found if launch.status is None and launch.job]
+    known = states(open_ones, session.runner)
+    rows = [_row(launch, known) for launch in found]
+    answer(rows, as_json, lambda: _text(rows))
+
+
+def _row(launch: Launch, known: dict[str, str]) -> dict[str, Any]:
+    state = known.get(launch.job, "") if launch.status is None else f"exit {launch.status}"
+    return {
+        "job": launch.job, "step": launch.step, "stack": launch.stack, "started": launch.started, "nodes": launch.nodes,
+        "state": state or "?", "runtime": launch.runtime, "mode": launch.mode, "command": list(launch.command),
+        "folder": str(launch.folder),
+    }  # fmt: skip
+
+
+def _text(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "nothing was launched yet"
+    head = ("JOB", "STACK", "STARTED", "NODES", "STATE", "COMMAND")
+    return table(
+        [
+            (row["job"] or "-", row["stack"], row["started"], row["nodes"] or "-", row["state"],
+             " ".join(row["command"])[:50])
+            for row in rows
+        ],
+        head,
+    )  # fmt: skip

@@ -1,0 +1,37 @@
+"""`hpcstack why`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hpcstack.cli.session import answer, json_option
+
+
+@click.command("why")
+@click.argument("variable")
+@click.option("--job", "what", default="", metavar="JOB", help="Which launch; this job's own, or the newest.")
+@json_option
+def command(variable: str, what: str, as_json: bool) -> None:
+    """Say where a variable's value came from in a launch: the site, the image, the user, hpcstack. Exit 1: not set."""
+    from hpcstack.errors import did_you_mean
+    from hpcstack.launch.record import find
+
+    launch = find(what)
+    rows: dict[str, dict[str, Any]] = {}
+    for row in launch.document["environment"]:
+        rows[row["name"].removeprefix("APPTAINERENV_")] = row
+    row = rows.get(variable)
+    document = {"launch": str(launch.folder), "job": launch.job, "variable": variable, "set": row}
+
+    def text() -> str:
+        where = f"{launch.stack}, {launch.started}" + (f", job {launch.job}" if launch.job else "")
+        if row is None:
+            return f"{variable} was not set by anybody in {where}{did_you_mean(variable, rows)}"
+        return (
+            f"{variable}={row['value']}\n  {row['origin']}" + (f": {row['why']}" if row["why"] else "") + f"\n  {where}"
+        )
+
+    answer(document, as_json, text)
+    raise click.exceptions.Exit(0 if row else 1)

@@ -1,0 +1,30 @@
+"""Which image a name means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpcstack.errors import InputError
+from hpcstack.publish import released
+from hpcstack.site import Site
+from hpcstack.store import Artifact, Store
+
+
+def image_of(name: str, store: Store) -> Artifact:
+    """The image of NAME that was built last."""
+    if artifact := store.newest(name):
+        return artifact
+    built = ", ".join(store.stacks()) or "none"
+    raise InputError(f"no image of {name} is in {store.top} (there: {built})", f"hpcstack build {name}")
+
+
+def image_to_launch(name: str, site: Site, store: Store, environ: Mapping[str, str]) -> tuple[Artifact, str]:
+    """The image that users mean by NAME, and why: the loaded module's, else the published one, else the last built."""
+    if environ.get("HPCSTACK_STACK") == name:
+        loaded = store.artifact(Path(environ.get("HPCSTACK_IMAGE", "")).parent.name)
+        if loaded and str(loaded.image) == environ["HPCSTACK_IMAGE"]:
+            return loaded, f"module {environ.get('HPCSTACK_RELEASE', '')}"
+    if found := released(name, site, store):
+        return found
+    return image_of(name, store), "not published: the image built last"

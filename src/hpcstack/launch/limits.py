@@ -1,0 +1,58 @@
+"""What no partition can give is refused before Slurm is asked: a queue would hold it for ever."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from hpcstack.errors import InputError, did_you_mean
+from hpcstack.launch.cluster import Limits, minutes
+from hpcstack.launch.resources import Resources
+
+
+def check(resources: Resources, known: Mapping[str, Limits]) -> None:
+    """InputError where RESOURCES are more than the partition has; nothing where KNOWN is empty."""
+    if not known:
+        return
+    if resources.partition and resources.partition not in known:
+        near = did_you_mean(resources.partition, known)
+        raise InputError(f"there is no partition {resources.partition!r}{near}", f"there are: {', '.join(known)}")
+    chosen = known.get(resources.partition) or next((limits for limits in known.values() if limits.default), None)
+    if chosen is None:
+        raise InputError("no partition is the default one", f"--partition, one of: {', '.join(known)}")
+    if reason := _refused(resources, chosen):
+        others = [limits.name for limits in known.values() if limits.up and not _refused(resources, limits)]
+        raise InputError(reason, f"ask for less, or --partition {others[0]}" if others else "ask for less")
+
+
+def _refused(resources: Resources, limits: Limits) -> str:
+    name, tasks = limits.name, resources.ntasks_per_node or 1
+    least = int(resources.elastic.partition(":")[0]) if resources.elastic else resources.nodes
+    if not limits.up:
+        return f"partition {name} is not up"
+    if least > limits.nodes:
+        return f"{least} nodes: partition {name} has {limits.nodes}"
+    if resources.gpus_per_node > limits.gpus:
+        return f"{resources.gpus_per_node} GPUs a node: the nodes of partition {name} have {limits.gpus or 'none'}"
+    if (cpus := tasks * (resources.cpus_per_task or 1)) > limits.cpus > 0:
+        return f"{cpus} CPUs a node ({tasks} x {resources.cpus_per_task or 1}): partition {name} has {limits.cpus}"
+    if resources.time:
+        asked = minutes(resources.time)
+        if asked is None and resources.time.lower() not in ("unlimited", "infinite"):
+            return f"--time {resources.time}: Slurm writes 30, 30:00, 1:30:00, 2-0 or 2-12:30:00"
+        if limits.minutes and (asked is None or asked > limits.minutes):
+            return f"--time {resources.time}: partition {name} gives at most {limits.minutes} minutes"
+    feature = resources.constraint
+    if re.fullmatch(r"[A-Za-z0-9_.-]+", feature) and feature not in limits.features:
+        have = ", ".join(sorted(limits.features)) or "none"
+        return f"--constraint {feature}: no node of partition {name} has it; their features: {have}"
+    return ""
+
+
+def check_allocation(resources: Resources, environ: Mapping[str, str]) -> None:
+    """InputError where a step asks for more nodes than the allocation that this shell is in has."""
+    have = environ.get("SLURM_JOB_NUM_NODES", "")
+    least = int(resources.elastic.partition(":")[0]) if resources.elastic else resources.nodes
+    if have.isdigit() and least > int(have):
+        raise InputError(f"{least} nodes: this allocation (job {environ.get('SLURM_JOB_ID')}) has {have}",
+                         "ask for less, or start it outside the allocation")  # fmt: skip

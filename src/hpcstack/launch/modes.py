@@ -1,0 +1,72 @@
+"""How a command becomes ranks: one visible table of modes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hpcstack.errors import InputError
+from hpcstack.launch.resources import Resources, Share
+from hpcstack.render.launcher import ABOUT, inner
+from hpcstack.runtimes.base import Part
+
+
+@dataclass(frozen=True)
+class Mode:
+    """`ranks_in_a_task`: one Slurm task a node starts all of the node's ranks; else each rank is a task of Slurm's."""
+
+    about: str
+    ranks_in_a_task: bool = False
+    a_task_a_rank: bool = False
+    pmi: bool = False
+
+
+MODES: dict[str, Mode] = {
+    "torchrun": Mode(ABOUT["torchrun"], ranks_in_a_task=True),
+    "deepspeed": Mode(ABOUT["deepspeed"], ranks_in_a_task=True),
+    "task-per-gpu": Mode(ABOUT["task-per-gpu"], a_task_a_rank=True),
+    "mpi": Mode(ABOUT["mpi"], a_task_a_rank=True, pmi=True),
+    "plain": Mode(ABOUT["plain"]),
+}
+
+
+def tasks(mode: str, resources: Resources, taken: Share) -> list[Part]:
+    """srun's options for RESOURCES in MODE, each with its reason."""
+    how = MODES[mode]
+    said = replace(resources, gpus_per_node=taken.gpus or resources.gpus_per_node)
+    why: dict[str, str] = {}
+    if taken.gpus and not resources.gpus_per_node:
+        why["--gpus-per-node"] = "all GPUs of the node type"
+    if how.ranks_in_a_task:
+        said = replace(said, ntasks_per_node=1, cpus_per_task=taken.cpus)
+        why |= {"--ntasks-per-node": how.about, "--cpus-per-task": "all CPUs for the one task: its ranks share them"}
+    elif how.a_task_a_rank:
+        ranks = resources.ntasks_per_node or taken.ranks
+        cpus = resources.cpus_per_task or (taken.cpus // ranks if taken.cpus else 0)
+        said = replace(said, ntasks_per_node=ranks, cpus_per_task=cpus)
+        why |= {"--ntasks-per-node": how.about, "--cpus-per-task": "the node's CPUs, in equal parts"}
+    if resources.cpus_per_task:
+        why.pop("--cpus-per-task", None)
+    return [Part(part.words, why.get(part.words[0].partition("=")[0], part.why)) for part in said.parts()]
+
+
+def command_in(mode: str, command: tuple[str, ...], resources: Resources, taken: Share) -> tuple[str, ...]:
+    """What each task runs inside the image for COMMAND."""
+    script = inner(mode)
+    if not script:
+        return command
+    ranks = (resources.ntasks_per_node or taken.ranks) if MODES[mode].a_task_a_rank else taken.ranks
+    return ("/bin/sh", "-c", script, mode, str(ranks), resources.elastic, str(resources.restarts), *command)
+
+
+def check(mode: str, resources: Resources) -> None:
+    """InputError for what MODE cannot do."""
+    how = MODES[mode]
+    if how.ranks_in_a_task and resources.ntasks_per_node > 1:
+        raise InputError(
+            f"--ntasks-per-node {resources.ntasks_per_node}: in mode {mode} one task a node starts all of its ranks",
+            f"--nproc-per-node {resources.ntasks_per_node}, or --mode task-per-gpu",
+        )
+    if not how.ranks_in_a_task and not how.a_task_a_rank and resources.nproc_per_node:
+        raise InputError(f"--nproc-per-node says nothing in mode {mode}", "--ntasks-per-node")
+    if (resources.elastic or resources.restarts) and mode != "torchrun":
+        raise InputError(f"--elastic and --restarts are torchrun's, not of mode {mode}", "--mode torchrun")

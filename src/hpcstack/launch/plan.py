@@ -1,0 +1,174 @@
+"""The step that would be run: its line, its environment, and the reason for every part."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpcstack import data
+from hpcstack.errors import InputError, MissingToolError
+from hpcstack.fit import Fit, fit
+from hpcstack.launch import limits
+from hpcstack.launch.cluster import inside_allocation, partitions, pmi_type
+from hpcstack.launch.modes import MODES, check, command_in, tasks
+from hpcstack.launch.resources import ASKED, Resources, Share, share
+from hpcstack.launch.settings import OPTION, OWN, RUNTIME, Setting, told
+from hpcstack.process import Runner
+from hpcstack.render.launcher import with_compat
+from hpcstack.runtimes import Part, Runtime, Step, choose
+from hpcstack.site import Site
+from hpcstack.store import Artifact
+
+OWN_FAILURE = 125
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The line that would be run, with its environment and the reasons."""
+
+    parts: tuple[Part, ...]
+    settings: tuple[Setting, ...]
+    runtime: str
+    reason: str
+    mode: str
+    fit: Fit | None = None
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        return tuple(word for part in self.parts for word in part.words)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {one.name: one.value for one in self.settings}
+
+    def shown(self) -> str:
+        """The line as a shell would take it."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
+        return " ".join([*variables, shlex.join(self.argv)])
+
+
+def plan(
+    artifact: Artifact,
+    command: tuple[str, ...],
+    mode: str,
+    resources: Resources,
+    site: Site,
+    runner: Runner,
+    *,
+    runtime: str = "auto",
+    workdir: Path | None = None,
+    mounts: tuple[str, ...] = (),
+    environment: dict[str, str] | None = None,
+    job: bool = False,
+    recorded: bool = False,
+) -> Plan:
+    """The step of COMMAND in the image of ARTIFACT. InputError for resources that make no sense here.
+
+    JOB: the step is for a job of its own, whatever allocation this shell is in. RECORDED: srun writes down which job it
+    became (launchers/began.sh).
+    """
+    chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
+    _check(mode, resources, chosen, site, runner, job=job)
+    taken = share(resources, site, here=chosen.name == "local")
+    inside = command_in(mode, command, resources, taken)
+    if inside == command and taken.gpus and chosen.name != "apptainer":
+        inside = with_compat(command)  # Apptainer has it in the image's own environment
+    given = told(site) + [Setting(name, value, OPTION) for name, value in (environment or {}).items()]
+    step = Step(
+        image=artifact.image,
+        command=inside,
+        slurm=tuple(_slurm(artifact, mode, resources, taken, chosen, runner, recorded=recorded)),
+        mounts=(*site.mounts, *mounts),
+        workdir=workdir or Path.cwd(),
+        gpus=bool(taken.gpus),
+        environment={one.name: one.value for one in given},
+        image_environment=artifact.environment,
+    )
+    return Plan(
+        tuple(chosen.parts(step)), tuple(_settings(chosen, step, given)), chosen.name, reason, mode,
+        _fit(artifact, resources, site),
+    )  # fmt: skip
+
+
+def _slurm(
+    artifact: Artifact, mode: str, resources: Resources, taken: Share, chosen: Runtime, runner: Runner, *,
+    recorded: bool,
+) -> list[Part]:  # fmt: skip
+    if chosen.name == "local":
+        return []
+    out = [Part(("--kill-on-bad-exit=1",), "one rank that fails ends all: the others would wait for it")]
+    if resources.elastic:
+        out = [Part(("--kill-on-bad-exit=0", "--no-kill"), "elastic: the nodes that are left go on")]
+    out.append(Part((f"--job-name={artifact.stack}",), "what squeue shows"))
+    if MODES[mode].pmi and not any(word.startswith("--mpi") for word in resources.extra):
+        found = pmi_type(runner)
+        if not found:
+            raise MissingToolError("srun has no PMI: MPI programs would each be alone", "ask for Slurm's PMIx plugin")
+        out.append(Part((f"--mpi={found}",), "what `srun --mpi=list` has"))
+    if recorded and not any(word.startswith("--prolog") for word in resources.extra):
+        began = data.folder("launchers") / "began.sh"
+        if os.access(began, os.X_OK):
+            out.append(Part((f"--prolog={began}",), "writes down which job and nodes this became"))
+    return [*out, *tasks(mode, resources, taken)]
+
+
+def _settings(chosen: Runtime, step: Step, given: list[Setting]) -> list[Setting]:
+    """What the line is started with: the variables in the runtime's own form, each with where it comes from."""
+    known = {one.name: one for one in given}
+    out = []
+    for name, value in chosen.environment(step).items():
+        plain = name.removeprefix("APPTAINERENV_")
+        if plain in known:
+            out.append(replace(known[plain], name=name, value=value))
+        elif plain in step.image_environment and plain != name:
+            out.append(Setting(name, value, "the image", "else this shell's own would win"))
+        else:
+            out.append(Setting(name, value, RUNTIME, REASONS.get(plain, "")))
+    if chosen.name != "local":
+        status = os.environ.get("SLURM_EXIT_ERROR", str(OWN_FAILURE))
+        out.append(Setting("SLURM_EXIT_ERROR", status, OWN, "srun's own failure is told from the command's"))
+    return out
+
+
+REASONS = {
+    "NVIDIA_VISIBLE_DEVICES": "no GPU behind these nodes: NVIDIA's hooks must not look for one",
+    "APPTAINER_NO_EVAL": "a variable's value is text, not shell",
+    "SLURM_STEP_NUM_NODES": "one node, whatever allocation this shell is in",
+    "SLURM_NODEID": "one node, whatever allocation this shell is in",
+}
+
+
+def _fit(artifact: Artifact, resources: Resources, site: Site) -> Fit | None:
+    """How the nodes' driver and GPU run the image; None where there is no GPU or the site does not say."""
+    node = site.node_type(resources.partition)
+    if not node or not node.gpus or not node.real_gpus or not node.driver:
+        return None
+    return fit(node.driver, node.gpus.model, artifact.environment)
+
+
+def _check(mode: str, resources: Resources, runtime: Runtime, site: Site, runner: Runner, *, job: bool) -> None:
+    if resources.nodes < 1:
+        raise InputError(f"-N {resources.nodes}: a step has at least one node")
+    check(mode, resources)
+    if runtime.name == "local":
+        if asked := replace(resources, nodes=0, gpus_per_node=0).slurm():
+            raise InputError(f"{' '.join(asked)}: there is no Slurm in this step, only this machine", "leave it out")
+        if resources.nodes > 1:
+            raise InputError(f"-N {resources.nodes}: there is no Slurm in this step, only this machine", "leave out -N")
+        return
+    if resources.partition and site.partitions and resources.partition not in site.partitions:
+        from hpcstack.errors import did_you_mean
+
+        near = did_you_mean(resources.partition, site.partitions)
+        raise InputError(
+            f"the site names no partition {resources.partition!r}{near}", f"known: {', '.join(site.partitions)}"
+        )
+    if inside_allocation(os.environ) and not job:
+        limits.check_allocation(resources, os.environ)
+    else:
+        limits.check(resources, partitions(runner))
+
+
+__all__ = ["ASKED", "OWN_FAILURE", "Plan", "plan"]

@@ -1,0 +1,134 @@
+"""What was launched: a folder a launch, with the script, the image, the lock, every variable and where it came from.
+
+It lies below the user's own state folder and holds no value that looks like a secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from hpcstack import __version__
+from hpcstack.errors import InputError
+from hpcstack.launch.plan import Plan
+from hpcstack.launch.settings import Setting
+from hpcstack.store import Artifact, write_text
+
+SECRET = re.compile(r"TOKEN|SECRET|PASS|_KEY\b|_KEY$|APIKEY|API_KEY|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE)
+HIDDEN = "(not kept)"
+KEPT = 1000  # launches; older ones go
+FILE, BEGAN, ENDED = "launch.json", "began", "ended"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One past launch."""
+
+    folder: Path
+    stack: str
+    started: str
+    command: tuple[str, ...]
+    runtime: str
+    mode: str
+    image_sha256: str
+    job: str = ""
+    step: str = ""
+    nodes: str = ""
+    status: int | None = None
+    document: dict[str, Any] = field(default_factory=dict)
+
+
+def state_folder() -> Path:
+    """Where launches and test runs are kept: below the user's home, which the nodes see."""
+    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
+    return Path(home) / "hpcstack"
+
+
+def begin(
+    plan: Plan, artifact: Artifact, why: str, command: tuple[str, ...], settings: list[Setting], script: str,
+    environ: Mapping[str, str],
+) -> Path:  # fmt: skip
+    """A new folder for a launch, written whole before anything starts."""
+    top = state_folder() / "launches"
+    stamp = datetime.now(timezone.utc)
+    folder = top / f"{stamp:%Y%m%dT%H%M%S}Z-{uuid.uuid4().hex[:6]}"
+    part = top / f".{folder.name}"
+    part.mkdir(parents=True, mode=0o700)
+    document = {
+        "hpcstack": __version__, "stack": artifact.stack, "chosen": why, "started": stamp.isoformat(timespec="seconds"),
+        "image": str(artifact.image), "image_sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256,
+        "base": artifact.base, "stand_in": artifact.stand_in, "facts": artifact.facts, "pip": artifact.pip,
+        "module": environ.get("HPCSTACK_RELEASE", ""), "runtime": plan.runtime, "runtime_reason": plan.reason,
+        "mode": plan.mode, "command": list(command), "argv": list(plan.argv), "folder": str(Path.cwd()),
+        "environment": [
+            {**asdict(one), "value": HIDDEN if SECRET.search(one.name) else one.value} for one in settings
+        ],
+    }  # fmt: skip
+    write_text(part / "script.sh", script, 0o700)
+    write_text(part / FILE, json.dumps(document, indent=1) + "\n", 0o600)
+    part.rename(folder)
+    _forget(top)
+    return folder
+
+
+def _forget(top: Path) -> None:
+    for old in sorted(top.glob("2*"))[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def began(folder: Path, job: str, step: str = "", nodes: str = "") -> None:
+    """Which job the launch of FOLDER became."""
+    write_text(folder / BEGAN, f"{job}\n{step}\n{nodes}\n", 0o600)
+
+
+def end(folder: Path, status: int) -> None:
+    """How the launch of FOLDER ended."""
+    with contextlib.suppress(OSError):
+        write_text(folder / ENDED, f"{status}\n", 0o600)
+
+
+def launches() -> list[Launch]:
+    """All that are kept, the newest first; a folder that cannot be read is passed over."""
+    top = state_folder() / "launches"
+    found = []
+    for folder in sorted(top.glob("2*"), reverse=True) if top.is_dir() else ():
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found.append(read(folder))
+    return found
+
+
+def read(folder: Path) -> Launch:
+    document = json.loads((folder / FILE).read_text())
+    job, step, nodes = [*_lines(folder / BEGAN), "", "", ""][:3]
+    status = _lines(folder / ENDED)
+    return Launch(
+        folder, document["stack"], document["started"], tuple(document["command"]), document["runtime"],
+        document["mode"], document["image_sha256"], job, step, nodes, int(status[0]) if status else None, document,
+    )  # fmt: skip
+
+
+def find(what: str) -> Launch:
+    """The launch that a job's number or a folder's name means; for nothing the newest. InputError for none."""
+    own = os.environ.get("HPCSTACK_RUN", "")
+    if not what and own and (Path(own) / FILE).is_file():
+        return read(Path(own))
+    for launch in launches():
+        if what in ("", launch.job, launch.folder.name, f"{launch.job}.{launch.step}"):
+            return launch
+    raise InputError(f"no launch {what or 'is kept'} in {state_folder() / 'launches'}", "hpcstack jobs lists them")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

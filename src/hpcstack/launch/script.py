@@ -1,0 +1,58 @@
+"""A plan as a script that people read, keep and submit: every word of it with its reason above it."""
+
+from __future__ import annotations
+
+from hpcstack.launch.modes import MODES
+from hpcstack.launch.plan import Plan
+from hpcstack.render.quote import sh
+from hpcstack.render.template import fill
+from hpcstack.runtimes import Part
+from hpcstack.store import Artifact
+
+# What a job is asked for and its steps take over, or do not know; all else is the step's own.
+OF_THE_JOB = ("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--nodelist", "--job-name", "--mem",
+              "--mem-per-gpu", "--mem-per-cpu", "--exclude", "--gres", "--gpus")  # fmt: skip
+JOB_ONLY = ("--partition", "--account", "--qos", "--reservation", "--constraint", "--time", "--dependency", "--array",
+            "--mail-user", "--mail-type", "--nice", "--begin", "--licenses", "--requeue", "--no-requeue", "--output",
+            "--error", "--signal", "--switches", "--exclusive", "--comment", "--open-mode", "--hold",
+            "--deadline", "--wckey")  # fmt: skip
+END = "HPCSTACK_INSIDE"
+OUTPUT = "--output=%x-%j.out"
+
+
+def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -> str:
+    """The script of PLAN; the directives JOB make it a batch job. The same plan gives the same bytes."""
+    parts = [part for part in plan.parts if not (job and name_of(part) in JOB_ONLY)]
+    scripts = [one for part in parts for one in part.words if one.endswith("\n") and END not in one]
+
+    def word(text: str) -> str:
+        return f'"$inside{scripts.index(text) + 1}"' if text in scripts else quoted(text)
+
+    return fill(
+        "launchers", "launch.sh.j2",
+        title=f"{artifact.stack} ({why}), image sha256:{artifact.sha256}",
+        runtime=f"{plan.runtime}: {plan.reason}", mode=f"{plan.mode}: {MODES[plan.mode].about}",
+        directives=job, settings=plan.settings, scripts=scripts,
+        parts=[(" ".join(word(one) for one in part.words), part.why) for part in parts],
+    )  # fmt: skip
+
+
+def quoted(text: str) -> str:
+    """One word of an array: with a comma outside quotes it would look like a slip."""
+    out = sh(text)
+    return f"'{out}'" if "," in out and out == text else out
+
+
+def directives(plan: Plan) -> tuple[Part, ...]:
+    """The #SBATCH lines of a job for PLAN: what its step asks for, what only a job can ask for, where it writes."""
+    own = [part for part in plan.parts if name_of(part) in (*OF_THE_JOB, *JOB_ONLY)]
+    if any(name_of(part) == "--output" for part in own):
+        return tuple(own)
+    array = any(name_of(part) == "--array" for part in own)
+    output = OUTPUT.replace("%j", "%A_%a") if array else OUTPUT
+    return (*own, Part((output,), "the job's output: its name and number"))
+
+
+def name_of(part: Part) -> str:
+    """The option that a part is, without its value; nothing for what is no option."""
+    return part.words[0].partition("=")[0] if len(part.words) == 1 and part.words[0].startswith("--") else ""
