@@ -9,8 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,18 +35,19 @@ class Pace:
     """Whether the network is the slower side: what reads the blobs, one after the other, waits for it."""
 
     def __init__(self) -> None:
-        self.began, self.waited = 0.0, 0.0
+        self.began, self.waited, self.since = 0.0, 0.0, 0.0
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        began = time.monotonic()
-        self.began = self.began or began
+        self.since = time.monotonic()
+        self.began = self.began or self.since
         yield
-        self.waited += time.monotonic() - began
+        self.waited, self.since = self.waited + time.monotonic() - self.since, 0.0
 
     def slow(self) -> bool:
-        gone = time.monotonic() - self.began if self.began else 0.0
-        return gone > 1 and self.waited > gone * SLOW
+        now, since = time.monotonic(), self.since
+        gone = now - self.began if self.began else 0.0
+        return gone > 1 and self.waited + (now - since if since else 0.0) > gone * SLOW
 
 
 class Spool:
@@ -193,34 +193,62 @@ def _write(file: io.FileIO, piece: bytes) -> None:
 
 
 class Spools:
-    """All blobs of an image, fetched newest layer first; FOLDER keeps what a later run can use."""
+    """All blobs of an image, fetched in the order in which they are read; FOLDER keeps what a later run can use.
 
-    def __init__(self, folder: Path, layers: tuple[Layer, ...], source: Pieces, on_bytes: Callable[[str, int], None]):
+    Each has a thread of its own: one that waits for its reader must hold up none that is being read.
+    """
+
+    def __init__(self, folder: Path, layers: Iterable[Layer], source: Pieces, on_bytes: Callable[[str, int], None]):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.source, self.on_bytes, self.pace = folder, source, on_bytes, Pace()
-        self.pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="fetch")
+        self.lock, self.threads, self.begun = threading.Lock(), list[threading.Thread](), set[str]()
         self.spools: dict[str, Spool] = {}
-        self.begun: set[str] = set()
-        for layer in reversed(layers):
+        for layer in layers:
             if layer.digest not in self.spools:
-                self._start(layer, tuple(self.spools.values()))
+                self.spools[layer.digest] = self._spool(layer, tuple(self.spools.values()))
+        self.waiting = deque(self.spools.values())
+        for _ in range(CONNECTIONS):
+            self._next()
 
-    def _start(self, layer: Layer, before: Sequence[Spool], *, again: bool = False) -> None:
-        path = self.folder / layer.digest.replace(":", "-")
-        spool = self.spools[layer.digest] = Spool(path, layer, self.pace, before, again=again)
-        self.pool.submit(spool.fill, self.source, partial(self.on_bytes, layer.digest))
+    def _spool(self, layer: Layer, before: Sequence[Spool], *, again: bool = False) -> Spool:
+        return Spool(self.folder / layer.digest.replace(":", "-"), layer, self.pace, before, again=again)
+
+    def _next(self) -> None:
+        """Begin with the next blob that nobody fetches yet."""
+        with self.lock:
+            if self.waiting:
+                self._start(self.waiting.popleft())
+
+    def _start(self, spool: Spool) -> None:
+        def work() -> None:
+            spool.fill(self.source, partial(self.on_bytes, spool.layer.digest))
+            if not spool.stop.is_set():
+                self._next()
+
+        self.threads.append(threading.Thread(target=work, name="fetch", daemon=True))
+        self.threads[-1].start()
 
     def pieces(self, layer: Layer) -> Iterator[bytes]:
-        if layer.digest in self.begun:
-            self.spools[layer.digest].end()
-            self._start(layer, (), again=True)
-        self.begun.add(layer.digest)
-        return self.spools[layer.digest].pieces()
+        """What is in LAYER. Who asks again gets it from disk: memory has let it go."""
+        with self.lock:
+            spool = self.spools[layer.digest]
+            if layer.digest in self.begun:
+                spool.end()
+                spool = self.spools[layer.digest] = self._spool(layer, (), again=True)
+                self._start(spool)
+            elif spool in self.waiting:
+                self.waiting.remove(spool)
+                self._start(spool)
+            self.begun.add(layer.digest)
+        return spool.pieces()
 
     def close(self) -> None:
-        for spool in self.spools.values():
-            spool.end()
-        self.pool.shutdown(wait=True, cancel_futures=True)
+        with self.lock:
+            self.waiting.clear()
+            for spool in self.spools.values():
+                spool.end()
+        for thread in self.threads:
+            thread.join()
 
 
 def room(folder: Path, needed: int, what: str) -> None:

@@ -53,7 +53,7 @@ class FromRegistry:
         self.spools: Spools | None = None
 
     def start(self, _folder: Path, on_bytes: OnBytes) -> None:
-        layers = tuple(dict.fromkeys(self.image.layers))
+        layers = self.image.layers[::-1]  # in the order in which they are read
         self.spools = Spools(
             _folder, layers, lambda layer, at: self.registry.blob(self.base, layer.digest, at), on_bytes
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -117,3 +118,47 @@ def test_a_disk_without_room_is_told_before_anything_is_fetched(
     with pytest.raises(StoreError, match="needs about"):
         imported()
     assert faults.asked == []
+
+
+def random_layers(count: int) -> list[bytes]:
+    return [tar([member(f"f{number}", os.urandom(400_000))]) for number in range(count)]
+
+
+SMALL = tar([member("again", b"x")])
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda big: [SMALL, *big, SMALL],
+        lambda big: [*big[:3], SMALL, big[3], SMALL, *big[4:]],
+        lambda big: [*big, tar([member("a", b"1"), member("a", b"2")])],
+        lambda big: [tar([member("a", b"1"), member("a", b"2")]), *big],
+    ],
+    ids=["the lowest again on top", "one again in the middle", "twice read from the top", "twice read from below"],
+)
+def test_no_order_of_layers_holds_up_the_one_that_is_read(
+    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch, order: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    """With a window that each layer is larger than, as real layers are larger than the real one."""
+    monkeypatch.setattr(blobs, "WINDOW", 1 << 16)
+    monkeypatch.setattr(blobs, "PIECE", 1 << 14)
+    monkeypatch.setattr("hpcstack.registry.PIECE", 1 << 14, raising=False)
+    monkeypatch.setattr("hpcstack.inflate.AHEAD", 1)
+    with serving(layout(tmp_path / "image", order(random_layers(7))), Faults()) as address:
+        reached = Site.model_validate({
+            **site.model_dump(include={"store", "lock_dir", "module_root"}), "registries": {address: {"plain_http": True}}
+        })  # fmt: skip
+        done: list[Path] = []
+
+        def run() -> None:
+            registry = Registry(reached, timeout=5.0)
+            done.append(import_image(
+                f"{address}/demo:1", "linux/amd64", tmp_path / "out.sqsh", reached, registry, Runner(), Talk()
+            ).path)  # fmt: skip
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert done, "the import hangs"
+        assert {f"f{number}" for number in range(7)} <= set(held(done[0]))

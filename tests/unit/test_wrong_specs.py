@@ -104,7 +104,7 @@ CASES = [
     ("{org.example.contact: someone}", "{a: \"{{x}}\"}", 26, "build arguments to Apptainer"),
     ("[/bin/sh]", "/bin/sh", 27, "entrypoint: a list is wanted"),
     ("[tool]", "[python]", 28, "would shadow the host's own python"),
-    ("mode: plain", "mode: mpirun", 29, "launch.mode: input should be 'torchrun' or 'plain'"),
+    ("mode: plain", "mode: mpirun", 29, "launch.mode: input should be 'torchrun', 'deepspeed'"),
     ("deprecate: 2026-01-01", "deprecate: January", 30, "lifecycle.deprecate: input should be a valid date"),
     ("remove: 2026-06-01", "remove: 2025-06-01", 30, "`remove` lies before `deprecate`"),
     ("tests: [node]", "tests: [nodes]", 31, "no check or family 'nodes' (did you mean 'node'?)"),
