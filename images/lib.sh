@@ -31,6 +31,7 @@ hpcstack_step() { # N/M TITLE
 }
 
 hpcstack_failed() { # STATUS COMMAND
+    if [[ $- != *e* ]]; then return 0; fi # the step looks at it itself: set +e
     printf '== hpcstack failed in step %s\n== hpcstack command %s\n== hpcstack status %s\n' \
         "${HPCSTACK_STEP:-?}" "${2//$'\n'/ }" "$1"
     trap - ERR

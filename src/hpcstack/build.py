@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 ANOTHER = "--engine auto takes one that can"
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
+STEP_BEGUN = re.compile(r"^== hpcstack step (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ def _build_in(
     artifact = _inspect(order, job, runner)
     talk.event("phase", name="store")
     talk(f"storing {job.output.stat().st_size / 1e6:.0f} MB")
-    old = store.artifact(order.key) if how.fresh else None
-    if old and old.sha256 == artifact.sha256:
+    old = _stored(order, store) if how.fresh else None
+    if old and digest_of(old.image) == artifact.sha256:
         talk("the same bytes as the image that is there, which stays")
         return old
     if old and (names := [name for name, record in releases(store) if record["key"] == order.key]):
@@ -85,7 +86,15 @@ def _build_in(
             f"the new image has other bytes than the one that is published as {names[0]}, which stays",
             f"the files that differ: hpcstack verify --reproducible {order.stack.full_name}",
         )
-    return store.put(artifact, job.output, job.log, instead=bool(old))
+    return store.put(artifact, job.output, job.log, instead=how.fresh)
+
+
+def _stored(order: Order, store: Store) -> Artifact | None:
+    """The whole image of ORDER that is there; a damaged one makes way for the new one."""
+    try:
+        return store.artifact(order.key)
+    except StoreError:
+        return None
 
 
 def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, how: How, kept: Path) -> Job:
@@ -146,6 +155,8 @@ def explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> BuildError:
     if "failed in step" in marks:
         command, status = marks.get("command", "?"), marks.get("status", "?")
         head = f"the build failed in step {marks['failed in step']}\n  > {command}  (exit {status})"
+    elif begun := STEP_BEGUN.findall(text):
+        head = f"the build failed in step {begun[-1]}: it ended without a word  (exit {failed.status})"
     else:
         head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
     said = [line for line in failed.tail if not MARK.match(line)]
@@ -187,6 +198,10 @@ def _advice(log: str) -> str:
         ),
         (r"ResolutionImpossible", "what is wanted does not go with what the base brings: loosen the requirement; "),
         (r"manifest unknown", "the registry no longer has what was locked: hpcstack lock STACK; "),
+        (
+            r"== hpcstack status 137|\bKilled\b",
+            "137 is a kill: if the step did not do it itself, the machine or the job has too little memory; ",
+        ),
         (r"No space left on device", "make room, or set build.tmpdir in site.yaml; "),
         (r"No matching distribution found", "check the version with: pip index versions NAME; "),
         (r"E: Unable to locate package", "check the package's name for the base's distribution; "),

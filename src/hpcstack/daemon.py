@@ -86,11 +86,15 @@ class Daemon:
             with contextlib.suppress(Exception):
                 self.client.api.remove_container(made["Id"], force=True)
 
-    def remove(self, names: list[str]) -> None:
-        """Images of a build, with the layers that nobody else has."""
+    def remove(self, names: list[str], label: str) -> None:
+        """Images of a build, with the layers that nobody else has, and what a failed one has left under its LABEL."""
         for name in names:
             with contextlib.suppress(Exception):
                 self.client.api.remove_image(name, force=True)
+        with contextlib.suppress(Exception):
+            self.client.api.prune_containers(filters={"label": [label]})
+        with contextlib.suppress(Exception):
+            self.client.api.prune_images(filters={"dangling": True, "label": [label]})
 
 
 def connect() -> Daemon:

@@ -82,6 +82,11 @@ class ProblemsError(InputError):
         super().__init__("\n".join(map(str, self.problems)), hint)
 
 
+def visible(text: str) -> str:
+    """TEXT for a terminal: what a program printed may command it."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """' (did you mean X?)' for the nearest known word, or nothing."""
     import difflib

@@ -142,7 +142,7 @@ def pack_image(
     finally:
         source.close()
         part.unlink(missing_ok=True)
-    shutil.rmtree(work / "blobs", ignore_errors=True)
+    shutil.rmtree(work, ignore_errors=True)
     return Imported(output, size, found, time.monotonic() - began, passes)
 
 
@@ -219,6 +219,7 @@ def _packed(part: Path, work: Path, compression: str, runner: Runner, feed: Call
     jobs = len(os.sched_getaffinity(0))
     part.unlink(missing_ok=True)
     argv = pack_argv(runner.has, compression, part, jobs)
+    (work / "pack.log").unlink(missing_ok=True)  # of an earlier run
     with runner.fed(argv, work / "pack.log") as packer, _written(part):
         try:
             sink = Sink(packer.descriptor)

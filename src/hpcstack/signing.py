@@ -32,10 +32,14 @@ def sign(image: Path, key: str, runner: Runner) -> Path:
     if not private.is_file():
         raise InputError(f"there is no key {private}", "name one with --key, or make one: ssh-keygen -t ed25519")
     final = signature_of(image)
-    final.unlink(missing_ok=True)
-    status = runner.attached(["ssh-keygen", "-q", "-Y", "sign", "-f", str(private), "-n", NAMESPACE, str(image)])
-    if status or not final.exists():
-        raise AnswerIsNo(f"ssh-keygen did not sign {image} (exit {status})")
+    # ssh-keygen writes beside what it signs: a link in a folder of its own lets a good signature outlive a failure.
+    with tempfile.TemporaryDirectory(prefix=".sign-", dir=image.parent) as name:
+        link = Path(name) / image.name
+        link.symlink_to(image.resolve())
+        status = runner.attached(["ssh-keygen", "-q", "-Y", "sign", "-f", str(private), "-n", NAMESPACE, str(link)])
+        if status or not signature_of(link).exists():
+            raise AnswerIsNo(f"ssh-keygen did not sign {image} (exit {status})", f"is {private} a private key?")
+        signature_of(link).replace(final)
     return final
 
 
@@ -53,6 +57,8 @@ def verify(image: Path, key: str, runner: Runner) -> tuple[bool, str]:
     with tempfile.NamedTemporaryFile("w", suffix=".signers") as signers:
         signers.write(f"{SIGNER} {public.read_text().strip()}\n")
         signers.flush()
+        if runner.output(["ssh-keygen", "-l", "-f", str(public)]).status:
+            raise InputError(f"{public} is no public key", "the signer's key ends in .pub")
         argv = ["ssh-keygen", "-Y", "verify", "-f", signers.name, "-I", SIGNER, "-n", NAMESPACE, "-s", str(signature)]
         done = runner.output(argv, timeout=600, stdin=image)
     return done.status == 0, done.tail[-1] if done.tail else f"exit {done.status}"

@@ -153,7 +153,7 @@ class Store:
     def _out_of_the_way(self, old: Path | None) -> Iterator[None]:
         """OLD renamed, and removed at the end."""
         grave = self.top / "incoming" / f"{label()}{uuid.uuid4().hex[:8]}"
-        if old:
+        if old and old.exists():
             old.rename(grave)
         yield
         shutil.rmtree(grave, ignore_errors=True)
@@ -264,6 +264,9 @@ def remove_tree(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+CONTROL_OR_BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
 def special(path: Path) -> bool:
     """Whether PATH is there and is neither a file nor a folder: a rename would replace a device by a file."""
     return path.exists() and not path.is_file() and not path.is_dir()
@@ -271,19 +274,25 @@ def special(path: Path) -> bool:
 
 def new_file(path: Path, *, force: bool = False) -> Path:
     """PATH, absolute, as the place of a file that is to be made. InputError where something is in the way."""
-    path = path.absolute()
+    path = path.resolve() if path.is_symlink() else path.absolute()
+    if CONTROL_OR_BROKEN.search(str(path)):
+        raise InputError(f"{str(path)!r} has characters in it that no terminal shows", "name another file")
     if special(path) or path.is_dir():
         raise InputError(f"{path} is no regular file", "name a file")
     if path.exists() and not force:
         raise InputError(f"{path} is there already", "name another file, or remove it first")
+    above = next(parent for parent in path.parents if parent.exists())
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise StoreError(f"{above} is not writable for you", "name a file elsewhere")
     return path
 
 
 def write_text(path: Path, text: str, mode: int = 0o644) -> None:
     """TEXT into PATH by a temporary file, fsync and rename; a device or a pipe is written to and stays what it is."""
-    if special(path):
+    if special(path) or path.is_relative_to("/dev") or path.is_relative_to("/proc"):
         path.write_text(text, encoding="utf-8")
         return
+    path = path.resolve() if path.is_symlink() else path
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:

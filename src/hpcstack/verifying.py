@@ -47,6 +47,17 @@ def find(text: str, store: Store) -> Path:
     return artifact(text, store).image
 
 
+def stored(text: str, store: Store) -> Artifact:
+    """What the store wrote down of the image that TEXT means. InputError for a file that is not the store's."""
+    if "/" not in text and not text.endswith((".sqsh", ".sif")):
+        return artifact(text, store)
+    path = find(text, store)
+    for one in store.images():
+        if one.image.samefile(path):
+            return one
+    raise InputError(f"{path} is not in the store {store.top}", "hpcstack verify --signature is for any file")
+
+
 def artifact(text: str, store: Store) -> Artifact:
     """The stored image of a stack (the one built last), of STACK@ENGINE, or of the beginning of a key."""
     stack, _, engine = text.partition("@")

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from hpcstack import OWN_VARIABLES, __version__
-from hpcstack.errors import HpcstackError
+from hpcstack.errors import HpcstackError, visible
 
 # verb -> what it is for. The module cli/VERB.py is loaded only when the verb is used.
 VERBS = {
@@ -91,6 +91,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if "PYDANTIC_DISABLE_PLUGINS" not in os.environ:  # it would look for some in all that is installed: 15 ms a start
         os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
         OWN_VARIABLES.add("PYDANTIC_DISABLE_PLUGINS")
+    for stream in (sys.stdout, sys.stderr):  # a path may hold bytes that are no text
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         status = group.main(args=arguments, prog_name="hpcstack", standalone_mode=False)
@@ -125,6 +128,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _refuse(message: str, hint: str) -> None:
+    message, hint = visible(message), visible(hint)
     color = False if os.environ.get("NO_COLOR") else None
     click.echo(f"{click.style('ERROR:', fg='red')} {message}", err=True, color=color)
     if hint:

@@ -48,7 +48,9 @@ class Options:
 @click.argument("names", metavar="STACK...", nargs=-1, shell_complete=lambda ctx, _param, start: complete(ctx, start))
 @click.option("--all", "every", is_flag=True, help="Every stack of the recipes; a failure does not stop the rest.")
 @click.option("--on", "where", type=click.Choice(["here", "slurm"]), default="here", help="slurm: as a batch job.")
-@click.option("--limit", default=4, show_default=True, help="With --on slurm: how many at once.")
+@click.option(
+    "--limit", default=4, show_default=True, type=click.IntRange(min=1), help="With --on slurm: how many at once."
+)
 @click.option("-p", "--partition", default="", help="With --on slurm: the site's default else.")
 @click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
 @click.option("--engine", default="", help="apptainer, enroot, builtin, docker, or auto: the first that can be used.")
@@ -68,7 +70,10 @@ def command(
     from hpcstack.errors import InputError
 
     options = Options(**given)
-    _known_engine(options.engine)
+    if options.engine:
+        from hpcstack.engines import check_name
+
+        check_name(options.engine)
     stacks = list(session.names) if every else list(names)
     if not stacks or (every and names):
         raise InputError("name a stack, or say --all", "hpcstack list shows all stacks")
@@ -134,7 +139,7 @@ def _one(session: Session, name: str, options: Options, talk: Talk) -> tuple[dic
         lines.append(f"  SIF: {assemble(artifact.image, artifact.platform, Path(options.sif), session.runner)}")
     lines += [f"  {order.engine.name}: {order.why}"] if built else []
     lines += [f"  STAND-IN: {artifact.stand_in}"] if artifact.stand_in else []
-    return {**as_dict(artifact), "built": built}, lines
+    return {**as_dict(artifact), "built": built, **({"sif": options.sif} if options.sif else {})}, lines
 
 
 def _dry_run(session: Session, stacks: list[str], options: Options, as_json: bool) -> None:
@@ -154,6 +159,8 @@ def _many(session: Session, stacks: list[str], options: Options, events: str, as
     from hpcstack.batch import Outcome
     from hpcstack.errors import HpcstackError
 
+    for name in stacks:
+        session.recipe(name)  # what is wrong is told before anything is built
     outcomes = []
     with progress(f"building {len(stacks)} stacks", events) as talk:
         for name in stacks:
@@ -196,14 +203,3 @@ def _tell(outcomes: list[Outcome], as_json: bool) -> None:
     answer(documents, as_json, lambda: "\n".join(lines))
     if error := failures(outcomes):
         raise error
-
-
-def _known_engine(name: str) -> None:
-    if name and name != "auto":
-        from hpcstack.engines import ENGINES
-        from hpcstack.errors import InputError, did_you_mean
-
-        if name not in ENGINES:
-            raise InputError(
-                f"--engine {name}: no such engine{did_you_mean(name, ENGINES)}", f"one of {', '.join(ENGINES)}"
-            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -48,7 +49,7 @@ def apply(session: Session, file: Path, recipes_to: Path | None, as_json: bool) 
     with progress(f"applying {file.name}") as talk:
         done = bundle.apply(file, session.site, recipes_to, talk)
     document = {**asdict(done), "lock": str(done.lock), "recipes": [str(path) for path in done.recipes]}
-    options = f"--recipes {done.recipes[0].parent} " if done.recipes else ""
+    options = ["--recipes", str(done.recipes[0].parent)] if done.recipes else []
     lines = [f"{done.stack}: {done.files} files, {done.bytes / 1e6:.0f} MB",
-             f"  next: hpcstack {options}build --offline {done.stack}"]  # fmt: skip
+             f"  next: {shlex.join(['hpcstack', *options, 'build', '--offline', done.stack])}"]  # fmt: skip
     answer(document, as_json, lambda: "\n".join(lines))

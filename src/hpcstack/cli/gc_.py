@@ -16,7 +16,10 @@ from hpcstack.cli.session import Session, answer, json_option, say, table
 def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, as_json: bool) -> None:
     """Remove images, bases and kept steps that nobody needs: not published, not in use, not the newest, not young."""
     from hpcstack import collect
+    from hpcstack.errors import InputError
 
+    if not 0 <= older_than < 1e6:
+        raise InputError(f"--older-than {older_than:g}: a number of days, 0 or more")
     found = collect.items(session.site, session.runner, older_than, slurm=not no_slurm)
     going = [item for item in found if not item.keep]
     for item in () if dry_run else going:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcstack.errors import visible
+
 if TYPE_CHECKING:
     from hpcstack.process import Runner
     from hpcstack.registry import Registry
@@ -104,7 +106,7 @@ def _terminate(*_: object) -> None:
 
 def say(message: str) -> None:
     """A step, on stderr: stdout is for answers."""
-    click.echo(f"* {message}", err=True)
+    click.echo(f"* {visible(message)}", err=True)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,10 @@ def command(session: Session, images: tuple[str, ...], how: str, engine: str, ke
     """
     from hpcstack.errors import InputError
 
+    if engine:
+        from hpcstack.engines import check_name
+
+        check_name(engine)
     wanted = 2 if how == "parity" else 1
     if len(images) != wanted:
         raise InputError(f"name {wanted} image{'s' * (wanted - 1)}, not {len(images)}")
@@ -92,7 +96,7 @@ def _stored(session: Session, name: str, as_json: bool) -> None:
     from hpcstack.errors import StoreError
     from hpcstack.store import digest_of
 
-    found = verifying.artifact(name, session.store)
+    found = verifying.stored(name, session.store)
     digest = digest_of(found.image)
     if digest != found.sha256:
         raise StoreError(f"{found.image} has other bytes than were stored", "remove its folder and build again")

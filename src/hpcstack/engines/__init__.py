@@ -6,7 +6,7 @@ import importlib
 from typing import cast
 
 from hpcstack.engines.base import Engine, Job
-from hpcstack.errors import MissingToolError
+from hpcstack.errors import InputError, MissingToolError, did_you_mean
 from hpcstack.process import Runner
 
 ENGINES = ("apptainer", "enroot", "builtin", "docker")  # in the order in which `auto` tries them
@@ -15,6 +15,14 @@ ENGINES = ("apptainer", "enroot", "builtin", "docker")  # in the order in which 
 def engine(name: str) -> Engine:
     """The engine NAME, one of ENGINES."""
     return cast(Engine, importlib.import_module(f"hpcstack.engines.{name}").ENGINE)
+
+
+def check_name(name: str) -> None:
+    """InputError for an engine that there is not."""
+    if name not in (*ENGINES, "auto"):
+        raise InputError(
+            f"--engine {name}: no such engine{did_you_mean(name, ENGINES)}", f"one of {', '.join(ENGINES)}, auto"
+        )
 
 
 def choose(name: str, runner: Runner) -> tuple[Engine, str]:
@@ -30,4 +38,4 @@ def choose(name: str, runner: Runner) -> tuple[Engine, str]:
     raise MissingToolError("no engine can be used here: " + "; ".join(reasons), "install apptainer or bubblewrap")
 
 
-__all__ = ["ENGINES", "Engine", "Job", "choose", "engine"]
+__all__ = ["ENGINES", "Engine", "Job", "check_name", "choose", "engine"]

@@ -25,7 +25,8 @@ def build_argv(job: Job, sif: Path) -> list[str]:
     """The build's argv. What the site lends is bound at /mnt, for the time of the build."""
     return [
         "apptainer", "build", "--force",
-        "--bind", f"{job.lent}:/mnt",
+        "--bind", f"{job.lent}:/mnt", "--bind", f"{job.work}/scratch:/tmp", "--bind", f"{job.work}/scratch:/var/tmp",
+        *(["--ignore-subuid"] if job.offline else []),  # newuidmap does not work in the namespace without a network
         "--mksquashfs-args", f"-no-xattrs {LEVEL[job.settings.compression]}",
         str(sif), "local.def",
     ]  # fmt: skip
@@ -67,6 +68,7 @@ def prepare(job: Job) -> Path:
     home = job.work / "home"
     (home / ".apptainer").mkdir(parents=True)
     (job.work / "scratch").mkdir()
+    (job.work / "scratch").chmod(0o1777)
     return home
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcstack.engines.base import Job, missing
-from hpcstack.engines.layers import Layered, Started, base_folder, overlay_refused
+from hpcstack.engines.layers import Layered, Started, base_folder, overlay_refused, scratch
 from hpcstack.engines.seccomp import ARCHITECTURES, program
 from hpcstack.process import Completed, Runner
 
@@ -33,7 +33,7 @@ def contained(root: Path, job: Job, binds: dict[Path, str], command: list[str], 
     argv += ["--ro-bind", "/sys", "/sys", "--unshare-pid", "--unshare-uts", "--unshare-ipc", "--die-with-parent"]
     argv += ["--unshare-net"] if job.offline else []
     argv += [*_dns(base_folder(job)), "--ro-bind", str(job.lent), "/mnt", "--chdir", "/"]
-    for source, target in binds.items():
+    for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp")):
         argv += ["--bind", str(source), target]
     argv += ["--seccomp", str(descriptor), "--clearenv"]
     for name, value in env.items():

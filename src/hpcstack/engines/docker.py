@@ -18,6 +18,7 @@ from hpcstack.oci.added import file
 from hpcstack.process import Completed, Runner
 from hpcstack.render.quote import dockerfile
 
+MARK = "org.hpcstack.build"  # on what is made from the lent files, so that none of it stays in the daemon
 FROM = re.compile(r"^FROM .*$", re.MULTILINE)
 SETTLE = """\
 FROM {base}
@@ -34,7 +35,7 @@ def changes(environment: dict[str, str]) -> list[str]:
 def left_out(job: Job) -> list[str]:
     """Paths of the daemon's image that are not the stack's: what was lent, and the daemon's own files."""
     lent = [f"mnt/.wh.{path.name}" for path in job.lent.iterdir()]
-    return [".wh..dockerenv", *lent]
+    return [".wh..dockerenv", "tmp/.wh..wh..opq", "var/tmp/.wh..wh..opq", *lent]
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class Docker:
                 with runner.read(["sqfs2tar", str(job.base)]) as tar:
                     daemon.import_tree(tar, base, changes(dict(job.environment)))
             lent = f"hpcstack-lent:{mark}"
-            (job.lent.parent / "Dockerfile.lent").write_text(f"FROM {base}\nCOPY {job.lent.name} /mnt\n")
+            (job.lent.parent / "Dockerfile.lent").write_text(
+                f"FROM {base}\nLABEL {MARK}={mark}\nCOPY {job.lent.name} /mnt\n"
+            )
             made.append(lent)
             tail: list[str] = []
             lines = daemon.build(job.lent.parent, "Dockerfile.lent", lent, network, proxies(job.settings), fresh=True)
@@ -110,7 +113,7 @@ class Docker:
         except HpcstackError as error:
             return Completed(("docker", "build"), 1, tuple(error.message.splitlines()))
         finally:
-            daemon.remove(made)
+            daemon.remove(made, f"{MARK}={mark}")
 
 
 def _follow(lines: Iterator[dict[str, object]], job: Job, tail: list[str]) -> str:

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcstack.engines.base import EPOCH, Job, missing, proxies
-from hpcstack.engines.layers import Layered, Started, overlay_refused
+from hpcstack.engines.layers import Layered, Started, overlay_refused, scratch
+from hpcstack.errors import InputError
 from hpcstack.process import Completed, Runner
 
 OPTIONS = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
 SYSTEM = ("/etc/enroot", "/usr/local/etc/enroot")
 # Enroot finds a container by its name below its data folder: the mounted tree is bound there.
 NAMED = 'mount --rbind "$1" "$2" && shift 2 && exec "$@"'
+# What a step leaves running ends with it, and all of it if we are killed.
+APART = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 RC = 'exec "$@"\n'
 
 
@@ -62,6 +66,8 @@ def system_without_hooks(job: Job) -> Path:
 @contextlib.contextmanager
 def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) -> Iterator[Started]:
     """COMMAND by `enroot start`, in the tree ROOT."""
+    if re.search(r"[\s:]", str(job.work)):
+        raise InputError(f"{job.work}: Enroot takes blanks and ':' in a path apart", "name another build.tmpdir")
     env = {**environment(job), "ENROOT_SYSCONF_PATH": str(system_without_hooks(job))}
     place = Path(env["ENROOT_DATA_PATH"]) / "build"
     place.mkdir(exist_ok=True)
@@ -69,11 +75,12 @@ def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) ->
     rc.write_text(RC)
     mounts = [f"{source}:{target}:none:x-create=dir,bind,rw" for source, target in binds.items()]
     mounts.append(f"{job.lent}:/mnt:none:bind,ro")
+    mounts += [f"{scratch(job)}:{target}:none:bind,rw" for target in ("/tmp", "/var/tmp")]
     argv = ["enroot", "start", "--root", "--rw", "--rc", str(rc), "--env", "NVIDIA_VISIBLE_DEVICES",
             "--env", "HPCSTACK_ONE_ID", *(word for mount in mounts for word in ("--mount", mount)),
             "build", *command]  # fmt: skip
     argv = ["unshare", "--net", *argv] if job.offline else argv
-    yield Started(["sh", "-c", NAMED, "sh", str(root), str(place), *argv], env)
+    yield Started([*APART, "sh", "-c", NAMED, "sh", str(root), str(place), *argv], env)
 
 
 LAYERED = Layered("enroot", started, left_behind=(".lock", "etc/machine-id"))
@@ -82,7 +89,7 @@ LAYERED = Layered("enroot", started, left_behind=(".lock", "etc/machine-id"))
 @dataclass(frozen=True)
 class Enroot:
     name: str = "enroot"
-    tools: tuple[str, ...] = ("enroot", "mksquashfs", "unsquashfs")
+    tools: tuple[str, ...] = ("enroot", "setpriv", "unshare", "mksquashfs", "unsquashfs")
 
     def usable(self, runner: Runner) -> str:
         return missing(self.tools, runner)

@@ -183,6 +183,14 @@ class Layered:
             return self._inside(job, options, job.work / "merged", {folder: HOME}, command, runner)
 
 
+def scratch(job: Job) -> Path:
+    """What a step finds at /tmp and /var/tmp: neither the machine's nor the image's."""
+    folder = job.work / "scratch"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o1777)  # in a workspace that is the builder's alone
+    return folder
+
+
 def base_folder(job: Job) -> Path:
     """Where the base of JOB lies unpacked."""
     return job.cache / ("base-" + hashlib.sha256(job.base.name.encode()).hexdigest()[:16])
