@@ -233,12 +233,14 @@ def _settle(part: Path, final: Path, runner: Runner) -> None:
 
 
 def _drop(path: Path) -> None:
-    """PATH gone, if it is an empty file or folder."""
+    """PATH gone, if it is an empty file or folder; the folder around it keeps its time."""
     with contextlib.suppress(OSError):
+        around = path.parent.stat()
         if path.is_dir():
             path.rmdir()
         elif path.is_file() and path.stat().st_size == 0:
             path.unlink()
+        os.utime(path.parent, ns=(around.st_atime_ns, around.st_mtime_ns))
 
 
 def overlay_refused(runner: Runner) -> str:

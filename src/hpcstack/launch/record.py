@@ -60,7 +60,7 @@ def begin(
     """A new folder for a launch, written whole before anything starts."""
     top = state_folder() / "launches"
     stamp = datetime.now(timezone.utc)
-    folder = top / f"{stamp:%Y%m%dT%H%M%S}Z-{uuid.uuid4().hex[:6]}"
+    folder = top / f"{stamp:%Y%m%dT%H%M%S.%f}Z-{uuid.uuid4().hex[:4]}"
     part = top / f".{folder.name}"
     part.mkdir(parents=True, mode=0o700)
     document = {
