@@ -167,6 +167,19 @@ class Registry:
                 )
         return out
 
+    def ping(self, name: str) -> tuple[int, str]:
+        """The status that the registry NAME (or its mirror) answers to /v2/, and who answered; 0 and why if nobody."""
+        import requests
+
+        entry = self.site.registry(name)
+        host = (entry.mirror or name).partition("/")[0]
+        where = DOCKER_HUB if host == "docker.io" else host
+        try:
+            found = self._fetch(f"{'http' if entry.plain_http else 'https'}://{where}/v2/")
+        except requests.RequestException as error:
+            return 0, f"{host}: {type(error).__name__}"
+        return found.status_code, host
+
     def _place(self, base: Base) -> tuple[str, str]:
         """The host that is asked for BASE, and the URL of its repository there."""
         entry = self.site.registry(base.registry)

@@ -35,6 +35,8 @@ VERBS = {
     "verify": "Prove something of images: stored whole, alike, reproducible, signed.",
     "publish": "Make a built image a release with a module.",
     "launch": "Run a command in a stack's image, under srun where there is Slurm.",
+    "doctor": "What is wrong with this machine, this cluster, these nodes, and what to type.",
+    "plan": "How much memory training takes on each GPU, and which strategy fits.",
     "jobs": "Past launches: what ran, where, and how it ended.",
     "why": "Where a variable of a launch came from.",
     "explain": "What a log or a job says went wrong, and what to type next.",

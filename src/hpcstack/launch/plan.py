@@ -102,6 +102,8 @@ def _slurm(
     if resources.elastic:
         out = [Part(("--kill-on-bad-exit=0", "--no-kill"), "elastic: the nodes that are left go on")]
     out.append(Part((f"--job-name={artifact.stack}",), "what squeue shows"))
+    if not any(word.startswith("--comment") for word in resources.extra):
+        out.append(Part((f"--comment=hpcstack:{artifact.key}",), "gc sees which image is in use"))
     if MODES[mode].pmi and not any(word.startswith("--mpi") for word in resources.extra):
         found = pmi_type(runner)
         if not found:

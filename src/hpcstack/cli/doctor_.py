@@ -1,0 +1,42 @@
+"""`hpcstack doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcstack.cli.session import Session, answer, json_option, progress
+
+if TYPE_CHECKING:
+    from hpcstack.doctor import Finding
+
+
+@click.command("doctor")
+@click.option("-w", "--nodelist", default="", metavar="NODES", help="Also look at these compute nodes, by a job step.")
+@click.option("--job", default="", metavar="JOB", help="Also look at the nodes of a job of yours that runs.")
+@click.option("-p", "--partition", default="", help="Which partition the nodes are of.")
+@json_option
+@click.pass_obj
+def command(session: Session, nodelist: str, job: str, partition: str, as_json: bool) -> None:
+    """Say what is wrong here for building and launching stacks, why it matters, and what to type. Exit 1: something."""
+    from hpcstack.examine import examine
+
+    with progress("looking") as talk:
+        found = examine(session.site, session.runner, nodelist, job, partition, talk)
+    failed = sum(one.status == "FAIL" for one in found)
+    document = {"findings": [asdict(one) for one in found], "failed": failed}
+    answer(document, as_json, lambda: _text(found, failed))
+    raise click.exceptions.Exit(1 if failed else 0)
+
+
+def _text(found: list[Finding], failed: int) -> str:
+    order = {"FAIL": 0, "WARN": 1, "OK": 2, "SKIP": 3}
+    lines = []
+    for one in sorted(found, key=lambda one: order[one.status]):
+        lines.append(f"{one.status:4}  {one.code:12}  {one.where}: {one.found}")
+        if one.status in ("FAIL", "WARN"):
+            lines += [f"      {one.why}", f"      -> {one.remedy}"]
+    warned = sum(one.status == "WARN" for one in found)
+    return "\n".join([*lines, "", f"{failed} wrong, {warned} to look at, {len(found)} looked at"])

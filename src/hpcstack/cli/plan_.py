@@ -1,0 +1,95 @@
+"""`hpcstack plan`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcstack.cli.session import answer, json_option, table
+
+if TYPE_CHECKING:
+    from hpcstack.sizing import Model, Use
+
+
+@click.command("plan")
+@click.option("--params", type=float, required=True, help="Parameters of the model, e.g. 7e9.")
+@click.option("--gpus", required=True, metavar="MODEL:N", help="GPUs of a node, e.g. h100:8.")
+@click.option("-N", "--nodes", default=1, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--memory", "gib", default=0.0, type=click.FloatRange(0, 10_000), help="GiB of a GPU, if not known here.")
+@click.option("--layers", default=0, type=click.IntRange(0, 10_000))
+@click.option("--hidden", default=0, type=click.IntRange(0, 10_000_000), help="Width of the model.")
+@click.option("--heads", default=0, type=click.IntRange(0, 100_000))
+@click.option("--sequence", default=4096, show_default=True, type=click.IntRange(1, 100_000_000), help="Tokens.")
+@click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 1_000_000), help="Sequences a GPU.")
+@click.option("--attention", is_flag=True, help="The attention's own activations are kept (no FlashAttention).")
+@click.option("--recompute", is_flag=True, help="All activations are recomputed (checkpointing).")
+@json_option
+def command(
+    params: float, gpus: str, nodes: int, gib: float, layers: int, hidden: int, heads: int, sequence: int, batch: int,
+    attention: bool, recompute: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Say how much memory training a transformer takes on each GPU, and which strategy fits. Exit 1: none does.
+
+    Mixed precision with Adam. Arithmetic from the papers that it names, not a measurement.
+    """
+    from hpcstack import sizing
+
+    name, count = sizing.read_gpus(gpus)
+    have, source = (gib * sizing.GIB, "--memory") if gib else sizing.memory(name)
+    one = sizing.model(params, layers, hidden, heads, sequence, batch, attention=attention, recompute=recompute)
+    found = sizing.uses(one, count, nodes)
+    first = next((use for use in found if sizing.fits(use, have)), None)
+    document = {
+        "model": asdict(one), "gpu": name, "gpus_per_node": count, "nodes": nodes, "bytes_per_gpu": have,
+        "reserved": sizing.RESERVED, "source": source, "choose": first.strategy if first else "",
+        "strategies": [
+            {**asdict(use), "total": use.total, "fits": sizing.fits(use, have),
+             "most_batch": sizing.most_batch(one, use, have)} for use in found
+        ],
+    }  # fmt: skip
+    answer(document, as_json, lambda: _text(one, found, have, first, f"{name}: {have / sizing.GIB:.1f} GiB, {source}"))
+    raise click.exceptions.Exit(0 if first else 1)
+
+
+def _text(one: Model, found: list[Use], have: float, first: Use | None, gpu: str) -> str:
+    from hpcstack import sizing
+
+    def gib(number: float) -> str:
+        return f"{number / sizing.GIB:.1f}"
+
+    rows = [
+        (use.strategy, gib(use.weights), gib(use.gradients), gib(use.optimizer), gib(use.activations), gib(use.total),
+         "fits" if sizing.fits(use, have) else "NO", str(sizing.most_batch(one, use, have)), use.formula)
+        for use in found
+    ]  # fmt: skip
+    head = (
+        "STRATEGY",
+        "WEIGHTS",
+        "GRADIENTS",
+        "OPTIMIZER",
+        "ACTIVATIONS",
+        "TOTAL GiB",
+        "",
+        "BATCH UP TO",
+        "OF P, N RANKS",
+    )
+    shape = f"{one.params:g} parameters: {one.layers} layers of {one.hidden}, {one.heads} heads"
+    told = f"choose {first.strategy}: the simplest that fits" if first else _none(one, found, have)
+    return "\n".join([
+        f"{shape}; {one.batch} x {one.sequence} tokens a GPU; {gpu}; {sizing.RESERVED:.0%} of it left free",
+        "", table(rows, head), told, "",
+        *[f"  {line.strip()}" for line in (sizing.__doc__ or "").splitlines()[2:]],
+    ])  # fmt: skip
+
+
+def _none(one: Model, found: list[Use], have: float) -> str:
+    from hpcstack import sizing
+
+    if not one.recompute:
+        least = min(found, key=lambda use: use.total - use.activations)
+        with_less = least.total - least.activations + sizing.activations(sizing.smaller(one))
+        if with_less <= have * (1 - sizing.RESERVED):
+            return f"none fits; with all activations recomputed {least.strategy} would: --recompute"
+    return "none fits: more nodes, a smaller batch, or offload to the host's memory (ZeRO-Offload, ZeRO-Infinity)"

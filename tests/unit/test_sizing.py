@@ -1,0 +1,79 @@
+"""The arithmetic of `plan`: what the papers print, and what must hold for any model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcstack.errors import InputError
+from hpcstack.sizing import activations, memory, model, most_batch, read_gpus, uses
+
+
+def states(params: float, ranks: int) -> dict[str, float]:
+    """GB of weights, gradients and optimizer by strategy, without the layers that are gathered."""
+    one = model(params)
+    return {
+        use.strategy: (use.gradients + use.optimizer + min(use.weights, 2 * params if "3" not in use.strategy else 2 * params / ranks)) / 1e9
+        for use in uses(one, 1, ranks)
+    }  # fmt: skip
+
+
+def test_figure_1_of_the_zero_paper() -> None:
+    """7.5 billion parameters, 64 ranks: 120, 31.4, 16.6 and 1.9 GB."""
+    found = states(7.5e9, 64)
+    assert [round(found[name], 1) for name in ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3 or FSDP")] == [120.0, 31.4, 16.6, 1.9]
+
+
+def test_the_shape_of_llama_7b() -> None:
+    one = model(6.7e9)
+    assert abs(one.layers - 32) <= 1 and abs(one.hidden - 4096) <= 128 and one.heads == one.hidden // 128
+    assert model(6.7e9, layers=32).hidden == 4224 or model(6.7e9, layers=32).hidden == 4096
+
+
+def test_activations_by_the_formula() -> None:
+    """GPT-3 175B of Korthikanti et al.: s 2048, b 1, h 12288, a 96, 96 layers, t 8."""
+    one = model(175e9, 96, 12288, 96, 2048, 1, attention=True)
+    assert activations(one) == 96 * 2048 * 12288 * (34 + 5 * 96 * 2048 / 12288)
+    assert activations(one, 8) == activations(one) / 8
+    assert activations(model(175e9, 96, 12288, 96, 2048, 1, recompute=True)) == 96 * 2 * 2048 * 12288
+
+
+@given(st.floats(1e6, 1e13), st.integers(1, 16), st.integers(1, 512))
+def test_more_sharding_never_takes_more_state(params: float, gpus: int, nodes: int) -> None:
+    by = {use.strategy: use for use in uses(model(params), gpus, nodes)}
+    if gpus * nodes > 1:
+        assert by["DDP"].optimizer >= by["ZeRO-1"].optimizer >= by["ZeRO-3 or FSDP"].optimizer > 0
+        assert by["ZeRO-1"].gradients >= by["ZeRO-2"].gradients
+    for use in by.values():
+        assert use.total > 0 and most_batch(model(params), use, 0.0) == 0
+
+
+def test_what_is_not_known_is_asked_for() -> None:
+    assert memory("H100")[0] == 81559 * (1 << 20) and "https://" in memory("h100")[1]
+    with pytest.raises(InputError, match="not known here"):
+        memory("x100")
+    assert read_gpus("h100:8") == ("h100", 8) and read_gpus("H200") == ("H200", 1)
+    for text in ("h100:0", "8", ":8", "h 100:8"):
+        if text != "8":
+            with pytest.raises(InputError):
+                read_gpus(text)
+
+
+def test_the_verb() -> None:
+    def plan(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "hpcstack", "plan", *words], capture_output=True, text=True, check=False
+        )
+
+    done = plan("--params", "7e9", "--gpus", "h100:8", "-N", "4", "--json")
+    document = json.loads(done.stdout)
+    assert done.returncode == 0 and document["choose"] == "ZeRO-1"
+    text = plan("--params", "7e9", "--gpus", "h100:8", "-N", "4").stdout
+    assert "choose ZeRO-1: the simplest that fits" in text and "arxiv.org/abs/1910.02054" in text
+    assert plan("--params", "7e12", "--gpus", "h100:8").returncode == 1
+    assert plan("--params", "7", "--gpus", "h100:8").returncode == 2
