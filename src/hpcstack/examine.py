@@ -202,7 +202,12 @@ def _places(site: Site, where: str) -> list[Finding]:
         if not path.exists():
             out.append(
                 Finding(
-                    what, where, "WARN", f"{path} is not there yet", "the first build or publish makes it", "mkdir -p"
+                    what,
+                    where,
+                    "WARN",
+                    f"{path} is not there yet",
+                    "the first build or publish makes it",
+                    f"mkdir -p {path}",
                 )
             )
             continue

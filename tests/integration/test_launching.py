@@ -198,3 +198,13 @@ def test_a_command_that_is_not_there_is_said_before_nodes_are_taken(
                           (("/opt/none",), "neither in the image nor in a mount")):  # fmt: skip
         done = launch(testbed, "--check", "--mode", "plain", "--", *command)
         assert done.returncode == 1 and says in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.apptainer
+def test_the_doctor_sees_the_nodes(testbed: Testbed) -> None:
+    document = json.loads(testbed.run("hpcstack", "doctor", "--nodelist", "node[1-2]", "--json").stdout)
+    seen = {(one["where"], one["code"]): one["status"] for one in document["findings"]}
+    for node in ("node1", "node2"):
+        assert seen[node, "userns"] == "OK" and seen[node, "gpu"] == "SKIP" and seen[node, "store"] == "OK"
+    assert seen["all", "clock"] == "OK" and any(code == "registry" for _, code in seen)
+    assert testbed.run("hpcstack", "doctor", "--nodelist", "no such node").returncode == 2
