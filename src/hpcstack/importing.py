@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcstack.blobs import refusals, room
-from hpcstack.errors import BuildError, HpcstackError, InputError, RegistryError
+from hpcstack.errors import BuildError, HpcstackError, InputError, RegistryError, StoreError
 from hpcstack.inflate import Ahead
 from hpcstack.lease import label, sweep
 from hpcstack.oci.added import Added, below
@@ -272,6 +272,9 @@ def _written(part: Path) -> Iterator[None]:
 def _refused(packer: Fed, part: Path) -> HpcstackError:
     done = packer.finish()
     room(part.parent, 0, "the image")  # the likeliest reason, said as what it is
+    if any("I/O error" in line or "No space left" in line for line in done.tail):  # what it wrote is removed by now
+        said = f"the image could not be written below {part.parent}: no space was left, or the disk is damaged"
+        return StoreError(said, "make room, or name another folder, and import again")
     return BuildError(
         "\n".join([f"the packer failed\n  > {done.command()}  (exit {done.status})", *(f"  < {x}" for x in done.tail)])
     )
