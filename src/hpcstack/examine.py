@@ -85,8 +85,9 @@ def _count(runner: Runner, nodelist: str, job: str) -> int:
         if done.status or not done.stdout.strip().isdigit():
             raise InputError(f"job {job} does not run", "squeue --me")
         return int(done.stdout)
+    plain_list = re.fullmatch(r"[A-Za-z0-9_.,\[\]-]+", nodelist)
     done = runner.output(["scontrol", "show", "hostnames", nodelist])
-    if done.status or not done.stdout.split():
+    if not plain_list or done.status or not done.stdout.split():
         raise InputError(f"--nodelist {nodelist}: no list of nodes", "e.g. --nodelist node[1-4]")
     return len(done.stdout.split())
 
