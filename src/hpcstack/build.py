@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hpcstack.registry import Registry
 
 ANOTHER = "--engine auto takes one that can"
+HARDLY = 64 << 20  # bytes: a disk that has less is taken for full
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
 STEP_BEGUN = re.compile(r"^== hpcstack step (.*)$", re.MULTILINE)
 
@@ -161,8 +162,15 @@ def explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> BuildError:
         head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
     said = [line for line in failed.tail if not MARK.match(line)]
     said += [f"{name} came with {by}" for name, by in _brought(text).items()]
-    advice = _advice(text).replace("REGISTRY", lock.base.answered_by).replace("STACK", lock.stack)
+    advice = _full(log.parent) or _advice(text).replace("REGISTRY", lock.base.answered_by).replace("STACK", lock.stack)
     return BuildError("\n".join([head, *(f"  < {line}" for line in said)]), f"{advice}the whole log is {kept}")
+
+
+def _full(folder: Path) -> str:
+    """What to do where FOLDER's disk has hardly anything left: few tools say that this was why they failed."""
+    left = shutil.disk_usage(folder).free
+    full = f"{folder} has no space left ({left >> 20} MiB): make room, or set build.tmpdir in site.yaml; "
+    return full if left < HARDLY else ""
 
 
 def _brought(log: str) -> dict[str, str]:

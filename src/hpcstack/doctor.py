@@ -7,26 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
+from hpcstack.remedies import Finding, Status, fine, skipped, wrong
 from hpcstack.site import NodeType
 
-Status = Literal["OK", "WARN", "FAIL", "SKIP"]
 SHM_GIB, TMP_GIB, DRIFT_S = 1.0, 20.0, 5.0
 NOFILE = 4096
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at on one machine."""
-
-    code: str
-    where: str
-    status: Status
-    found: str
-    why: str = ""
-    remedy: str = ""
 
 
 def read(lines: str) -> dict[str, str]:
@@ -50,240 +36,113 @@ def machine(probe: Mapping[str, str], runtime: str, node: NodeType | None, *, co
 
 
 def _runtime(probe: Mapping[str, str], where: str, runtime: str, *, compute: bool) -> Iterator[Finding]:
-    works = probe.get("userns.works")
-    if works == "no" and probe.get("apptainer.setuid") != "yes":
-        said = ", ".join(
-            f"{key.partition('.')[2]}={probe[key]}"
-            for key in ("userns.max", "userns.clone", "userns.apparmor")
-            if probe.get(key)
-        )
-        yield Finding(
-            "userns",
-            where,
-            "FAIL",
-            f"an ordinary user may make no user namespace ({said})",
-            "Enroot, Pyxis and Apptainer without setuid start no container",
-            "as root: sysctl -w user.max_user_namespaces=63556 kernel.apparmor_restrict_unprivileged_userns=0",
-        )
+    works, setuid = probe.get("userns.works"), probe.get("apptainer.setuid") == "yes"
+    if works == "no" and not setuid:
+        limits = ("userns.max", "userns.clone", "userns.apparmor")
+        said = ", ".join(f"{key.partition('.')[2]}={probe[key]}" for key in limits if probe.get(key))
+        yield wrong("userns", where, f"an ordinary user may make no user namespace ({said})")
     else:
-        yield Finding("userns", where, "OK", "user namespaces work" if works == "yes" else "not looked at")
+        yield fine("userns", where, "user namespaces work" if works == "yes" else "not looked at")
     fuse = probe.get("fuse", "missing")
-    needs = runtime in ("apptainer", "enroot", "local") and probe.get("apptainer.setuid") != "yes"
-    if fuse != "usable" and needs:
-        yield Finding(
-            "fuse",
-            where,
-            "FAIL",
-            f"/dev/fuse: {fuse}",
-            f"{runtime} mounts an image by FUSE where it has no setuid",
-            "as root: modprobe fuse; chmod 666 /dev/fuse",
-        )
+    if fuse == "usable":
+        yield fine("fuse", where, "/dev/fuse: usable")
+    elif runtime in ("apptainer", "enroot", "local") and not setuid:
+        yield wrong("fuse", where, f"/dev/fuse: {fuse}", runtime=runtime)
     else:
-        yield Finding("fuse", where, "OK" if fuse == "usable" else "SKIP", f"/dev/fuse: {fuse}")
+        yield skipped("fuse", where, f"/dev/fuse: {fuse}")
     tool = {"pyxis": "enroot", "local": "apptainer"}.get(runtime, runtime)
-    if compute and f"tool.{tool}" not in probe:
-        yield Finding(
-            "runtime",
-            where,
-            "FAIL",
-            f"{tool} is not there",
-            f"steps are started with {runtime}",
-            f"install {tool} on every node, or name another runtime in site.yaml",
-        )
-    elif f"tool.{tool}" in probe:
-        yield Finding("runtime", where, "OK", f"{tool} {probe.get(f'{tool}.version', '')}".strip())
-    yield from _enroot(probe, where, runtime)
+    if f"tool.{tool}" in probe:
+        yield fine("runtime", where, f"{tool} {probe.get(f'{tool}.version', '')}".strip())
+    elif compute:
+        yield wrong("runtime", where, f"{tool} is not there", runtime=runtime, tool=tool)
+    if runtime in ("pyxis", "enroot") and "tool.enroot" in probe:
+        yield from _enroot(probe, where)
 
 
-def _enroot(probe: Mapping[str, str], where: str, runtime: str) -> Iterator[Finding]:
-    if runtime not in ("pyxis", "enroot") or "tool.enroot" not in probe:
-        return
+def _enroot(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
     hooks = probe.get("enroot.hooks", "")
     if "98-nvidia.sh" in hooks and "tool.nvidia-container-cli" not in probe and probe.get("gpus", "0") != "0":
-        yield Finding(
-            "enroot.nvidia",
-            where,
-            "FAIL",
-            "Enroot's 98-nvidia.sh is there, nvidia-container-cli is not",
-            "the hook stops the start of every image that asks for GPUs",
-            "install libnvidia-container-tools",
-        )
+        yield wrong("enroot.nvidia", where, "Enroot's 98-nvidia.sh is there, nvidia-container-cli is not")
     if "50-slurm-pmi.sh" not in hooks:
-        yield Finding(
-            "enroot.pmi",
-            where,
-            "WARN",
-            "Enroot's 50-slurm-pmi.sh hook is not enabled",
-            "MPI programs in containers may not find Slurm's PMI",
-            "copy it from Enroot's share/enroot/hooks.d",
-        )
+        yield wrong("enroot.pmi", where, "Enroot's 50-slurm-pmi.sh hook is not enabled")
     version = re.match(r"(\d+)\.(\d+)", probe.get("enroot.version", ""))
     if version and int(version[1]) < 4:
-        yield Finding(
-            "enroot.version",
-            where,
-            "WARN",
-            f"Enroot {version[0]}",
-            "before 4.0 it takes no IMAGE:TAG@sha256:... (hpcstack hands it files, so its own steps run)",
-            "update Enroot",
-        )
+        yield wrong("enroot.version", where, f"Enroot {version[0]}")
 
 
 def _limits(probe: Mapping[str, str], where: str, *, compute: bool) -> Iterator[Finding]:
-    shm = _number(probe.get("shm.kb", "")) / (1 << 20)
-    if compute and shm < SHM_GIB:
-        yield Finding(
-            "shm",
-            where,
-            "WARN",
-            f"/dev/shm has {shm:.1f} GiB",
-            "NCCL and data loaders share memory there; they end with a bus error when it is full",
-            "as root: mount -o remount,size=50% /dev/shm",
-        )
-    elif compute:
-        yield Finding("shm", where, "OK", f"/dev/shm has {shm:.1f} GiB")
-    free = _number(probe.get("tmp.kb", "")) / (1 << 20)
-    place = probe.get("tmp", "/tmp")
+    shm, free = (_number(probe.get(key, "")) / (1 << 20) for key in ("shm.kb", "tmp.kb"))
+    place, files = probe.get("tmp", "/tmp"), _number(probe.get("nofile", ""))
+    if compute:
+        yield (wrong if shm < SHM_GIB else fine)("shm", where, f"/dev/shm has {shm:.1f} GiB")
     if probe.get("tmp.writable") == "no":
-        yield Finding(
-            "tmp", where, "FAIL", f"{place} is not writable", "builds and runtimes unpack there", "set TMPDIR"
-        )
+        yield wrong("tmp", where, f"{place} is not writable")
     elif free < TMP_GIB:
-        yield Finding(
-            "tmp",
-            where,
-            "WARN",
-            f"{place} has {free:.1f} GiB free",
-            "a build of NVIDIA's PyTorch image takes more",
-            "build.tmpdir in site.yaml, or make room",
-        )
+        yield wrong("tmp.room", where, f"{place} has {free:.1f} GiB free")
     else:
-        yield Finding("tmp", where, "OK", f"{place} has {free:.0f} GiB free")
-    files = _number(probe.get("nofile", ""))
+        yield fine("tmp", where, f"{place} has {free:.0f} GiB free")
     if compute and 0 < files < NOFILE:
-        yield Finding(
-            "nofile",
-            where,
-            "WARN",
-            f"{files:.0f} open files a process",
-            "data loaders with many workers run out of them",
-            "ulimit -n, or LimitNOFILE of slurmd",
-        )
+        yield wrong("nofile", where, f"{files:.0f} open files a process")
 
 
 def _gpus(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iterator[Finding]:
     have, promised = int(_number(probe.get("gpus", "0"))), node.real_gpus if node else 0
     driver = probe.get("driver", "")
     if not promised and not have:
-        yield Finding("gpu", where, "SKIP", "no GPU, and the site promises none")
+        yield skipped("gpu", where, "no GPU, and the site promises none")
         return
     if have < promised:
-        yield Finding(
-            "gpu",
-            where,
-            "FAIL",
-            f"{have} of {promised} GPUs that the site promises",
-            "jobs land here and find fewer than they asked for",
-            "nvidia-smi; dmesg | grep -i xid; drain the node",
-        )
+        yield wrong("gpu", where, f"{have} of {promised} GPUs that the site promises")
     else:
-        yield Finding("gpu", where, "OK", probe.get("gpu.names") or f"{have} GPUs")
+        yield fine("gpu", where, probe.get("gpu.names") or f"{have} GPUs")
     if not driver:
-        yield Finding(
-            "driver",
-            where,
-            "FAIL",
-            "no driver is loaded",
-            "nothing sees the GPUs",
-            "as root: modprobe nvidia; dmesg | tail",
-        )
+        yield wrong("driver", where, "no driver is loaded")
     elif node and node.driver and node.driver != driver:
-        yield Finding(
-            "driver",
-            where,
-            "WARN",
-            f"driver {driver}, the site says {node.driver}",
-            "which images run is judged by what the site says",
-            f"node_types: {{...: {{driver: {driver}}}}} in site.yaml",
-        )
+        yield wrong("driver.other", where, f"driver {driver}, the site says {node.driver}", driver=driver)
     else:
-        yield Finding("driver", where, "OK", f"driver {driver}")
+        yield fine("driver", where, f"driver {driver}")
 
 
 def _fabric(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iterator[Finding]:
     ports = {key.removeprefix("hca."): value for key, value in probe.items() if key.startswith("hca.")}
     promised = set(node.hcas) if node else set()
-    missing = promised - {name.rpartition(".")[0] for name in ports}
-    if missing:
-        yield Finding(
-            "hca",
-            where,
-            "FAIL",
-            f"not there: {', '.join(sorted(missing))}",
-            "NCCL falls back to sockets without a word",
-            "ibstat; lspci | grep -i mellanox; drain the node",
-        )
-    down = [name for name, value in ports.items() if "ACTIVE" not in value]
-    if down:
-        status: Status = "FAIL" if any(name.rpartition(".")[0] in promised for name in down) else "WARN"
-        yield Finding(
-            "hca",
-            where,
-            status,
-            "; ".join(f"{name}: {ports[name]}" for name in down),
-            "these links carry nothing",
-            "ibstat; the cable, the switch port, opensm",
-        )
-    if ports and not missing and not down:
-        yield Finding("hca", where, "OK", f"{len(ports)} port(s) active")
     if not ports and not promised:
-        yield Finding("hca", where, "SKIP", "no HCA, and the site promises none")
+        yield skipped("hca", where, "no HCA, and the site promises none")
         return
-    if ports and probe.get("infiniband.devices") == "no":
-        yield Finding(
-            "hca.devices",
-            where,
-            "FAIL",
-            "/dev/infiniband is not there",
-            "no program can open an HCA",
-            "as root: modprobe ib_uverbs",
-        )
+    missing = promised - {_card(port) for port in ports}
+    down = {port: value for port, value in ports.items() if "ACTIVE" not in value}
+    if missing:
+        yield wrong("hca", where, f"not there: {', '.join(sorted(missing))}")
+    if down:
+        status: Status = "FAIL" if promised & {_card(port) for port in down} else "WARN"
+        yield wrong("hca.link", where, "; ".join(f"{port}: {value}" for port, value in down.items()), status)
+    if not missing and not down:
+        yield fine("hca", where, f"{len(ports)} port(s) active")
+    if ports:
+        yield from _rdma(probe, where)
+
+
+def _card(port: str) -> str:
+    return port.rpartition(".")[0]
+
+
+def _rdma(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
+    """What a node with HCAs needs so that programs can use them."""
     lock = probe.get("memlock.kb", "")
-    if ports and lock != "unlimited":
-        yield Finding(
-            "memlock",
-            where,
-            "FAIL",
-            f"ulimit -l is {lock} kB",
-            "RDMA pins memory: NCCL fails with 'Cannot allocate memory'",
-            "LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
-        )
-    if ports and _number(probe.get("gpus", "0")) and probe.get("gpudirect") == "none":
-        yield Finding(
-            "gpudirect",
-            where,
-            "WARN",
-            "neither nvidia_peermem nor nv_peer_mem is loaded",
-            "without dma-buf, data between nodes goes through the host's memory",
-            "as root: modprobe nvidia_peermem",
-        )
+    if probe.get("infiniband.devices") == "no":
+        yield wrong("hca.devices", where, "/dev/infiniband is not there")
+    if lock != "unlimited":
+        yield wrong("memlock", where, f"ulimit -l is {lock} kB")
+    if _number(probe.get("gpus", "0")) and probe.get("gpudirect") == "none":
+        yield wrong("gpudirect", where, "neither nvidia_peermem nor nv_peer_mem is loaded")
 
 
 def _paths(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
     for key, value in probe.items():
         if key.startswith("readable."):
             path = key.removeprefix("readable.")
-            if value == "yes":
-                yield Finding("store", where, "OK", f"{path} is readable")
-            else:
-                yield Finding(
-                    "store",
-                    where,
-                    "FAIL",
-                    f"{path} is not readable",
-                    "images lie there: no step starts",
-                    "is its filesystem mounted here? Are its folders r-x for all?",
-                )
+            good = value == "yes"
+            yield (fine if good else wrong)("store", where, f"{path} is {'' if good else 'not '}readable")
 
 
 def clocks(probes: list[Mapping[str, str]], spent: float) -> Iterator[Finding]:
@@ -294,16 +153,9 @@ def clocks(probes: list[Mapping[str, str]], spent: float) -> Iterator[Finding]:
     early, late = min(times, key=lambda host: times[host]), max(times, key=lambda host: times[host])
     apart = times[late] - times[early]
     if apart > spent + DRIFT_S:
-        yield Finding(
-            "clock",
-            late,
-            "FAIL",
-            f"{apart - spent:.0f} s ahead of {early}",
-            "munge refuses its messages, builds and leases see times that are wrong",
-            "chronyc tracking, on both",
-        )
+        yield wrong("clock", late, f"{apart - spent:.0f} s ahead of {early}")
     else:
-        yield Finding("clock", "all", "OK", f"{len(times)} machines agree")
+        yield fine("clock", "all", f"{len(times)} machines agree")
 
 
 def _number(text: str) -> float:

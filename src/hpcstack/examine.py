@@ -6,16 +6,17 @@ import re
 import shutil
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 from hpcstack import doctor
 from hpcstack.credentials import credentials
-from hpcstack.doctor import Finding
 from hpcstack.errors import InputError, SlurmError
 from hpcstack.launch.cluster import partitions, read_pmi
 from hpcstack.process import Runner
 from hpcstack.publish import LMOD
 from hpcstack.registry import Registry
+from hpcstack.remedies import Finding, fine, skipped, wrong
 from hpcstack.render.template import plain
 from hpcstack.runtimes import choose
 from hpcstack.site import Site
@@ -53,20 +54,10 @@ def _on_nodes(
     """The probe of each node, as one step with a task a node."""
     where = ["--jobid", job, "--overlap"] if job else [f"--nodelist={nodelist}", "--time=5"]
     count = _count(runner, nodelist, job)
-    argv = [
-        "srun",
-        *where,
-        *([f"--partition={partition}"] if partition and not job else []),
-        f"--nodes={count}",
-        "--ntasks-per-node=1",
-        "--label",
-        "--export=ALL",
-        "/bin/sh",
-        "-c",
-        script,
-        "doctor",
-        *paths,
-    ]
+    if partition and not job:
+        where.append(f"--partition={partition}")
+    argv = ["srun", *where, f"--nodes={count}", "--ntasks-per-node=1", "--label", "--export=ALL"]
+    argv += ["/bin/sh", "-c", script, "doctor", *paths]
     talk(f"looking at {count} node(s)")
     done = runner.output(argv, timeout=300)
     lines: dict[str, list[str]] = defaultdict(list)
@@ -92,164 +83,83 @@ def _count(runner: Runner, nodelist: str, job: str) -> int:
     return len(done.stdout.split())
 
 
-def _cluster(site: Site, runner: Runner, where: str, runtime: str) -> list[Finding]:
+def _cluster(site: Site, runner: Runner, where: str, runtime: str) -> Iterator[Finding]:
     """Slurm as seen from here."""
     if not runner.has("srun"):
-        return [Finding("slurm", where, "SKIP", "there is no srun on this machine")]
-    out = []
+        yield skipped("slurm", where, "there is no srun on this machine")
+        return
     known = partitions(runner)
     if not known:
-        said = runner.output(["sinfo"], timeout=20)
-        out.append(
-            Finding(
-                "slurm",
-                where,
-                "FAIL",
-                f"sinfo does not answer: {' '.join(said.tail[-1:])}",
-                "nothing can be launched",
-                "systemctl status slurmctld munge; scontrol ping",
-            )
-        )
-        return out
-    out.append(Finding("slurm", where, "OK", f"{len(known)} partition(s): {', '.join(known)}"))
+        said = runner.output(["sinfo"], timeout=20).tail[-1:]
+        yield wrong("slurm", where, f"sinfo does not answer: {' '.join(said)}")
+        return
+    yield fine("slurm", where, f"{len(known)} partition(s): {', '.join(known)}")
     for name in site.partitions:
         if name not in known:
-            out.append(
-                Finding(
-                    "partition",
-                    where,
-                    "FAIL",
-                    f"site.yaml names partition {name}, Slurm has none",
-                    "launches to it are refused",
-                    f"Slurm has: {', '.join(known)}",
-                )
-            )
+            yield wrong("partition", where, f"site.yaml names partition {name}, Slurm has none", known=", ".join(known))
         elif not known[name].up:
-            out.append(
-                Finding("partition", where, "WARN", f"partition {name} is not up", "jobs wait", f"sinfo -p {name}")
-            )
-    reasons = runner.output(
-        ["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"], timeout=20
-    ).stdout.splitlines()
-    if reasons:
-        out.append(
-            Finding(
-                "nodes",
-                where,
-                "WARN",
-                f"{len(reasons)} node(s) down or drained: {reasons[0].strip()}",
-                "fewer nodes than the site has",
-                "sinfo -R",
-            )
-        )
+            yield wrong("partition.down", where, f"partition {name} is not up", partition=name)
+    why = runner.output(["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"], timeout=20).stdout.splitlines()
+    if why:
+        yield wrong("nodes", where, f"{len(why)} node(s) down or drained: {why[0].strip()}")
+    yield from _plugins(runner, where, runtime)
+
+
+def _plugins(runner: Runner, where: str, runtime: str) -> Iterator[Finding]:
+    """What srun can start."""
     pmi = read_pmi("\n".join(runner.output(["srun", "--mpi=list"], timeout=20).tail))
     if any(name.startswith("pmi") for name in pmi):
-        out.append(Finding("pmi", where, "OK", f"srun --mpi: {', '.join(pmi)}"))
+        yield fine("pmi", where, f"srun --mpi: {', '.join(pmi)}")
     else:
-        out.append(
-            Finding(
-                "pmi",
-                where,
-                "WARN",
-                "srun has neither PMIx nor PMI-2",
-                "MPI programs would each be alone",
-                "install Slurm's PMIx plugin and libpmix, restart slurmd",
-            )
-        )
-    if runtime != "pyxis" and runner.has("enroot"):
-        out.append(
-            Finding(
-                "pyxis",
-                where,
-                "WARN",
-                "Enroot is here, srun has no --container-image",
-                "users who write srun --container-image get an error",
-                "plugstack.conf: required .../spank_pyxis.so",
-            )
-        )
-    elif runtime == "pyxis":
-        out.append(Finding("pyxis", where, "OK", "srun knows --container-image"))
-    return out
+        yield wrong("pmi", where, "srun has neither PMIx nor PMI-2")
+    if runtime == "pyxis":
+        yield fine("pyxis", where, "srun knows --container-image")
+    elif runner.has("enroot"):
+        yield wrong("pyxis", where, "Enroot is here, srun has no --container-image")
 
 
-def _registries(site: Site, where: str) -> list[Finding]:
+def _registries(site: Site, where: str) -> Iterator[Finding]:
     """Each registry that the site names: does it answer, and is there a login for it?"""
-    out, registry = [], Registry(site, timeout=5)
+    registry = Registry(site, timeout=5)
     for name in dict.fromkeys([*site.registries, "nvcr.io"]):
         status, who = registry.ping(name)
         if status in (200, 401):
             user, _ = credentials(who, site.registry(name).credentials)
             login = f"as {user}" if user and user != "$oauthtoken" else "with a key" if user else "without a login"
-            out.append(Finding("registry", where, "OK", f"{name} answers at {who}, {login}"))
+            yield fine("registry", where, f"{name} answers at {who}, {login}")
         else:
-            said = f"answered {status}" if status else who
-            out.append(
-                Finding(
-                    "registry",
-                    where,
-                    "FAIL" if name in site.registries else "WARN",
-                    f"{name}: {said}",
-                    "no base can be looked up or fetched",
-                    "registries and build.proxy in site.yaml; curl -I https://.../v2/",
-                )
-            )
-    return out
+            said = f"{name}: answered {status}" if status else f"{name}: {who}"
+            yield wrong("registry", where, said, "FAIL" if name in site.registries else "WARN")
 
 
-def _places(site: Site, where: str) -> list[Finding]:
-    """The store and the module tree: there, open for their readers, with room."""
-    out = []
+def _places(site: Site, where: str) -> Iterator[Finding]:
+    """The store and the module tree, there, open for their readers, with room; and Lmod."""
     for what, path in (("store", site.store), ("modules", site.module_root)):
-        if not path.exists():
-            out.append(
-                Finding(
-                    what,
-                    where,
-                    "WARN",
-                    f"{path} is not there yet",
-                    "the first build or publish makes it",
-                    f"mkdir -p {path}",
-                )
-            )
-            continue
-        closed = [one for one in (path, *path.parents) if not one.stat().st_mode & 0o001]
-        if closed and not _below_home(path):
-            out.append(
-                Finding(
-                    what,
-                    where,
-                    "FAIL",
-                    f"{closed[-1]} is closed for others",
-                    "users cannot read what lies below",
-                    f"chmod o+x {closed[-1]}",
-                )
-            )
-        free = shutil.disk_usage(path).free / (1 << 30)
-        out.append(
-            Finding(
-                what,
-                where,
-                "OK" if free > doctor.TMP_GIB else "WARN",
-                f"{path}: {free:.0f} GiB free",
-                "" if free > doctor.TMP_GIB else "an image of NVIDIA's PyTorch takes 10 to 20",
-                "hpcstack gc --dry-run",
-            )
-        )
-    if not any(Path(path).exists() for path in LMOD):
-        out.append(
-            Finding(
-                "lmod",
-                where,
-                "WARN",
-                "Lmod is not found",
-                "publish cannot try a module before users see it",
-                "install lmod, or set LMOD_CMD",
-            )
-        )
+        yield from _place(what, path, where)
+    if any(Path(path).exists() for path in LMOD):
+        yield fine("lmod", where, "Lmod is there")
     else:
-        out.append(Finding("lmod", where, "OK", "Lmod is there"))
-    return out
+        yield wrong("lmod", where, "Lmod is not found")
 
 
-def _below_home(path: Path) -> bool:
-    return path.is_relative_to(Path.home())
+def _place(what: str, path: Path, where: str) -> Iterator[Finding]:
+    try:
+        if not path.exists():
+            yield wrong("place", where, f"{what}: {path} is not there yet", path=str(path))
+            return
+        free = shutil.disk_usage(path).free / (1 << 30)
+    except OSError as error:
+        yield wrong("store", where, f"{what}: {path} cannot be looked at: {error.strerror}")
+        return
+    if (shut := _closed(path)) and not path.is_relative_to(Path.home()):
+        yield wrong("place.closed", where, f"{what}: {shut} is closed for others", path=str(shut))
+    judge = fine if free > doctor.TMP_GIB else wrong
+    yield judge("place.room", where, f"{what}: {path} has {free:.0f} GiB free")
+
+
+def _closed(path: Path) -> Path | None:
+    """The uppermost folder on the way to PATH that others may not enter."""
+    for folder in [*reversed(path.parents), path]:
+        if not folder.stat().st_mode & 0o001:
+            return folder
+    return None

@@ -24,7 +24,7 @@ from hpcstack.oci.headers import END, header
 from hpcstack.oci.manifest import Image
 from hpcstack.oci.members import BLOCK, Damaged, Flow, Members
 from hpcstack.oci.merge import ClimbsOut, Entry, Newest, Unsure, entry_of, plan
-from hpcstack.oci.pack import pack_argv
+from hpcstack.oci.pack import ROOTLESS, pack_argv
 from hpcstack.process import Fed, Runner
 from hpcstack.sources import Source
 from hpcstack.store import settle
@@ -56,12 +56,15 @@ class Imported:
 
 
 class Sink:
-    """The packer's input. Small writes are gathered."""
+    """The packer's input. Small writes are gathered. ROOT: whether the packer takes the root as a member."""
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor, self.gathered, self.links = descriptor, bytearray(), []  # type: ignore[var-annotated]
+    def __init__(self, descriptor: int, root: bool = True) -> None:
+        self.descriptor, self.root, self.gathered = descriptor, root, bytearray()
+        self.links: list[tuple[str, str]] = []
 
     def member(self, member: tarfile.TarInfo, path: str, body: Body) -> None:
+        if not path and not self.root:
+            return
         self._small(header(member, path))
         size = 0
         for piece in body:
@@ -73,6 +76,12 @@ class Sink:
                 self._write(piece)
         if size % BLOCK:
             self._small(bytes(BLOCK - size % BLOCK))
+
+    def folder(self, path: str) -> None:
+        """A folder that no layer names: a packer would give it the time of day, and the root any mode."""
+        made = tarfile.TarInfo(path)
+        made.type, made.mode = tarfile.DIRTYPE, 0o755
+        self.member(made, path, ())
 
     def link(self, path: str, target: str) -> None:
         """PATH as another name of TARGET, at the end: every file is there then."""
@@ -222,7 +231,7 @@ def _packed(part: Path, work: Path, compression: str, runner: Runner, feed: Call
     (work / "pack.log").unlink(missing_ok=True)  # of an earlier run
     with runner.fed(argv, work / "pack.log") as packer, _written(part):
         try:
-            sink = Sink(packer.descriptor)
+            sink = Sink(packer.descriptor, argv[0] not in ROOTLESS)
             feed(sink)
             sink.end()
             talk.event("phase", name="sync")
@@ -290,6 +299,8 @@ def one_pass(sink: Sink, tars: Iterable[Tar]) -> None:
                 entry = entry_of(member)
                 if newest.takes(entry):
                     sink.member(member, entry.path, body)
+    for path in newest.implied():
+        sink.folder(path)
     for path, target in newest.links:
         sink.link(path, target)
 
@@ -297,9 +308,11 @@ def one_pass(sink: Sink, tars: Iterable[Tar]) -> None:
 def by_plan(sink: Sink, tars: Iterable[Tar], entries: Sequence[Sequence[Entry]]) -> None:
     """TARS, newest first, into SINK, as a plan made of all their ENTRIES says."""
     try:
-        names = plan(entries[::-1])
+        names, implied = plan(entries[::-1])
     except ClimbsOut as error:
         raise InputError(f"the image {error}", "do not use it: somebody made it so") from None
+    for path in implied:
+        sink.folder(path)
     for number, tar in enumerate(tars):
         layer = len(entries) - 1 - number
         with blamed(tar):

@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from hpcstack.doctor import Finding, clocks, machine, read
+from hpcstack.doctor import clocks, machine, read
+from hpcstack.remedies import Finding
 from hpcstack.render.template import plain
 from hpcstack.site import Gpus, NodeType
 
@@ -36,15 +37,15 @@ def test_a_good_node_has_nothing_wrong() -> None:
         ({"fuse": "not for this user"}, "fuse", "FAIL"),
         ({"tool.apptainer": "-"}, "runtime", "FAIL"),
         ({"shm.kb": "65536"}, "shm", "WARN"),
-        ({"tmp.kb": "1000000"}, "tmp", "WARN"),
+        ({"tmp.kb": "1000000"}, "tmp.room", "WARN"),
         ({"tmp.writable": "no"}, "tmp", "FAIL"),
         ({"nofile": "1024"}, "nofile", "WARN"),
         ({"gpus": "7"}, "gpu", "FAIL"),
         ({"driver": ""}, "driver", "FAIL"),
-        ({"driver": "535.104.05"}, "driver", "WARN"),
+        ({"driver": "535.104.05"}, "driver.other", "WARN"),
         ({"hca.mlx5_0.1": "-"}, "hca", "FAIL"),
-        ({"hca.mlx5_0.1": "1: DOWN, 10 Gb/sec, InfiniBand"}, "hca", "FAIL"),
-        ({"hca.mlx5_9.1": "1: DOWN, 10 Gb/sec, Ethernet"}, "hca", "WARN"),
+        ({"hca.mlx5_0.1": "1: DOWN, 10 Gb/sec, InfiniBand"}, "hca.link", "FAIL"),
+        ({"hca.mlx5_9.1": "1: DOWN, 10 Gb/sec, Ethernet"}, "hca.link", "WARN"),
         ({"infiniband.devices": "no"}, "hca.devices", "FAIL"),
         ({"memlock.kb": "8192"}, "memlock", "FAIL"),
         ({"gpudirect": "none"}, "gpudirect", "WARN"),

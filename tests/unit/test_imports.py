@@ -49,6 +49,7 @@ LAYERS = (
         "explain",
         "sizing",
         "doctor",
+        "remedies",
         "lint",
         "evidence",
         "fabric",

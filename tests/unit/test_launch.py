@@ -5,17 +5,20 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from conftest import make_site
+from hpcstack.cli.launch_ import MODES as OPTION_MODES
 from hpcstack.errors import InputError
 from hpcstack.launch import Resources, plan
+from hpcstack.launch.modes import MODES
 from hpcstack.process import Completed, Runner
-from hpcstack.render.launcher import inner, with_compat
+from hpcstack.render.launcher import ABOUT, inner, with_compat
 from hpcstack.runtimes import choose
 from hpcstack.site import Site
+from hpcstack.spec.model import Mode
 from hpcstack.store import Artifact
 
 ARTIFACT = Artifact(
@@ -55,6 +58,10 @@ def line(
 ) -> list[str]:  # fmt: skip
     made = plan(artifact, command, mode, Resources(**resources), site, runner, workdir=Path("/work"))  # type: ignore[arg-type]
     return [*(f"{k}={v}" for k, v in sorted(made.environment.items())), *made.argv]
+
+
+def test_every_list_of_modes_is_the_same() -> None:
+    assert set(get_args(Mode)) == set(MODES) == set(ABOUT) == set(OPTION_MODES)
 
 
 def test_pyxis_on_gpu_nodes(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def one_pass(layers: list[Layer]) -> Tree:
 
 
 def planned(layers: list[Layer]) -> Tree:
-    names = plan(layers)
+    names, _ = plan(layers)
     return {
         path: (layers[number][place].kind, number, place) for (number, place), paths in names.items() for path in paths
     }
@@ -141,6 +141,8 @@ def entries(draw: st.DrawFn) -> Entry:
 @given(st.lists(st.lists(entries(), max_size=7), max_size=4))
 @example([[folder("a"), file("a/x")], [Entry("a", "link", "b")], [folder("b"), file("a/y")]])
 @example([[file("a/x")], [file(".wh.a"), folder("a")], [file("a/y")]])
+@example([[Entry("a/x", "link", "a"), file("a/x/z")], [file("a/x")]])
+@example([[file("a/x")], [file("a")], [folder("a")]])
 def test_one_pass_agrees_with_the_plan_where_it_is_sure(layers: list[Layer]) -> None:
     try:
         first = one_pass(layers)

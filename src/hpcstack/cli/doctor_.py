@@ -10,7 +10,7 @@ import click
 from hpcstack.cli.session import Session, answer, json_option, progress
 
 if TYPE_CHECKING:
-    from hpcstack.doctor import Finding
+    from hpcstack.remedies import Finding
 
 
 @click.command("doctor")

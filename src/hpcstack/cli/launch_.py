@@ -121,18 +121,16 @@ def _show(line: Plan, artifact: Artifact, why: str, batch: bool, as_json: bool) 
 def _run(session: Session, line: Plan, artifact: Artifact, why: str, argv: tuple[str, ...]) -> int:
     from hpcstack.launch import record
     from hpcstack.launch.script import text
-    from hpcstack.launch.settings import all_of
 
-    folder = _recorded(session, line, artifact, why, argv, text(line, artifact, why), all_of)
+    folder = _recorded(session, line, artifact, why, argv, text(line, artifact, why))
     status = session.runner.attached(line.argv, env={**line.environment, "HPCSTACK_RUN": str(folder)})
     record.end(folder, status)
     return status
 
 
-def _recorded(
-    session: Session, line: Plan, artifact: Artifact, why: str, argv: tuple[str, ...], script: str, all_of: Any
-) -> Path:
+def _recorded(session: Session, line: Plan, artifact: Artifact, why: str, argv: tuple[str, ...], script: str) -> Path:
     from hpcstack.launch import record
+    from hpcstack.launch.settings import all_of
 
     settings = all_of(list(line.settings), artifact.environment, os.environ)
     with session.store.acting("the launch was not written down"):
@@ -143,10 +141,9 @@ def _submit(session: Session, line: Plan, artifact: Artifact, why: str, argv: tu
     from hpcstack.errors import SlurmError
     from hpcstack.launch import record
     from hpcstack.launch.script import directives, text
-    from hpcstack.launch.settings import all_of
 
     script = text(line, artifact, why, directives(line))
-    folder = _recorded(session, line, artifact, why, argv, script, all_of)
+    folder = _recorded(session, line, artifact, why, argv, script)
     inherited = [name for name in os.environ if name.startswith("SLURM_JOB") or name.startswith("SLURM_STEP")]
     bare = ["env", *(word for name in inherited for word in ("-u", name))]
     done = session.runner.output(

@@ -24,6 +24,7 @@ from hpcstack.launch.settings import Setting
 from hpcstack.store import Artifact, write_text
 
 SECRET = re.compile(r"TOKEN|SECRET|PASS|_KEY\b|_KEY$|APIKEY|API_KEY|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE)
+LOGIN = re.compile(r"://[^/\s@]+@")  # a URL that holds a login
 HIDDEN = "(not kept)"
 KEPT = 1000  # launches; older ones go
 FILE, BEGAN, ENDED = "launch.json", "began", "ended"
@@ -70,7 +71,7 @@ def begin(
         "module": environ.get("HPCSTACK_RELEASE", ""), "runtime": plan.runtime, "runtime_reason": plan.reason,
         "mode": plan.mode, "command": list(command), "argv": list(plan.argv), "folder": str(Path.cwd()),
         "environment": [
-            {**asdict(one), "value": HIDDEN if SECRET.search(one.name) else one.value} for one in settings
+            {**asdict(one), "value": HIDDEN if secret(one.name, one.value) else one.value} for one in settings
         ],
     }  # fmt: skip
     write_text(part / "script.sh", script, 0o700)
@@ -78,6 +79,11 @@ def begin(
     part.rename(folder)
     _forget(top)
     return folder
+
+
+def secret(name: str, value: str) -> bool:
+    """Whether a variable's value had better not be written down."""
+    return bool(SECRET.search(name) or LOGIN.search(value))
 
 
 def _forget(top: Path) -> None:

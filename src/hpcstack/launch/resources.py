@@ -46,10 +46,6 @@ class Resources:
         """Slurm's --nodes: a number, or MIN-MAX of an elastic step."""
         return self.elastic.replace(":", "-") if self.elastic else str(self.nodes) if self.nodes else ""
 
-    @property
-    def most_nodes(self) -> int:
-        return int(self.elastic.partition(":")[2]) if self.elastic else self.nodes
-
     def parts(self) -> list[Part]:
         """srun's options, in a fixed order, each with where it comes from."""
         said = {

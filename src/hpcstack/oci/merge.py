@@ -96,6 +96,12 @@ class Newest:
         self._made: dict[str, int] = {}  # folder: the layer that makes it
         self._waiting: list[str] = []
         self._hidden: dict[str, bool] = {}
+        self._covered: set[str] = set()  # what this layer has that is no folder, and a layer above hides
+
+    def implied(self) -> list[str]:
+        """The root and folders that no layer names, but in which something lies."""
+        named = [path for path, (kind, _) in self.seen.items() if kind == "implied"]
+        return sorted([*named, *([] if "" in self.seen else [""])])
 
     def layer(self) -> None:
         """The next layer below begins: what the one above removed is gone for it."""
@@ -106,6 +112,7 @@ class Newest:
                 self.gone.add(path)
         self._waiting = []
         self._hidden = {"": "" in self.opaque}
+        self._covered = set()
         self.number += 1
 
     def takes(self, entry: Entry) -> bool:
@@ -119,7 +126,7 @@ class Newest:
             return False
         self._is(path, entry.kind)
         if path and (self._hides(folder) or path in self.gone):
-            return False
+            return self._covers(entry)
         before = self.seen.get(path)
         if before:
             if before[1] == self.number and before[0] != "implied":
@@ -127,15 +134,24 @@ class Newest:
             if before[0] == "implied" and entry.kind != "dir":
                 raise Unsure(f"{path} is a folder above and something else below")
             if before[0] != "implied":
-                return False
+                return self._covers(entry)
         kind = self._link(entry) if entry.kind == "hard" else entry.kind
         self.seen[path] = (kind, self.number)
         self._parents(folder)
         return kind not in ("hard", "device")
 
+    def _covers(self, entry: Entry) -> bool:
+        """A layer above has this name: what is no folder here still replaced a folder of the layers below."""
+        if entry.kind != "dir":
+            self._covered.add(entry.path)
+            self._waiting.append(entry.path)
+        return False
+
     def _means(self, folder: str) -> None:
         """This layer says something of what lies in FOLDER; a folder that it made itself is no link below it."""
         while folder and self._made.get(folder) != self.number and self._meant.get(folder) != self.number:
+            if folder in self._covered:
+                raise Unsure(f"{folder} is no folder, but something lies in it")
             self._meant[folder] = self.number
             folder = folder.rpartition("/")[0]
 
@@ -192,8 +208,11 @@ class Node:
     children: dict[str, Node] = field(default_factory=dict)
 
 
-def plan(layers: Sequence[Iterable[Entry]]) -> dict[tuple[int, int], list[str]]:
-    """{(layer from the bottom, number of the member in it): its names in the image}: LAYERS applied, oldest first."""
+def plan(layers: Sequence[Iterable[Entry]]) -> tuple[dict[tuple[int, int], list[str]], list[str]]:
+    """LAYERS applied, oldest first: {(layer from the bottom, number of the member in it): its names in the image}.
+
+    And the folders that are there though no layer names them.
+    """
     root = Node("dir", None)
     for number, layer in enumerate(layers):
         entries = list(layer)
@@ -205,8 +224,9 @@ def plan(layers: Sequence[Iterable[Entry]]) -> dict[tuple[int, int], list[str]]:
             if whiteout(entry.path) is None:
                 _apply(root, entry, (number, place))
     names: dict[tuple[int, int], list[str]] = {}
-    _walk(root, "", names)
-    return names
+    implied: list[str] = []
+    _walk(root, "", names, implied)
+    return names, implied
 
 
 def _remove(root: Node, path: str) -> None:
@@ -280,8 +300,10 @@ def _folder(root: Node, path: str, *, make: bool = True) -> Node | None:
     return node
 
 
-def _walk(node: Node, path: str, names: dict[tuple[int, int], list[str]]) -> None:
-    if node.source and node.kind != "device":
+def _walk(node: Node, path: str, names: dict[tuple[int, int], list[str]], implied: list[str]) -> None:
+    if node.source is None:
+        implied.append(path)
+    elif node.kind != "device":
         names.setdefault(node.source, []).append(path)
     for name in sorted(node.children):
-        _walk(node.children[name], posixpath.join(path, name), names)
+        _walk(node.children[name], posixpath.join(path, name), names, implied)

@@ -30,9 +30,11 @@ def tar2sqfs(compression: str, output: Path, jobs: int) -> list[str]:
 def mksquashfs(compression: str, output: Path, jobs: int) -> list[str]:
     """Needs squashfs-tools 4.5, which reads tar."""
     return ["mksquashfs", "-", str(output), "-tar", "-noappend", "-quiet", "-no-progress", "-mem", MEMORY,
-            "-processors", str(jobs), "-mkfs-time", "0", "-root-time", "0", *SQUASH[compression]]  # fmt: skip
+            "-processors", str(jobs), "-mkfs-time", "0", "-root-time", "0", "-root-mode", "755", "-root-uid", "0",
+            "-root-gid", "0", *SQUASH[compression]]  # fmt: skip
 
 
+ROOTLESS = {"mksquashfs"}  # refuses a tar whose member is the root: that has mode 755 then
 PACKERS: dict[str, Callable[[str, Path, int], list[str]]] = {"tar2sqfs": tar2sqfs, "mksquashfs": mksquashfs}
 
 

@@ -1,0 +1,134 @@
+"""Why each thing that the doctor finds wrong matters, and what to type: one visible table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["OK", "WARN", "FAIL", "SKIP"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at on one machine."""
+
+    code: str
+    where: str
+    status: Status
+    found: str
+    why: str = ""
+    remedy: str = ""
+
+
+# code: (how bad, why it matters, what to type); {names} are filled in where it is found
+TOLD: dict[str, tuple[Status, str, str]] = {
+    "userns": (
+        "FAIL",
+        "Enroot, Pyxis and Apptainer without setuid start no container",
+        "as root: sysctl -w user.max_user_namespaces=63556 kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+    "fuse": (
+        "FAIL",
+        "{runtime} mounts an image by FUSE where it has no setuid",
+        "as root: modprobe fuse; chmod 666 /dev/fuse",
+    ),
+    "runtime": (
+        "FAIL",
+        "steps are started with {runtime}",
+        "install {tool} on every node, or name another runtime in site.yaml",
+    ),
+    "enroot.nvidia": (
+        "FAIL",
+        "the hook stops the start of every image that asks for GPUs",
+        "install libnvidia-container-tools",
+    ),
+    "enroot.pmi": (
+        "WARN",
+        "MPI programs in containers may not find Slurm's PMI",
+        "copy it from Enroot's share/enroot/hooks.d",
+    ),
+    "enroot.version": (
+        "WARN",
+        "before 4.0 it takes no IMAGE:TAG@sha256:... (hpcstack hands it files, so its own steps run)",
+        "update Enroot",
+    ),
+    "shm": (
+        "WARN",
+        "NCCL and data loaders share memory there; they end with a bus error when it is full",
+        "as root: mount -o remount,size=50% /dev/shm",
+    ),
+    "tmp": ("FAIL", "builds and runtimes unpack there", "set TMPDIR"),
+    "tmp.room": ("WARN", "a build of NVIDIA's PyTorch image takes more", "build.tmpdir in site.yaml, or make room"),
+    "nofile": ("WARN", "data loaders with many workers run out of them", "ulimit -n, or LimitNOFILE of slurmd"),
+    "gpu": (
+        "FAIL",
+        "jobs land here and find fewer than they asked for",
+        "nvidia-smi; dmesg | grep -i xid; drain the node",
+    ),
+    "driver": ("FAIL", "nothing sees the GPUs", "as root: modprobe nvidia; dmesg | tail"),
+    "driver.other": (
+        "WARN",
+        "which images run is judged by what the site says",
+        "node_types: {{...: {{driver: {driver}}}}} in site.yaml",
+    ),
+    "hca": ("FAIL", "NCCL falls back to sockets without a word", "ibstat; lspci | grep -i mellanox; drain the node"),
+    "hca.link": ("FAIL", "these links carry nothing", "ibstat; the cable, the switch port, opensm"),
+    "hca.devices": ("FAIL", "no program can open an HCA", "as root: modprobe ib_uverbs"),
+    "memlock": (
+        "FAIL",
+        "RDMA pins memory: NCCL fails with 'Cannot allocate memory'",
+        "LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+    ),
+    "gpudirect": (
+        "WARN",
+        "without dma-buf, data between nodes goes through the host's memory",
+        "as root: modprobe nvidia_peermem",
+    ),
+    "store": (
+        "FAIL",
+        "images lie there: no step starts",
+        "is its filesystem mounted here? Are its folders r-x for all?",
+    ),
+    "clock": (
+        "FAIL",
+        "munge refuses its messages, builds and leases see times that are wrong",
+        "chronyc tracking, on both",
+    ),
+    "slurm": ("FAIL", "nothing can be launched", "systemctl status slurmctld munge; scontrol ping"),
+    "partition": ("FAIL", "launches to it are refused", "Slurm has: {known}"),
+    "partition.down": ("WARN", "jobs wait", "sinfo -p {partition}"),
+    "nodes": ("WARN", "fewer nodes than the site has", "sinfo -R"),
+    "pmi": (
+        "WARN",
+        "MPI programs would each be alone",
+        "install Slurm's PMIx plugin and libpmix, restart slurmd",
+    ),
+    "pyxis": (
+        "WARN",
+        "users who write srun --container-image get an error",
+        "plugstack.conf: required .../spank_pyxis.so",
+    ),
+    "registry": (
+        "FAIL",
+        "no base can be looked up or fetched",
+        "registries and build.proxy in site.yaml; curl -I https://.../v2/",
+    ),
+    "place": ("WARN", "the first build or publish makes it", "mkdir -p {path}"),
+    "place.closed": ("FAIL", "users cannot read what lies below", "chmod o+x {path}"),
+    "place.room": ("WARN", "an image of NVIDIA's PyTorch takes 10 to 20 GiB", "hpcstack gc --dry-run"),
+    "lmod": ("WARN", "publish cannot try a module before users see it", "install lmod, or set LMOD_CMD"),
+}  # fmt: skip
+
+
+def wrong(code: str, where: str, found: str, status: Status | None = None, **names: str) -> Finding:
+    """What is wrong WHERE, as the table tells it; STATUS where it is worse or better than there."""
+    usual, why, remedy = TOLD[code]
+    return Finding(code, where, status or usual, found, why.format(**names), remedy.format(**names))
+
+
+def fine(code: str, where: str, found: str) -> Finding:
+    return Finding(code, where, "OK", found)
+
+
+def skipped(code: str, where: str, found: str) -> Finding:
+    return Finding(code, where, "SKIP", found)
