@@ -11,13 +11,18 @@ world="\"n0\": [$slots]" node=1
 while [ "$node" -lt "$nodes" ]; do world="$world, \"n$node\": [$slots]" node=$((node + 1)); done
 world=$(printf '{%s}' "$world" | base64 -w0)
 
-case $1 in
--m)
-    shift
-    set -- --module "$@"
-    ;;
-*.py) ;;
-*) set -- --no_python "$@" ;;
-esac
-exec python3 -m deepspeed.launcher.launch --world_info="$world" --node_rank="${SLURM_NODEID:-0}" \
+if [ -n "${HPCSTACK_CPUS:-}" ]; then
+    case $1 in -m | *.py) set -- python3 -u "$@" ;; esac
+    set -- --no_python /bin/sh -c "$NEAR" near "$@"
+else
+    case $1 in
+    -m)
+        shift
+        set -- --module "$@"
+        ;;
+    *.py) ;;
+    *) set -- --no_python "$@" ;;
+    esac
+fi
+run python3 -m deepspeed.launcher.launch --world_info="$world" --node_rank="${SLURM_NODEID:-0}" \
     --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" "$@"

@@ -5,6 +5,8 @@ ranks=$1
 elastic=$2
 restarts=$3
 shift 3
+# What neither the user nor the image has set, but Enroot's hooks may have: it is made anew below.
+for name in ${HPCSTACK_UNSET:-}; do unset "$name"; done
 if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi
 
 # The first host of a Slurm node list: rack[1-3]n[01,07],b2 -> rack1n01
@@ -40,3 +42,28 @@ if [ "${MASTER_PORT:-}" = "$((61000 + ${SLURM_JOB_ID:-0} % 4536))" ]; then unset
 # Two steps of one job must not meet: the port is made of both numbers, below the ephemeral range.
 : "${MASTER_PORT:=$((10000 + (${SLURM_JOB_ID:-$$} * 31 + ${SLURM_STEP_ID:-0}) % 20000))}"
 export MASTER_ADDR MASTER_PORT
+
+# Before COMMAND, in each rank: the cores of HPCSTACK_CPUS that are near its GPU, where this step may use them.
+# shellcheck disable=SC2016 # for the ranks
+NEAR='left=${LOCAL_RANK:-0}
+for one in $HPCSTACK_CPUS; do
+    if [ "$left" = 0 ]; then taskset -pc "$one" $$ >/dev/null 2>&1 || echo "hpcstack: rank is not bound to $one" >&2; fi
+    left=$((left - 1))
+done
+exec "$@"'
+
+# COMMAND in place of this shell. With a grace time (--grace), Slurm sends USR1 before the time is up: launchers would
+# die of it, so they are shielded, and the ranks, which are their children, get it; a rank that has no handler lives on.
+run() {
+    [ -n "${HPCSTACK_GRACE:-}" ] || exec "$@"
+    exec 3<&0
+    (trap '' USR1 && exec "$@" <&3) &
+    launcher=$!
+    trap 'for rank in $(cat /proc/"$launcher"/task/*/children); do kill -USR1 "$rank"; done' USR1
+    trap 'kill -TERM "$launcher"' TERM INT
+    while :; do
+        status=0
+        wait "$launcher" || status=$?
+        kill -0 "$launcher" 2>/dev/null || exit "$status"
+    done
+}

@@ -5,13 +5,15 @@ export OMP_NUM_THREADS
 # RANK and its kin are torchrun's to set; Enroot's PyTorch hook may have set them for the task.
 unset RANK LOCAL_RANK WORLD_SIZE
 
-case $1 in
--m | *.py) ;;
-*) set -- --no-python "$@" ;;
-esac
+if [ -n "${HPCSTACK_CPUS:-}" ]; then
+    case $1 in -m | *.py) set -- python3 -u "$@" ;; esac
+    set -- --no-python /bin/sh -c "$NEAR" near "$@"
+else
+    case $1 in -m | *.py) ;; *) set -- --no-python "$@" ;; esac
+fi
 if [ -n "$elastic" ]; then
-    exec torchrun --nnodes "$elastic" --nproc-per-node "$ranks" --max-restarts "$restarts" --rdzv-backend c10d \
+    run torchrun --nnodes "$elastic" --nproc-per-node "$ranks" --max-restarts "$restarts" --rdzv-backend c10d \
         --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" --rdzv-id "${SLURM_JOB_ID:-0}.${SLURM_STEP_ID:-0}" "$@"
 fi
-exec torchrun --nnodes "$nodes" --node-rank "${SLURM_NODEID:-0}" --nproc-per-node "$ranks" \
+run torchrun --nnodes "$nodes" --node-rank "${SLURM_NODEID:-0}" --nproc-per-node "$ranks" \
     --max-restarts "$restarts" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" "$@"

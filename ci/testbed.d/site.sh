@@ -7,6 +7,7 @@ site_up() {
     install_hpcstack
     write_profile
     write_site
+    HPCSTACK_SITE=$ETC/site.yaml "$VENV/bin/hpcstack" site importer --output "$ETC/importer.sh" 2>>"$LOG/install.log"
     local home
     home=$(getent passwd "$USER_NAME" | cut -d: -f6)
     install -d -o "$USER_NAME" -g "$(id -gn "$USER_NAME")" "$TESTBED/site" "$home/jobs"

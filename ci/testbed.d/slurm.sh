@@ -61,7 +61,7 @@ CONF
     done
     echo "Name=gpu File=/dev/hpcstack-gpu[0-$((VIRTUAL_GPUS - 1))]" >"$ETC/gres.conf.new"
     : >"$ETC/plugstack.conf.new"
-    if plugin=$(pyxis_plugin); then echo "required $plugin runtime_path=/tmp/.pyxis" >"$ETC/plugstack.conf.new"; fi
+    if plugin=$(pyxis_plugin); then echo "required $plugin runtime_path=/tmp/.pyxis importer=$ETC/importer.sh" >"$ETC/plugstack.conf.new"; fi
 }
 
 # Slurm reads its configuration when it starts: a changed one stops what runs with the old.

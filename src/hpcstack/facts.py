@@ -45,6 +45,25 @@ class Gpu:
     source: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Topology:
+    """Which cores are near which GPU of a kind of node, as its recorder saw it."""
+
+    name: str
+    gpu: str
+    gpu_cpus: tuple[str, ...]
+    source: str
+
+
+@cache
+def topologies() -> dict[str, Topology]:
+    """{name: topology} of facts/topologies.yaml."""
+    return {
+        row["name"]: Topology(row["name"], row["gpus"]["model"], tuple(row["gpu_cpus"]), row["source"])
+        for row in table("topologies")["topologies"]
+    }
+
+
 @cache
 def table(name: str) -> dict[str, Any]:
     """The data file facts/NAME.yaml; every scalar is text."""

@@ -30,6 +30,8 @@ PACKAGES = {
     "tar2sqfs": "squashfs-tools-ng",
     "sqfs2tar": "squashfs-tools-ng",
     "bwrap": "bubblewrap",
+    "podman": "podman",
+    "ch-run": "charliecloud",
     "enroot": "enroot (https://github.com/NVIDIA/enroot)",
     "unshare": "util-linux",
 }

@@ -43,6 +43,7 @@ LAYERS = (
         "spec",
         "lock",
         "site",
+        "siteparts",
         "report",
         "facts",
         "fit",
@@ -55,7 +56,7 @@ LAYERS = (
         "fabric",
         "oci",
     ),
-    ("errors", "data", "yamlfile", "render.quote", "talk"),
+    ("errors", "data", "cpus", "yamlfile", "render.quote", "talk"),
 )
 HEAVY = ("docker", "spython", "requests", "jinja2", "pydantic", "torch", "rich", "yaml")
 

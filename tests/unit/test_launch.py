@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -10,13 +13,17 @@ from typing import Any, get_args
 import pytest
 
 from conftest import make_site
+from hpcstack import data
 from hpcstack.cli.launch_ import MODES as OPTION_MODES
+from hpcstack.cli.launch_ import TEMPLATES
+from hpcstack.cli.launch_ import command as launch_command
 from hpcstack.errors import InputError
 from hpcstack.launch import Resources, plan
 from hpcstack.launch.modes import MODES
+from hpcstack.launch.settings import of_mode
 from hpcstack.process import Completed, Runner
 from hpcstack.render.launcher import ABOUT, inner, with_compat
-from hpcstack.runtimes import choose
+from hpcstack.runtimes import RUNTIMES, choose
 from hpcstack.site import Site
 from hpcstack.spec.model import Mode
 from hpcstack.store import Artifact
@@ -62,6 +69,69 @@ def line(
 
 def test_every_list_of_modes_is_the_same() -> None:
     assert set(get_args(Mode)) == set(MODES) == set(ABOUT) == set(OPTION_MODES)
+
+
+def test_every_list_of_runtimes_is_the_same() -> None:
+    option = next(param for param in launch_command.params if param.name == "runtime")
+    named = get_args(Site.model_fields["runtime"].annotation)
+    assert set(named) == set(option.type.choices) == {"auto", *RUNTIMES}  # type: ignore[attr-defined]
+
+
+def test_every_template_is_named_and_there() -> None:
+    there = {path.name.removesuffix(".sbatch.j2") for path in (data.folder("launchers") / "templates").iterdir()}
+    assert there == set(TEMPLATES)
+
+
+def test_what_enroots_hooks_set_is_made_anew(tmp_path: Path) -> None:
+    """Neither the user nor the image set it, so a host name in MASTER_ADDR and one thread are the hook's."""
+    hook = {"MASTER_ADDR": "node7", "OMP_NUM_THREADS": "1", "HPCSTACK_UNSET": "MASTER_ADDR MASTER_PORT OMP_NUM_THREADS"}
+    said = torchrun(tmp_path, "1", "t.py", **hook, **{**STEP, "SLURM_STEP_NUM_NODES": "1"})
+    assert said[said.index("--master-addr") + 1] == "127.0.0.1"
+
+
+def test_what_the_user_or_the_image_set_is_not_unset() -> None:
+    def names(image: dict[str, str], environ: dict[str, str]) -> str:
+        return next(
+            (one.value for one in of_mode("torchrun", "pyxis", image, None, 0, environ) if "UNSET" in one.name), ""
+        )
+
+    assert names({}, {}) == "MASTER_ADDR MASTER_PORT OMP_NUM_THREADS"
+    assert names({"OMP_NUM_THREADS": "4"}, {"MASTER_ADDR": "x"}) == "MASTER_PORT"
+
+
+def test_mpi_is_told_that_each_rank_has_a_container_of_its_own() -> None:
+    def told(runtime: str, environ: dict[str, str]) -> dict[str, str]:
+        return {one.name: one.value for one in of_mode("mpi", runtime, {}, None, 0, environ)}
+
+    assert told("pyxis", {}) == {"PMIX_MCA_gds": "hash"}, "Pyxis has one container a node"
+    assert set(told("apptainer", {})) == {
+        "PMIX_MCA_gds",
+        "UCX_POSIX_USE_PROC_LINK",
+        "OMPI_MCA_btl_vader_single_copy_mechanism",
+    }
+    assert "PMIX_MCA_gds" not in told("apptainer", {"PMIX_MCA_gds": "ds21"}), "the user's own wins"
+
+
+def test_a_warning_reaches_the_ranks_and_not_the_launcher(tmp_path: Path) -> None:
+    """torchrun has no handler for USR1 and would die of it; a rank has one."""
+    rank = tmp_path / "rank.py"
+    rank.write_text(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: (print('rank had it', flush=True), sys.exit(3)))\n"
+        "print('ready', flush=True)\ntime.sleep(30)\n"
+    )
+    fake = tmp_path / "torchrun"
+    fake.write_text(
+        f"#!{sys.executable}\nimport subprocess, sys\nsys.exit(subprocess.call([{sys.executable!r}, {str(rank)!r}]))\n"
+    )
+    fake.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HPCSTACK_GRACE": "60"}
+    argv = ["/bin/sh", "-c", inner("torchrun"), "torchrun", "1", "", "0", "t.py"]
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, signal.SIGUSR1)  # as Slurm does it: the whole group, without what ranks shield
+        assert process.stdout.read() == "rank had it\n"
+        assert process.wait(10) == 3
 
 
 def test_pyxis_on_gpu_nodes(tmp_path: Path) -> None:

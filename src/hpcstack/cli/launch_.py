@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,10 +12,12 @@ from hpcstack.cli.resources import Passing, resource_options, resources
 from hpcstack.cli.session import Session, answer, json_option, say, stack_argument
 
 if TYPE_CHECKING:
-    from hpcstack.launch.plan import Plan
+    from hpcstack.cli.launching import Launching
     from hpcstack.store import Artifact
 
 MODES = ("torchrun", "deepspeed", "task-per-gpu", "mpi", "plain")
+STAGES = ("none", "copy", "sbcast")
+TEMPLATES = ("ddp", "deepspeed", "mpi", "jupyter", "tensorboard", "array", "checkpoint-requeue", "monitoring")
 
 
 @click.command("launch", cls=Passing)
@@ -25,15 +27,23 @@ MODES = ("torchrun", "deepspeed", "task-per-gpu", "mpi", "plain")
 @click.option("--elastic", default="", metavar="MIN:MAX", help="Nodes, of which some may fail (mode torchrun).")
 @click.option("--restarts", default=0, type=click.IntRange(min=0), help="How often torchrun starts its workers again.")
 @click.option("--mount", "mounts", multiple=True, metavar="SOURCE:TARGET", help="Bound into the container.")
+@click.option("--with", "wanted", multiple=True, metavar="PACKAGE", help="A package of pip's on top of the image.")
+@click.option("--stage", default="", type=click.Choice(["", *STAGES]), help="How the image comes to nodes' own disks.")
+@click.option("--stage-in", "data", multiple=True, metavar="SOURCE:TARGET", help="Copied to nodes' disks, and bound.")
+@click.option(
+    "--grace", default=0, type=click.IntRange(0, 65535), metavar="SECONDS", help="USR1 before the time is up."
+)
+@click.option("--no-bind", is_flag=True, help="Do not bind ranks to the cores near their GPUs.")
 @click.option("--batch", is_flag=True, help="Submit it as a job, and print the job's number.")
 @click.option("--dry-run", is_flag=True, help="Only print the script, with the reason for each line.")
 @click.option("--check", is_flag=True, help="Only say whether it could start: limits, image, command. Exit 1: no.")
+@click.option("--template", default="", type=click.Choice(["", *TEMPLATES]), help="Print a job script to copy.")
 @json_option
-@click.argument("argv", metavar="-- COMMAND [ARGUMENTS]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("argv", metavar="-- COMMAND [ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def command(
     ctx: click.Context, /, name: str, mode: str, mounts: tuple[str, ...], batch: bool, dry_run: bool, check: bool,
-    as_json: bool, argv: tuple[str, ...], **options: Any,
+    template: str, as_json: bool, argv: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Run a command in a stack's image, on Slurm's nodes where there is Slurm. Waits, and returns the step's status.
 
@@ -42,48 +52,94 @@ def command(
     srun (with --batch: of sbatch) stands before the `--`, written with `=`.
     """
     from hpcstack.errors import HpcstackError, InputError
-    from hpcstack.launch import OWN_FAILURE, plan
+    from hpcstack.launch import OWN_FAILURE
 
     session: Session = ctx.obj
     try:
-        artifact, why = _image(session, name)
-        asked = resources({**options, "extra": (*options["extra"], *_passed(ctx, session, argv, batch=batch))})
-        line = plan(
-            artifact, argv, mode or artifact.mode, asked, session.site, session.runner, runtime=options["runtime"],
-            mounts=mounts, job=batch, recorded=True,
-        )  # fmt: skip
-        session.runner.which(line.argv[0])
-        if line.fit and not line.fit.runs:
-            raise InputError(f"the image does not run on these nodes: {line.fit}", "hpcstack list shows what does")
+        if template:
+            answer_template(session, name, template, as_json)
+            return
+        if not argv:
+            raise InputError("what is to be run?", f"hpcstack launch {name} -- train.py, or --template ddp")
+        passed = _passed(ctx, session, argv, batch=batch)
+        launching = _launching(session, name, mode, mounts, argv, passed, batch=batch, **options)
+        if not dry_run and not check:
+            launching.prepare()
     except HpcstackError as error:
         error.exit_code = error.exit_code if error.exit_code == 2 else OWN_FAILURE
         raise
     except FileNotFoundError:
         raise InputError("the folder that this was started in is gone", "cd to one that is there") from None
     if check:
-        _check(session, line, artifact, argv, mounts, as_json)
+        launching.check(as_json)
     elif dry_run:
-        _show(line, artifact, why, batch, as_json)
+        launching.show(as_json, batch=batch)
     elif batch:
-        _submit(session, line, artifact, why, argv, as_json)
+        launching.submit(as_json)
     else:
-        say(f"{name} ({why}) by {line.runtime} ({line.reason})")
+        line = launching.line
+        say(f"{name} ({launching.why}) by {line.runtime} ({line.reason})")
         if line.fit and line.fit.kind != "native":
             say(f"driver and image: {line.fit}")
-        raise click.exceptions.Exit(_run(session, line, artifact, why, argv))
+        raise click.exceptions.Exit(launching.run())
 
 
-def _image(session: Session, name: str) -> tuple[Artifact, str]:
-    """The image that NAME means. Its recipe is not needed: who loads a module need not have it; only a refusal asks."""
+def answer_template(session: Session, name: str, template: str, as_json: bool) -> None:
+    """A job script that users copy; it needs no image, only the recipe or a release."""
+    from hpcstack.errors import InputError
+    from hpcstack.render.launcher import job_template
+
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name):
+        raise InputError(f"{name!r} is no stack's full name", "hpcstack list shows all stacks")
+    text = job_template(template, name, session.site)
+    answer({"template": template, "script": text}, as_json, lambda: text.rstrip("\n"))
+
+
+def _launching(
+    session: Session, name: str, mode: str, mounts: tuple[str, ...], argv: tuple[str, ...], passed: tuple[str, ...], *,
+    wanted: tuple[str, ...], stage: str, data: tuple[str, ...], grace: int, no_bind: bool, batch: bool, **options: Any,
+) -> Launching:  # fmt: skip
+    """What would be launched, judged: InputError for what cannot be."""
+    from hpcstack.cli.launching import Launching
+    from hpcstack.errors import InputError
+    from hpcstack.launch import Extras, plan
+    from hpcstack.launch.added import added
+    from hpcstack.launch.staging import staging
+
+    artifact, why, layer = _image(session, name)
+    wanted = (*layer, *wanted)
+    more = added(artifact, wanted, os.environ) if wanted else None
+    asked = resources({**options, "extra": (*options["extra"], *passed)})
+    line = plan(
+        artifact, argv, mode or artifact.mode, asked, session.site, session.runner, runtime=options["runtime"],
+        mounts=mounts, job=batch, recorded=True,
+        extras=Extras(staging(artifact, session.site, stage, data), more, grace, bind=not no_bind),
+    )  # fmt: skip
+    session.runner.which(line.argv[0])
+    if line.fit and not line.fit.runs:
+        raise InputError(f"the image does not run on these nodes: {line.fit}", "hpcstack list shows what does")
+    return Launching(session, line, artifact, why, argv, mounts, more)
+
+
+def _image(session: Session, name: str) -> tuple[Artifact, str, tuple[str, ...]]:
+    """The image that NAME means, why, and what is added to it. Its recipe is not needed: who loads a module need not
+    have it; only a refusal asks, and a recipe that only adds packages of pip's to a stack that has an image."""
     from hpcstack.errors import InputError
     from hpcstack.launch import image_to_launch
 
     full = session.recipe(name).stack.full_name if name.endswith(".yaml") else name
     try:
-        return image_to_launch(full, session.site, session.store, os.environ)
-    except InputError:
-        session.recipe(name)
-        raise
+        return (*image_to_launch(full, session.site, session.store, os.environ), ())
+    except InputError as refused:
+        if (on := session.catalog.layer(name)) is None:
+            session.recipe(name)
+            raise
+        below, packages = on
+        try:
+            artifact, why = image_to_launch(below, session.site, session.store, os.environ)
+        except InputError:
+            raise refused from None
+        return artifact, f"{below}, {why}, and a layer of {', '.join(packages)}", packages
 
 
 def _passed(ctx: click.Context, session: Session, argv: tuple[str, ...], *, batch: bool) -> tuple[str, ...]:
@@ -104,69 +160,3 @@ def _passed(ctx: click.Context, session: Session, argv: tuple[str, ...], *, batc
             near = did_you_mean(option, [*known, *(name for param in ctx.command.params for name in param.opts)])
             raise InputError(f"{option}: neither hpcstack nor {' or '.join(tools)} knows it{near}", "srun --help")
     return passed
-
-
-def _show(line: Plan, artifact: Artifact, why: str, batch: bool, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from hpcstack.launch.script import directives, text
-
-    document = {
-        "runtime": line.runtime, "reason": line.reason, "mode": line.mode, "argv": list(line.argv),
-        "environment": [asdict(one) for one in line.settings], "image": str(artifact.image),
-    }  # fmt: skip
-    answer(document, as_json, lambda: text(line, artifact, why, directives(line) if batch else ()))
-
-
-def _run(session: Session, line: Plan, artifact: Artifact, why: str, argv: tuple[str, ...]) -> int:
-    from hpcstack.launch import record
-    from hpcstack.launch.script import text
-
-    folder = _recorded(session, line, artifact, why, argv, text(line, artifact, why))
-    status = session.runner.attached(line.argv, env={**line.environment, "HPCSTACK_RUN": str(folder)})
-    record.end(folder, status)
-    return status
-
-
-def _recorded(session: Session, line: Plan, artifact: Artifact, why: str, argv: tuple[str, ...], script: str) -> Path:
-    from hpcstack.launch import record
-    from hpcstack.launch.settings import all_of
-
-    settings = all_of(list(line.settings), artifact.environment, os.environ)
-    with session.store.acting("the launch was not written down"):
-        return record.begin(line, artifact, why, argv, settings, script, os.environ)
-
-
-def _submit(session: Session, line: Plan, artifact: Artifact, why: str, argv: tuple[str, ...], as_json: bool) -> None:
-    from hpcstack.errors import SlurmError
-    from hpcstack.launch import record
-    from hpcstack.launch.script import directives, text
-
-    script = text(line, artifact, why, directives(line))
-    folder = _recorded(session, line, artifact, why, argv, script)
-    inherited = [name for name in os.environ if name.startswith("SLURM_JOB") or name.startswith("SLURM_STEP")]
-    bare = ["env", *(word for name in inherited for word in ("-u", name))]
-    done = session.runner.output(
-        [*bare, "sbatch", "--parsable", str(folder / "script.sh")], env={"HPCSTACK_RUN": str(folder)}
-    )
-    job = done.stdout.strip().partition(";")[0]
-    if done.status or not job.isdigit():
-        error = SlurmError(f"sbatch refused: {' '.join(done.tail[-2:])}", f"the script is {folder / 'script.sh'}")
-        raise error
-    record.began(folder, job)
-    say(f"{artifact.stack} ({why}) by {line.runtime} ({line.reason}); the script is {folder / 'script.sh'}")
-    answer({"job": job, "folder": str(folder)}, as_json, lambda: job)
-
-
-def _check(
-    session: Session, line: Plan, artifact: Artifact, argv: tuple[str, ...], mounts: tuple[str, ...], as_json: bool
-) -> None:
-    """Limits and driver were looked at when the plan was made; here the image and the command."""
-    from hpcstack.launch.inside import missing
-
-    said = ""
-    if not artifact.image.is_file():
-        said = f"{artifact.image} is gone: hpcstack build {artifact.stack}"
-    said = said or missing(artifact, argv, Path.cwd(), (*session.site.mounts, *mounts), session.runner)
-    answer({"ok": not said, "said": said, "argv": list(line.argv)}, as_json, lambda: said or "it could start")
-    raise click.exceptions.Exit(1 if said else 0)

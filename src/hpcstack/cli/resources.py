@@ -48,7 +48,7 @@ OPTIONS = (
     click.option(
         "--runtime",
         default="auto",
-        type=click.Choice(["auto", "pyxis", "apptainer", "enroot", "local"]),
+        type=click.Choice(["auto", "pyxis", "apptainer", "enroot", "podman", "charliecloud", "local"]),
         show_default=True,
     ),
 )

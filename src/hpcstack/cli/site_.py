@@ -38,3 +38,28 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
     with Store(path.parent).acting("site.yaml was not written"):
         write_text(path, text)
     say(f"{path}: read it, then use it with: export HPCSTACK_SITE={path.resolve()}")
+
+
+@command.command("importer")
+@click.option("-o", "--output", default="", metavar="FILE", help="Write it there; else it is printed.")
+@click.option(
+    "--check", default="full", type=click.Choice(["full", "none"]), show_default=True,
+    help="Read each image once a node to see that it is what was published, or trust the store.",
+)  # fmt: skip
+@click.pass_obj
+def importer(session: Session, output: str, check: str) -> None:
+    """Write Pyxis's importer, with which srun --container-image=hpcstack/STACK is the published image.
+
+    In plugstack.conf: required .../spank_pyxis.so importer=FILE. Any other image behaves as before.
+    """
+    from hpcstack.render.launcher import importer as script
+    from hpcstack.store import Store, write_text
+
+    text = script(session.site, check)
+    if not output:
+        click.echo(text, nl=False)
+        return
+    path = Path(output)
+    with Store(path.parent).acting("the importer was not written"):
+        write_text(path, text, 0o755)
+    say(f"{path}: name it in plugstack.conf on every node: required .../spank_pyxis.so importer={path.resolve()}")

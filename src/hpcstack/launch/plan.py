@@ -11,10 +11,13 @@ from hpcstack import data
 from hpcstack.errors import InputError, MissingToolError
 from hpcstack.fit import Fit, fit
 from hpcstack.launch import limits
+from hpcstack.launch.added import Added
+from hpcstack.launch.binding import Binding, binding
 from hpcstack.launch.cluster import inside_allocation, partitions, pmi_type
 from hpcstack.launch.modes import MODES, check, command_in, tasks
 from hpcstack.launch.resources import ASKED, Resources, Share, share
-from hpcstack.launch.settings import OPTION, OWN, RUNTIME, Setting, told
+from hpcstack.launch.settings import OPTION, OWN, RUNTIME, Setting, of_mode, told
+from hpcstack.launch.staging import Staging
 from hpcstack.process import Runner
 from hpcstack.render.launcher import with_compat
 from hpcstack.runtimes import Part, Runtime, Step, choose
@@ -25,8 +28,19 @@ OWN_FAILURE = 125
 
 
 @dataclass(frozen=True)
+class Extras:
+    """What a launch may have besides: what lies on the nodes' disks, added packages, seconds of warning before the
+    time is up, and whether ranks are bound to the cores near their GPUs."""
+
+    staged: Staging | None = None
+    added: Added | None = None
+    grace: int = 0
+    bind: bool = True
+
+
+@dataclass(frozen=True)
 class Plan:
-    """The line that would be run, with its environment and the reasons."""
+    """The line that would be run, with its environment and the reasons; `staged` is done on the nodes before it."""
 
     parts: tuple[Part, ...]
     settings: tuple[Setting, ...]
@@ -34,6 +48,7 @@ class Plan:
     reason: str
     mode: str
     fit: Fit | None = None
+    staged: Staging | None = None
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -63,6 +78,7 @@ def plan(
     environment: dict[str, str] | None = None,
     job: bool = False,
     recorded: bool = False,
+    extras: Extras = Extras(),
 ) -> Plan:
     """The step of COMMAND in the image of ARTIFACT. InputError for resources that make no sense here.
 
@@ -72,29 +88,52 @@ def plan(
     chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
     _check(mode, resources, chosen, site, runner, job=job)
     taken = share(resources, site, here=chosen.name == "local")
-    inside = command_in(mode, command, resources, taken)
-    if inside == command and taken.gpus and chosen.name != "apptainer":
-        inside = with_compat(command)  # Apptainer has it in the image's own environment
+    bound = binding(resources, site, taken) if extras.bind and chosen.name != "local" else None
     given = told(site) + [Setting(name, value, OPTION) for name, value in (environment or {}).items()]
+    given += of_mode(mode, chosen.name, artifact.environment, bound, extras.grace)
+    staged = extras.staged if chosen.name != "local" else None
+    workdir = workdir or Path.cwd()
+    if mode in ("mpi", "plain") and (command[0] == "-m" or is_python(workdir / command[0])):
+        command = ("python3", *command)
     step = Step(
-        image=artifact.image,
-        command=inside,
-        slurm=tuple(_slurm(artifact, mode, resources, taken, chosen, runner, recorded=recorded)),
-        mounts=(*site.mounts, *mounts),
-        workdir=workdir or Path.cwd(),
+        image=Path(staged.image) if staged and staged.image else artifact.image,
+        command=_inside(mode, command, resources, taken, chosen, extras),
+        slurm=tuple(_slurm(artifact, mode, resources, taken, chosen, runner, bound, extras, recorded=recorded)),
+        mounts=(
+            *site.mounts,
+            *mounts,
+            *(staged.mounts if staged else ()),
+            *(extras.added.mounts if extras.added else ()),
+        ),
+        workdir=workdir,
         gpus=bool(taken.gpus),
         environment={one.name: one.value for one in given},
         image_environment=artifact.environment,
     )
     return Plan(
         tuple(chosen.parts(step)), tuple(_settings(chosen, step, given)), chosen.name, reason, mode,
-        _fit(artifact, resources, site),
+        _fit(artifact, resources, site), staged,
     )  # fmt: skip
 
 
+def is_python(path: Path) -> bool:
+    """Whether PATH is a Python file that is started as one; one that can be executed says itself what runs it."""
+    return path.suffix == ".py" and path.is_file() and not os.access(path, os.X_OK)
+
+
+def _inside(
+    mode: str, command: tuple[str, ...], resources: Resources, taken: Share, chosen: Runtime, extras: Extras
+) -> tuple[str, ...]:
+    """What each task runs inside the image."""
+    inside = command_in(mode, command, resources, taken)
+    if inside == command and taken.gpus and chosen.name != "apptainer":
+        inside = with_compat(command)  # Apptainer has it in the image's own environment
+    return extras.added.command(inside) if extras.added else inside
+
+
 def _slurm(
-    artifact: Artifact, mode: str, resources: Resources, taken: Share, chosen: Runtime, runner: Runner, *,
-    recorded: bool,
+    artifact: Artifact, mode: str, resources: Resources, taken: Share, chosen: Runtime, runner: Runner,
+    bound: Binding | None, extras: Extras, *, recorded: bool,
 ) -> list[Part]:  # fmt: skip
     if chosen.name == "local":
         return []
@@ -113,7 +152,12 @@ def _slurm(
         began = data.folder("launchers") / "began.sh"
         if os.access(began, os.X_OK):
             out.append(Part((f"--prolog={began}",), "writes down which job and nodes this became"))
-    return [*out, *tasks(mode, resources, taken)]
+    if extras.grace:
+        out.append(Part((f"--signal=USR1@{extras.grace}",), "seconds of warning before the time is up (to within 60)"))
+    out += tasks(mode, resources, taken)
+    if bound and MODES[mode].a_task_a_rank:
+        out.append(Part((f"--cpu-bind=mask_cpu:{bound.masks}",), bound.why))
+    return out
 
 
 def _settings(chosen: Runtime, step: Step, given: list[Setting]) -> list[Setting]:
@@ -173,4 +217,4 @@ def _check(mode: str, resources: Resources, runtime: Runtime, site: Site, runner
         limits.check(resources, partitions(runner))
 
 
-__all__ = ["ASKED", "OWN_FAILURE", "Plan", "plan"]
+__all__ = ["ASKED", "OWN_FAILURE", "Extras", "Plan", "plan"]

@@ -10,8 +10,9 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -56,7 +57,7 @@ def state_folder() -> Path:
 
 def begin(
     plan: Plan, artifact: Artifact, why: str, command: tuple[str, ...], settings: list[Setting], script: str,
-    environ: Mapping[str, str],
+    environ: Mapping[str, str], added: tuple[str, ...] = (),
 ) -> Path:  # fmt: skip
     """A new folder for a launch, written whole before anything starts."""
     top = state_folder() / "launches"
@@ -69,7 +70,9 @@ def begin(
         "image": str(artifact.image), "image_sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256,
         "base": artifact.base, "stand_in": artifact.stand_in, "facts": artifact.facts, "pip": artifact.pip,
         "module": environ.get("HPCSTACK_RELEASE", ""), "runtime": plan.runtime, "runtime_reason": plan.reason,
-        "mode": plan.mode, "command": list(command), "argv": list(plan.argv), "folder": str(Path.cwd()),
+        "mode": plan.mode, "with": list(added),
+        "staged": plan.staged.how if plan.staged else "none", "command": list(command),
+        "argv": list(plan.argv), "folder": str(Path.cwd()),
         "environment": [
             {**asdict(one), "value": HIDDEN if secret(one.name, one.value) else one.value} for one in settings
         ],
@@ -79,6 +82,15 @@ def begin(
     part.rename(folder)
     _forget(top)
     return folder
+
+
+@contextlib.contextmanager
+def scratch(script: str) -> Iterator[Path]:
+    """SCRIPT as a file that goes again: what sbatch is asked about, and what is not launched, is not kept."""
+    with tempfile.TemporaryDirectory(prefix="hpcstack-launch-") as folder:
+        path = Path(folder) / "script.sh"
+        write_text(path, script, 0o700)
+        yield path
 
 
 def secret(name: str, value: str) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.plan import Plan
+from hpcstack.launch.staging import HOW
 from hpcstack.render.quote import sh
-from hpcstack.render.template import fill
+from hpcstack.render.template import fill, plain
 from hpcstack.runtimes import Part
 from hpcstack.store import Artifact
 
@@ -25,6 +26,14 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
     parts = [part for part in plan.parts if not (job and name_of(part) in JOB_ONLY)]
     scripts = [one for part in parts for one in part.words if one.endswith("\n") and END not in one]
 
+    staging = None
+    if staged := plan.staged:
+        cast = [(str(one.source), one.name) for one in staged.pieces if staged.how == "sbcast" and one.sha256 != "-"]
+        staging = {
+            "why": f"before the ranks, once a node: {HOW[staged.how] if staged.image else HOW['copy']}",
+            "script": plain("launchers", "stage.sh"), "folder": staged.folder, "cast": cast, "put": staged.words,
+        }  # fmt: skip
+
     def word(text: str) -> str:
         return f'"$inside{scripts.index(text) + 1}"' if text in scripts else quoted(text)
 
@@ -32,7 +41,7 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
         "launchers", "launch.sh.j2",
         title=f"{artifact.stack} ({why}), image sha256:{artifact.sha256}",
         runtime=f"{plan.runtime}: {plan.reason}", mode=f"{plan.mode}: {MODES[plan.mode].about}",
-        directives=job, settings=plan.settings, scripts=scripts,
+        directives=job, staging=staging, settings=plan.settings, scripts=scripts,
         parts=[(" ".join(word(one) for one in part.words), part.why) for part in parts],
     )  # fmt: skip
 
@@ -51,6 +60,12 @@ def directives(plan: Plan) -> tuple[Part, ...]:
     array = any(name_of(part) == "--array" for part in own)
     output = OUTPUT.replace("%j", "%A_%a") if array else OUTPUT
     return (*own, Part((output,), "the job's output: its name and number"))
+
+
+def allocation(plan: Plan) -> tuple[str, ...]:
+    """salloc's line for a script of two steps: first what the nodes need, then PLAN's."""
+    own = [part for part in plan.parts if name_of(part) in (*OF_THE_JOB, *JOB_ONLY)]
+    return ("salloc", "--quiet", *(word for part in own for word in part.words))
 
 
 def name_of(part: Part) -> str:

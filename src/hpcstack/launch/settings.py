@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpcstack.launch.binding import Binding
 from hpcstack.site import Site
 
 USER, FABRIC, OWN, IMAGE, RUNTIME, OPTION = "the user's environment", "the site's fabric", "hpcstack", "the image", \
@@ -41,6 +42,46 @@ def told(site: Site, environ: Mapping[str, str] | None = None) -> list[Setting]:
         else one
         for one in out
     ]
+
+
+APART = frozenset(("apptainer", "enroot", "podman", "charliecloud"))  # a container a rank; Pyxis has one a node
+# What MPI wants where each rank is in a container of its own: two user namespaces on one node.
+MPI: tuple[tuple[str, str, frozenset[str], str], ...] = (
+    ("PMIX_MCA_gds", "hash", APART | {"pyxis"},
+     "PMIx's shared memory is of the host's version, not the image's (apptainer/singularity#5195)"),
+    ("UCX_POSIX_USE_PROC_LINK", "n", APART,
+     "ranks in containers of their own may not open each other's /proc/PID/fd (openucx/ucx#4511)"),
+    ("OMPI_MCA_btl_vader_single_copy_mechanism", "none", APART,
+     "nor read each other's memory (open-mpi/ompi#6844)"),
+)  # fmt: skip
+REMADE = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+
+
+def of_mode(
+    mode: str, runtime: str, image: Mapping[str, str], bound: Binding | None, grace: int,
+    environ: Mapping[str, str] | None = None,
+) -> list[Setting]:  # fmt: skip
+    """What the launcher of MODE inside the image is told. What the user or the image has set wins."""
+    environ = os.environ if environ is None else environ
+    out = []
+    if mode == "mpi":
+        out = [
+            Setting(name, value, OWN, why)
+            for name, value, runtimes, why in MPI
+            if runtime in runtimes and name not in environ and name not in image
+        ]
+    if mode in ("torchrun", "deepspeed", "task-per-gpu"):
+        if names := " ".join(name for name in REMADE if name not in environ and name not in image):
+            out.append(
+                Setting("HPCSTACK_UNSET", names, OWN, "neither yours nor the image's: Enroot's hooks' do not count")
+            )
+        if bound and mode != "task-per-gpu":
+            out.append(Setting("HPCSTACK_CPUS", " ".join(bound.cpus), OWN, bound.why))
+        if grace:
+            out.append(
+                Setting("HPCSTACK_GRACE", str(grace), OWN, "Slurm's warning goes to the ranks, not to launchers")
+            )
+    return out
 
 
 def all_of(step: list[Setting], image: Mapping[str, str], environ: Mapping[str, str]) -> list[Setting]:

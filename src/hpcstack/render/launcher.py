@@ -54,3 +54,20 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
         "mounts": "".join(f"{mount}," for mount in site.mounts),
     }
     return {name: fill("launchers", f"{name}.j2", **values) for name in ("srun.sh", "sbatch.sh")}
+
+
+def job_template(kind: str, stack: str, site: Site) -> str:
+    """A job script for STACK that users copy: launchers/templates/KIND."""
+    node = site.node_type() or NodeType()
+    default = next((name for name, partition in site.partitions.items() if partition.default), "")
+    return fill(
+        "launchers", f"templates/{kind}.sbatch.j2", stack=stack, partition=default,
+        gpus=node.gpus.count if node.gpus else 0,
+    )  # fmt: skip
+
+
+def importer(site: Site, check: str) -> str:
+    """Pyxis's importer for SITE, a POSIX shell script. CHECK: `full` for the image's sha256, `none`."""
+    return fill(
+        "launchers", "importer.sh.j2", name=site.name, store=str(site.store), modules=str(site.module_root), check=check
+    )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from hpcstack.errors import MissingToolError
 from hpcstack.process import Runner
-from hpcstack.runtimes import apptainer, enroot, local, pyxis
+from hpcstack.runtimes import apptainer, charliecloud, enroot, local, podman, pyxis
 from hpcstack.runtimes.base import Part, Runtime, Step
 
 RUNTIMES: dict[str, Runtime] = {
     "pyxis": pyxis.RUNTIME,
     "apptainer": apptainer.RUNTIME,
     "enroot": enroot.RUNTIME,
+    "podman": podman.RUNTIME,
+    "charliecloud": charliecloud.RUNTIME,
     "local": local.RUNTIME,
 }
 

@@ -23,6 +23,7 @@ from hpcstack.yamlfile import MAX_BYTES, Document, dotted, parse, problems_of, r
 
 SUFFIX = ".yaml"
 FORMAT = "hpcstack/v1"
+NAMES = ("name", "version", "variant", "summary", "lifecycle", "tests")  # what makes no other image
 EXTENDED = re.compile(r"_?[A-Za-z0-9][A-Za-z0-9._+-]{0,160}")
 
 
@@ -57,6 +58,26 @@ class Catalog:
         versions = [full for full in known if full.startswith(f"{name}-")]
         hint = f"say which version: {', '.join(versions)}" if versions else "hpcstack list shows all stacks"
         raise InputError(f"there is no stack {name!r}{did_you_mean(name, known)}", hint)
+
+    def layer(self, name: str) -> tuple[str, tuple[str, ...]] | None:
+        """(the stack below, pip's packages) of a recipe that extends a stack and only adds packages of pip's to it.
+
+        Such a stack needs no image of its own. None for every other recipe, and for none.
+        """
+        try:
+            recipe = self.find(name)
+            extended = self._raw(recipe.path).value.get("extends", "_")
+            if not isinstance(extended, str) or extended.startswith("_"):
+                return None
+            folders = [recipe.path.parent, *self.folders]
+            below = Catalog(folders, self.policy, self.raw).find(extended).stack
+        except (InputError, ProblemsError):
+            return None
+        mine, theirs = recipe.stack.packages.pip, below.packages.pip
+        packages = below.packages.model_copy(update={"pip": mine})
+        like = below.model_copy(update={"packages": packages, **{key: getattr(recipe.stack, key) for key in NAMES}})
+        added = mine[len(theirs) :]
+        return (below.full_name, added) if like == recipe.stack and mine[: len(theirs)] == theirs and added else None
 
     def read(self, path: Path) -> list[Recipe]:
         """Every stack of a file; all problems of all of them are in the ProblemsError that it raises."""

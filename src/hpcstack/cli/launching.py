@@ -1,0 +1,107 @@
+"""What `hpcstack launch` does with a plan: shows, checks, runs or submits it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from hpcstack.cli.session import Session, answer, progress, say
+from hpcstack.errors import SlurmError
+from hpcstack.launch import Plan, record
+from hpcstack.launch.added import Added, make
+from hpcstack.launch.cluster import inside_allocation
+from hpcstack.launch.inside import missing
+from hpcstack.launch.script import allocation, directives, text
+from hpcstack.launch.settings import all_of
+from hpcstack.store import Artifact
+
+
+@dataclass(frozen=True)
+class Launching:
+    """One launch: its plan, the image and why that one, the command, and what is added to the image."""
+
+    session: Session
+    line: Plan
+    artifact: Artifact
+    why: str
+    argv: tuple[str, ...]
+    mounts: tuple[str, ...]
+    added: Added | None
+
+    def prepare(self) -> None:
+        """What must be there before the nodes are asked for: added packages."""
+        if self.added:
+            with progress("adding") as talk:
+                make(self.added, self.artifact, self.session.site, self.session.runner, talk)
+
+    def show(self, as_json: bool, *, batch: bool) -> None:
+        line = self.line
+        document = {
+            "runtime": line.runtime, "reason": line.reason, "mode": line.mode, "argv": list(line.argv),
+            "environment": [asdict(one) for one in line.settings], "image": str(self.artifact.image),
+            "staged": line.staged.how if line.staged else "none",
+        }  # fmt: skip
+        answer(document, as_json, lambda: text(line, self.artifact, self.why, directives(line) if batch else ()))
+
+    def run(self) -> int:
+        """The step's own status. Where something is brought to the nodes first, both are steps of one allocation."""
+        folder = self._recorded(text(self.line, self.artifact, self.why))
+        own = {"HPCSTACK_RUN": str(folder)}
+        argv = self.line.argv
+        if self.line.staged:
+            argv = ("bash", str(folder / "script.sh"))
+            if not inside_allocation(os.environ):
+                argv = (*allocation(self.line), *argv)
+        status = self.session.runner.attached(argv, env={**self.line.environment, **own})
+        record.end(folder, status)
+        return status
+
+    def _recorded(self, script: str) -> Path:
+        settings = all_of(list(self.line.settings), self.artifact.environment, os.environ)
+        with self.session.store.acting("the launch was not written down"):
+            wanted = self.added.wanted if self.added else ()
+            return record.begin(self.line, self.artifact, self.why, self.argv, settings, script, os.environ, wanted)
+
+    def submit(self, as_json: bool) -> None:
+        script = text(self.line, self.artifact, self.why, directives(self.line))
+        folder = self._recorded(script)
+        done = self.session.runner.output(
+            [*_bare(), "sbatch", "--parsable", str(folder / "script.sh")], env={"HPCSTACK_RUN": str(folder)}
+        )
+        job = done.stdout.strip().partition(";")[0]
+        if done.status or not job.isdigit():
+            raise SlurmError(f"sbatch refused: {' '.join(done.tail[-2:])}", f"the script is {folder / 'script.sh'}")
+        record.began(folder, job)
+        say(f"{self.artifact.stack} ({self.why}) by {self.line.runtime} ({self.line.reason})")
+        say(f"the script is {folder / 'script.sh'}")
+        answer({"job": job, "folder": str(folder)}, as_json, lambda: job)
+
+    def check(self, as_json: bool) -> None:
+        """Limits and driver were looked at when the plan was made; here the image, the command, and Slurm itself."""
+        artifact, said = self.artifact, ""
+        if not artifact.image.is_file():
+            said = f"{artifact.image} is gone: hpcstack build {artifact.stack}"
+        mounts = (*self.session.site.mounts, *self.mounts)
+        if not self.added:  # a command may come with what is added, which is made when the launch is
+            said = said or missing(artifact, self.argv, Path.cwd(), mounts, self.session.runner)
+        said = said or self._slurm_says()
+        answer({"ok": not said, "said": said, "argv": list(self.line.argv)}, as_json, lambda: said or "it could start")
+        raise click.exceptions.Exit(1 if said else 0)
+
+    def _slurm_says(self) -> str:
+        """What sbatch would refuse, asked without a job; nothing where there is no Slurm."""
+        if not self.session.runner.has("sbatch") or self.line.argv[0] != "srun" or inside_allocation(os.environ):
+            return ""
+        script = text(self.line, self.artifact, self.why, directives(self.line))
+        with record.scratch(script) as path:
+            done = self.session.runner.output([*_bare(), "sbatch", "--test-only", str(path)])
+        return f"sbatch would refuse it: {' '.join(done.tail[-2:])}" if done.status else ""
+
+
+def _bare() -> list[str]:
+    """`env` without the job that this shell may be in: a job of its own takes nothing over from it."""
+    inherited = [name for name in os.environ if name.startswith(("SLURM_JOB", "SLURM_STEP"))]
+    return ["env", *(word for name in inherited for word in ("-u", name))]

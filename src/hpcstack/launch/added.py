@@ -1,0 +1,127 @@
+"""Packages that a user adds to an image without building it again: `hpcstack launch STACK --with einops`.
+
+They lie in a virtual environment below the user's data folder, named after the image and what was asked for, made once
+inside the image, with every version of the image's own packages as a constraint. Jobs see it at one fixed place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstack.errors import BuildError, InputError
+from hpcstack.process import Runner
+from hpcstack.render.lend import CA_FILE, variables
+from hpcstack.render.quote import sh
+from hpcstack.render.template import plain
+from hpcstack.runtimes import Step, choose
+from hpcstack.site import Site
+from hpcstack.store import Artifact, write_text
+from hpcstack.talk import Talk
+
+PLACE = "/opt/hpcstack/with"
+WANTED = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?([<>=!~]=?=?[A-Za-z0-9.*+!_-]+(,[<>=!~]=?=?[A-Za-z0-9.*+!_-]+)*)?"
+)
+USE = f"""\
+PATH={PLACE}/bin:$PATH
+for one in {PLACE}/lib/python3*/site-packages; do PYTHONPATH=$one${{PYTHONPATH:+:$PYTHONPATH}}; done
+export PATH PYTHONPATH
+exec "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Added:
+    """`folder` holds what was WANTED, for one image."""
+
+    folder: Path
+    wanted: tuple[str, ...]
+
+    @property
+    def mounts(self) -> tuple[str, ...]:
+        return (f"{self.folder}:{PLACE}",)
+
+    def command(self, inside: tuple[str, ...]) -> tuple[str, ...]:
+        """INSIDE, with the added packages before the image's."""
+        return ("/bin/sh", "-c", USE, "with", *inside)
+
+
+def added(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[str, str]) -> Added:
+    """Where WANTED is, or will be. InputError for what is no requirement of pip's."""
+    for one in wanted:
+        if not WANTED.fullmatch(one):
+            raise InputError(f"--with {one!r}: no requirement", "e.g. --with einops, --with 'einops==0.8.*'")
+    name = hashlib.sha256("\0".join([artifact.sha256, *sorted(wanted)]).encode()).hexdigest()[:32]
+    data = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local/share")
+    return Added(Path(data) / "hpcstack" / "with" / name, tuple(sorted(wanted)))
+
+
+def make(what: Added, artifact: Artifact, site: Site, runner: Runner, talk: Talk) -> None:
+    """The folder of WHAT, unless it is there: by one rename, so that nobody sees half of it."""
+    if what.folder.exists():
+        return
+    what.folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(what.folder):
+        if what.folder.exists():
+            return
+        part = what.folder.with_name(f".{what.folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(mode=0o755)
+        try:
+            talk(f"adding {', '.join(what.wanted)} to {artifact.stack}")
+            _install(part, what.wanted, artifact, site, runner, talk)
+            part.rename(what.folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    lock = os.open(folder.with_name(f".{folder.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _install(part: Path, wanted: tuple[str, ...], artifact: Artifact, site: Site, runner: Runner, talk: Talk) -> None:
+    write_text(part / "constraints.txt", "".join(f"{name}=={it}\n" for name, it in sorted(artifact.pip.items())))
+    runtime = choose("local" if runner.has("apptainer") else site.runtime, runner)[0]
+    with tempfile.TemporaryDirectory(prefix=".lent-", dir=part.parent) as lent:
+        _lend(Path(lent), site)
+        step = Step(
+            image=artifact.image, command=("/bin/sh", "-c", plain("launchers", "added.sh"), "added", PLACE, *wanted),
+            mounts=(f"{part}:{PLACE}", f"{lent}:/mnt"), environment={"PYTHONNOUSERSITE": "1"},
+            image_environment=artifact.environment,
+        )  # fmt: skip
+        argv = [word for one in runtime.parts(step) for word in one.words]
+        done = runner.logged(argv, part / "install.log", env=runtime.environment(step), on_line=talk)
+    if done.status:
+        kept = part.parent / "failed.log"
+        shutil.copyfile(part / "install.log", kept)
+        raise BuildError(_why(done.tail, wanted), f"the whole log is {kept}")
+
+
+def _lend(folder: Path, site: Site) -> None:
+    """What the site lends to builds: proxy, index and CA may hold a login, so they are in no argv."""
+    given = "".join(f"export {name}={sh(value)}\n" for name, value in variables(site).items())
+    write_text(folder / "lent.sh", given, 0o600)
+    if bundle := site.build.ca_bundle:
+        shutil.copyfile(bundle, folder / CA_FILE)
+
+
+def _why(tail: tuple[str, ...], wanted: tuple[str, ...]) -> str:
+    said = [line for line in tail if line.startswith(("ERROR", "error"))] or list(tail[-3:])
+    conflict = any("conflict" in line.lower() or "ResolutionImpossible" in line for line in tail)
+    head = f"{', '.join(wanted)} cannot be added" + (": it wants other versions than the image has" if conflict else "")
+    return "\n".join([head, *(f"  < {line}" for line in said)])

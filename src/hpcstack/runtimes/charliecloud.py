@@ -1,0 +1,40 @@
+"""Charliecloud under srun: `ch-run IMAGE.sqsh`, which mounts the image in a namespace of the task's own.
+
+0.33 and newer can make a mount's folder in an image that nobody can write (--write-fake); with an older one only what
+the image has can be mounted over. https://charliecloud.io/latest/ch-run.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcstack.errors import InputError
+from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted
+from hpcstack.runtimes.handed import kept
+
+START = """\
+export USER="${USER:-$(id -un)}"
+case $(ch-run --help 2>&1) in *--write-fake*) set -- --write-fake "$@" ;; esac
+exec ch-run --env-no-expand "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Charliecloud:
+    name: str = "charliecloud"
+
+    def parts(self, step: Step) -> list[Part]:
+        if step.gpus:
+            raise InputError("Charliecloud gives an image no driver: its GPUs would not be seen", "--runtime apptainer")
+        out = [SRUN, *step.slurm]
+        out.append(Part(("/bin/sh", "-c", START, "ch-run"), "the image is mounted; the task's variables are there"))
+        out += [Part((f"--set-env={name}={value}",), "the image's own") for name, value in kept(step).items()]
+        out += [Part((f"--bind={mount}",), why) for mount, why in mounted(step)]
+        out.append(Part((f"--cd={step.workdir}",), "where it was started"))
+        return [*out, Part((str(step.image), "--"), "the image"), Part(step.command, "what each task runs")]
+
+    def environment(self, step: Step) -> dict[str, str]:
+        return forced(step)
+
+
+RUNTIME = Charliecloud()

@@ -1,0 +1,103 @@
+"""Cores near each rank's GPU: every recorded topology, the masks, and when nothing is bound."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcstack import facts
+from hpcstack.cpus import mask, spans
+from hpcstack.errors import InputError
+from hpcstack.launch import Resources, share
+from hpcstack.launch.binding import binding, shared
+from hpcstack.render.launcher import inner
+from hpcstack.site import Site
+
+NAMES = list(facts.topologies())
+
+
+def cores(cpus: str) -> set[int]:
+    return {one for first, last in spans(cpus) for one in range(first, last + 1)}
+
+
+def site(folder: Path, topology: str = "dgx-h100", cpus: int = 224, count: int = 8, **node: object) -> Site:
+    return Site.model_validate({
+        "store": folder, "lock_dir": folder, "module_root": folder,
+        "node_types": {"n": {"gpus": {"model": "H100", "count": count}, "cpus": cpus, "topology": topology, **node}},
+        "partitions": {"p": {"node_type": "n", "default": True}},
+    })  # fmt: skip
+
+
+def bound(where: Site, **asked: object) -> tuple[str, ...] | None:
+    resources = Resources(**asked)  # type: ignore[arg-type]
+    found = binding(resources, where, share(resources, where))
+    return found.cpus if found else None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_topology_has_a_source_and_gives_each_gpu_cores_of_its_own(name: str) -> None:
+    row = next(row for row in facts.table("topologies")["topologies"] if row["name"] == name)
+    near = facts.topologies()[name].gpu_cpus
+    assert row["source"].startswith("https://") and len(near) == int(row["gpus"]["count"])
+    parts = [cores(part) for part in shared(near)]
+    assert all(part <= cores(whole) for part, whole in zip(parts, near, strict=True))
+    assert sum(map(len, parts)) == len(set().union(*parts)), "no core has two ranks"
+    assert len({len(part) for part in parts}) == 1, "all ranks have as many cores"
+    if "cpus" in row:
+        assert max(set().union(*parts)) < int(row["cpus"])
+
+
+def test_threads_of_a_core_stay_together() -> None:
+    assert shared(["0-55,112-167"] * 4)[1] == "14-27,126-139"
+    assert shared(["0", "0"]) == ["0", "0"], "fewer cores than GPUs: they share them"
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_a_mask_is_its_cores(chosen: set[int]) -> None:
+    assert int(mask(",".join(map(str, sorted(chosen)))), 16) == sum(1 << one for one in chosen)
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "1-", "-1", "1,,2", "1;2", "0x3"])
+def test_what_is_no_list_of_cpus_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="list of CPUs"):
+        spans(text)
+
+
+def test_a_whole_node_is_bound_and_less_is_not(tmp_path: Path) -> None:
+    found = bound(site(tmp_path))
+    assert found is not None and found[0] == "0-13,112-125" and found[7] == "98-111,210-223"
+    assert bound(site(tmp_path), gpus_per_node=4) is None, "Slurm chooses the cores of a part of a node"
+    assert bound(site(tmp_path, cpus=0)) is None, "the site does not say how many cores Slurm gives"
+    assert bound(site(tmp_path, cpus=0), exclusive=True) is not None
+    assert bound(site(tmp_path), nproc_per_node=2) is None, "not a rank a GPU"
+    assert bound(site(tmp_path), extra=("--cpu-bind=none",)) is None, "the user has said how"
+    assert bound(site(tmp_path, topology="")) is None
+
+
+def test_a_sites_own_record_counts_more_and_a_wrong_name_is_said(tmp_path: Path) -> None:
+    own = site(tmp_path, cpus=16, count=2, gpu_cpus=["0-7", "8-15"])
+    assert bound(own) == ("0-7", "8-15")
+    with pytest.raises(InputError, match="did you mean 'dgx-h100'"):
+        bound(site(tmp_path, topology="dgx-h10"))
+
+
+def test_ranks_are_bound_in_the_image(tmp_path: Path) -> None:
+    """The launcher's own text, with a torchrun that starts what it was told as local rank 1."""
+    if not shutil.which("taskset") or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs taskset and two cores")
+    torchrun = tmp_path / "torchrun"
+    torchrun.write_text('#!/bin/sh\nwhile [ "$1" != --no-python ]; do shift; done\nshift\nLOCAL_RANK=1 exec "$@"\n')
+    torchrun.chmod(0o755)
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HPCSTACK_CPUS": f"{first} {second}"}
+    argv = ["/bin/sh", "-c", inner("torchrun"), "torchrun", "2", "", "0", "sh", "-c", "taskset -pc $$"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith(f"list: {second}"), done
+    gone = subprocess.run(argv, env=env | {"HPCSTACK_CPUS": "0 9999"}, capture_output=True, text=True, check=True)
+    assert "rank is not bound to 9999" in gone.stderr, "said, and it runs all the same"

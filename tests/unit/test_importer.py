@@ -1,0 +1,134 @@
+"""Pyxis's importer, run by real shells on a store of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import make_site
+from hpcstack.render.launcher import importer
+from hpcstack.render.module import modulerc
+
+
+class Place:
+    """A store with one published image, and an enroot that writes down what it was asked."""
+
+    def __init__(self, top: Path, shell: str, check: str = "full") -> None:
+        self.top, self.shell = top, shell
+        site = make_site(top)
+        self.store, self.modules = site.store, site.module_root
+        self.script = top / "importer.sh"
+        self.script.write_text(importer(site, check))
+        self.run_path = top / "run"
+        self.run_path.mkdir()
+        (top / "bin").mkdir()
+        (top / "bin/enroot").write_text('#!/bin/sh\necho "$@" >>"$ASKED"\necho imported >"$3"\n')
+        (top / "bin/enroot").chmod(0o755)
+
+    def publish(self, name: str, alias: str, number: int, content: bytes) -> Path:
+        key = f"key-{name}-{alias}-{number}"
+        image = self.store / "images" / key / "image.sqsh"
+        image.parent.mkdir(parents=True)
+        image.write_bytes(content)
+        record = {"release": f"{name}/{alias}-r{number}", "key": key, "sha256": hashlib.sha256(content).hexdigest(),
+                  "fits": [["x", "y"]]}  # fmt: skip
+        folder = self.store / "releases" / name / f"{alias}-r{number}"
+        folder.mkdir(parents=True)
+        (folder / "release.json").write_text(json.dumps(record, indent=1) + "\n")
+        rc = self.modules / "testing" / name / ".modulerc.lua"
+        rc.parent.mkdir(parents=True, exist_ok=True)
+        rc.write_text(modulerc({alias: f"{name}/{alias}-r{number}"}, f"{name}/{alias}-r{number}"))
+        return image
+
+    def __call__(self, *words: str, step: str = "0") -> subprocess.CompletedProcess[str]:
+        env = {
+            "PATH": f"{self.top / 'bin'}:{os.environ['PATH']}", "PYXIS_RUNTIME_PATH": str(self.run_path),
+            "SLURM_JOB_UID": str(os.getuid()), "SLURM_JOB_ID": "7", "SLURM_STEP_ID": step, "ASKED": str(self.top / "asked"),
+        }  # fmt: skip
+        return subprocess.run(
+            [self.shell, str(self.script), *words], env=env, capture_output=True, text=True, check=False
+        )
+
+
+@pytest.fixture(params=["sh", "bash"])
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    made = Place(tmp_path, request.param)
+    made.publish("pytorch", "24.11", 1, b"old")
+    made.publish("pytorch", "24.11-vision", 1, b"vision")
+    made.publish("my-stack", "1.0", 3, b"mine")
+    made.image = made.publish("pytorch", "24.11", 2, b"new")  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("hpcstack/pytorch-24.11", b"new"), ("hpcstack/pytorch:24.11", b"new"), ("hpcstack/pytorch:24.11-r1", b"old"),
+        ("hpcstack/my-stack-1.0", b"mine"), ("hpcstack/my-stack:1.0", b"mine"),
+    ],
+)  # fmt: skip
+def test_a_published_name_is_its_image(place: Place, name: str, content: bytes) -> None:
+    for uri in (name, f"docker://{name}"):
+        done = place("get", uri)
+        assert done.returncode == 0, done.stderr
+        assert Path(done.stdout.rstrip("\n")).read_bytes() == content
+    assert not (place.top / "asked").exists(), "nothing was asked of a registry"
+
+
+@pytest.mark.parametrize("name", ["hpcstack/nothing-1", "hpcstack/pytorch", "hpcstack/pytorch-9", "hpcstack/../etc",
+                                  "hpcstack/pytorch:24.11;id", "hpcstack/$(id)", "hpcstack/", "hpcstack/a:b:c"])  # fmt: skip
+def test_what_is_not_published_is_refused_with_words(place: Place, name: str) -> None:
+    done = place("get", f"docker://{name}")
+    assert done.returncode == 1 and done.stdout == "" and "is published here" in done.stderr and "TIP" in done.stderr
+
+
+def test_an_image_that_is_not_what_was_published_is_refused(place: Place) -> None:
+    image: Path = place.image  # type: ignore[attr-defined]
+    assert place("get", "hpcstack/pytorch-24.11").returncode == 0
+    image.write_bytes(b"evil!")
+    done = place("get", "hpcstack/pytorch-24.11")
+    assert done.returncode == 1 and "is not what was published" in done.stderr and done.stdout == ""
+    image.unlink()
+    assert "cannot be read" in place("get", "hpcstack/pytorch-24.11").stderr
+
+
+def test_an_image_is_read_once_a_node(place: Place) -> None:
+    (place.top / "bin/sha256sum").write_text(
+        f"#!/bin/sh\necho read >>{place.top}/reads\nexec {shutil.which('sha256sum')}\n"
+    )
+    (place.top / "bin/sha256sum").chmod(0o755)
+    assert [place("get", "hpcstack/pytorch-24.11", step=str(n)).returncode for n in range(3)] == [0, 0, 0]
+    assert (place.top / "reads").read_text() == "read\n"
+
+
+@pytest.mark.parametrize(
+    "uri", ["docker://ubuntu:24.04", "docker://nvcr.io#nvidia/pytorch:24.11-py3", "dockerd://mine"]
+)
+def test_any_other_image_is_imported_as_before_and_released_twice(place: Place, uri: str) -> None:
+    done = place("get", uri)
+    path = Path(done.stdout.strip())
+    assert path.read_text() == "imported\n" and str(path).endswith(".squashfs")
+    assert (place.top / "asked").read_text() == f"import --output {path} {uri}\n"
+    assert [place("release").returncode for _ in range(2)] == [0, 0]
+    assert not path.exists()
+
+
+def test_release_leaves_a_published_image_alone(place: Place) -> None:
+    place("get", "hpcstack/pytorch-24.11")
+    assert place("release").returncode == 0
+    assert place.image.exists()  # type: ignore[attr-defined]
+
+
+def test_the_script_is_sound(tmp_path: Path) -> None:
+    script = tmp_path / "importer.sh"
+    script.write_text(importer(make_site(tmp_path / "it's; $(x) here"), "full"))
+    assert subprocess.run(["sh", "-n", str(script)], check=False).returncode == 0
+    if shutil.which("shellcheck"):
+        done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout

@@ -1,0 +1,131 @@
+"""What is brought to the nodes' disks: the plan of it, and launchers/stage.sh under real shells."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conftest import make_site
+from hpcstack.errors import InputError
+from hpcstack.launch.staging import staging
+from hpcstack.render.template import plain
+from hpcstack.store import Artifact
+
+ARTIFACT = Artifact(
+    stack="pytorch-24.11", key="k", sha256="0", size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0",
+    base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={}, folder="/store/images/k",
+)  # fmt: skip
+CONTENT = b"an image" * 100
+SHA = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Node:
+    """One node's folder, and the shell script that fills it."""
+
+    def __init__(self, top: Path, shell: str) -> None:
+        self.top, self.shell, self.folder = top, shell, top / "local" / str(os.getuid())
+        self.image = top / "image.sqsh"
+        self.image.write_bytes(CONTENT)
+
+    def __call__(self, *words: str, path: str = "", job: str = "7") -> subprocess.CompletedProcess[str]:
+        argv = [self.shell, "-c", plain("launchers", "stage.sh"), "stage", str(self.folder), *words]
+        env = {"PATH": f"{path}:{os.environ['PATH']}".lstrip(":"), "SLURM_JOB_ID": job}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+    def put(self, sha256: str = SHA, **more: str) -> subprocess.CompletedProcess[str]:
+        return self("put", str(self.image), f"{SHA}.sqsh", str(len(CONTENT)), sha256, **more)
+
+    def there(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir() if path.name != ".lock")
+
+
+@pytest.fixture(params=["sh", "bash"])
+def node(tmp_path: Path, request: pytest.FixtureRequest) -> Node:
+    return Node(tmp_path, request.param)
+
+
+def test_an_image_comes_once_and_whole(node: Node) -> None:
+    assert node("have", f"{SHA}.sqsh").returncode == 1
+    assert node.put().returncode == 0
+    assert node("have", f"{SHA}.sqsh").returncode == 0
+    node.image.unlink()
+    assert node.put().returncode == 0, "it is there: the shared file is not read again"
+    assert node.there() == [f"{SHA}.sqsh"] and (node.folder / f"{SHA}.sqsh").read_bytes() == CONTENT
+    assert node.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_not_the_image_gets_no_name(node: Node) -> None:
+    done = node.put("0" * 64)
+    assert done.returncode == 125 and "is not what was built" in done.stderr and node.there() == []
+    node.image.unlink()
+    done = node.put()
+    assert done.returncode == 125 and "was not copied" in done.stderr and node.there() == []
+
+
+def test_what_slurm_has_broadcast_is_taken_if_it_is_whole(node: Node) -> None:
+    node("have", "x")
+    (node.folder / f".{SHA}.sqsh.7.cast").write_bytes(CONTENT)
+    node.image.unlink()
+    assert node.put().returncode == 0 and node.there() == [f"{SHA}.sqsh"]
+    (node.folder / f"{SHA}.sqsh").unlink()
+    (node.folder / f".{SHA}.sqsh.8.cast").write_bytes(CONTENT[:-1])
+    assert node.put(job="8").returncode == 125 and node.there() == []
+
+
+def test_a_folder_of_somebody_else_is_not_used(node: Node) -> None:
+    node.folder.parent.mkdir()
+    (node.top / "theirs").mkdir()
+    node.folder.symlink_to(node.top / "theirs")
+    done = node.put()
+    assert done.returncode == 125 and "somebody else's" in done.stderr
+
+
+def test_what_was_used_longest_ago_makes_room(node: Node) -> None:
+    """A df that tells no room until two of the three have gone."""
+    node("have", "x")
+    for age, name in enumerate(["old", "older", "oldest"]):
+        (node.folder / name).write_bytes(b"x")
+        os.utime(node.folder / name, (1000 - age, 1000 - age))
+    tools = node.top / "bin"
+    tools.mkdir()
+    (tools / "df").write_text(
+        f"#!/bin/sh\necho header\nset -- {node.folder}/*\n[ $# -gt 1 ] && echo x x x 0 || echo x x x 9999999\n"
+    )
+    (tools / "df").chmod(0o755)
+    assert node.put(path=str(tools)).returncode == 0
+    assert node.there() == [f"{SHA}.sqsh", "old"]
+    (tools / "df").write_text("#!/bin/sh\necho header\necho x x x 0\n")
+    (node.folder / f"{SHA}.sqsh").unlink()
+    done = node.put(path=str(tools))
+    assert done.returncode == 125 and "no room" in done.stderr and "--stage none" in done.stderr
+
+
+def test_a_folder_of_data_comes_with_what_is_in_it(node: Node) -> None:
+    data = node.top / "data"
+    (data / "sub").mkdir(parents=True)
+    (data / "sub/x").write_text("1")
+    assert node("put", str(data), "data-1", "1", "-").returncode == 0
+    assert (node.folder / "data-1/sub/x").read_text() == "1"
+
+
+def test_the_plan(tmp_path: Path) -> None:
+    artifact = replace(ARTIFACT, sha256=SHA, size=5)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/x").write_text("1")
+    site = make_site(tmp_path)
+    assert staging(artifact, site, "", ()) is None
+    copied = staging(artifact, make_site(tmp_path, staging={"how": "copy", "folder": "/local/i"}), "", ())
+    assert copied and copied.image == f"/local/i/{os.getuid()}/{SHA}.sqsh" and copied.how == "copy"
+    data = staging(artifact, site, "", (f"{tmp_path}/data:/data",))
+    assert data and data.image == "" and data.mounts[0].endswith(":/data")
+    (tmp_path / "data/x").write_text("22")
+    changed = staging(artifact, site, "", (f"{tmp_path}/data:/data",))
+    assert changed and changed.mounts != data.mounts, "other data has another name"
+    for wrong in ("data:/data", "/data", f"{tmp_path}/none:/data", f"{tmp_path}:data"):
+        with pytest.raises(InputError):
+            staging(artifact, site, "", (wrong,))
