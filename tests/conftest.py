@@ -36,6 +36,8 @@ NEEDS = (
     "squashfs",
     "docker",
     "bwrap",
+    "podman",
+    "charliecloud",
 )
 
 
@@ -52,6 +54,7 @@ def _there(need: str) -> bool:
         "gpu": lambda: Path("/dev/nvidiactl").exists(),
         "squashfs": lambda: all(map(shutil.which, ("tar2sqfs", "sqfs2tar", "mksquashfs", "unsquashfs"))),
         "docker": lambda: testbed.is_up() and (testbed.folder / "run/docker.sock").exists(),
+        "charliecloud": lambda: shutil.which("ch-run") is not None,
         "lua": lambda: _lua() is not None,
         "tcl": lambda: shutil.which("tclsh") is not None,
     }

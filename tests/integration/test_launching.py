@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import shutil
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.testbed import Testbed
+from support.testbed import CONTROL, Testbed
 
 STACK = "pytorch-24.11"
 pytestmark = [pytest.mark.testbed, pytest.mark.slurm]
@@ -19,6 +22,8 @@ RUNTIMES = [
     pytest.param("pyxis", marks=[pytest.mark.pyxis, pytest.mark.enroot]),
     pytest.param("apptainer", marks=pytest.mark.apptainer),
     pytest.param("enroot", marks=pytest.mark.enroot),
+    pytest.param("podman", marks=pytest.mark.podman),
+    pytest.param("charliecloud", marks=pytest.mark.charliecloud),
 ]
 SHOW = """\
 import json, os, socket, sys
@@ -208,3 +213,159 @@ def test_the_doctor_sees_the_nodes(testbed: Testbed) -> None:
         assert seen[node, "userns"] == "OK" and seen[node, "gpu"] == "SKIP" and seen[node, "store"] == "OK"
     assert seen["all", "clock"] == "OK" and any(code == "registry" for _, code in seen)
     assert testbed.run("hpcstack", "doctor", "--nodelist", "no such node").returncode == 2
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_an_mpi_program_really_talks(testbed: Testbed, show: str, runtime: str) -> None:
+    """Open MPI of the image, started by Slurm's PMIx, with ranks on two nodes and two on each."""
+    testbed.json("build", "python-3.12-mpi")
+    testbed.give("tests/launching/ring.py", RING)
+    words = ("-N2", "--nproc-per-node=2", "--mode", "mpi", "--runtime", runtime, "--", "ring.py")
+    script = 'cd tests/launching && exec hpcstack launch python-3.12-mpi "$@"'
+    done = testbed.bash(script, *words, check=False)
+    said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+    assert said == [f"rank {n} of 4 got {(n - 1) % 4} sum 6 big 4" for n in range(4)], done.stderr
+
+
+RING = """\
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+got = world.sendrecv(world.rank, dest=(world.rank + 1) % world.size, source=(world.rank - 1) % world.size)
+big = world.allreduce(b"x" * (1 << 20), op=lambda one, other: one) and world.allreduce(1)
+print(f"rank {world.rank} of {world.size} got {got} sum {world.allreduce(world.rank)} big {big}", flush=True)
+"""
+
+
+@pytest.mark.apptainer
+@pytest.mark.parametrize("how", ["copy", "sbcast"])
+def test_image_and_data_lie_on_the_nodes_own_disks(
+    testbed: Testbed, built: dict[str, Any], show: str, how: str
+) -> None:
+    folders = [testbed.folder / "nodes" / node / "tmp/hpcstack-staged" for node in ("node1", "node2")]
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    data = testbed.give("tests/launching/data/x", "staged").parent
+    where = "import os; print(open('/data/x').read(), os.environ['SLURM_NODEID'])"
+    words = ("-N2", "--stage", how, "--stage-in", f"{data}:/data", "--mode", "plain", "--runtime", "apptainer", "--",
+             "python3", "-c", where)  # fmt: skip
+    done = launch(testbed, *words)
+    assert sorted(done.stdout.splitlines()) == ["staged 0", "staged 1"], done.stderr
+    for folder in folders:
+        staged = next(folder.glob(f"*/{built['sha256']}.sqsh"))
+        assert staged.stat().st_size == built["size"] and not list(folder.glob("*/.*.part"))
+    shared = Path(built["image"])
+    mode = shared.stat().st_mode
+    shared.chmod(0)
+    try:
+        again = launch(testbed, *words)
+    finally:
+        shared.chmod(mode)
+    assert again.returncode == 0, "the shared image is not read again"
+    assert (
+        json.loads(testbed.bash('cat "$1"/launch.json', testbed.json("jobs", "-n", "1")[0]["folder"]).stdout)["staged"]
+        == how
+    )
+
+
+@pytest.mark.apptainer
+def test_packages_of_ones_own_and_a_stack_that_only_adds_some(
+    testbed: Testbed, built: dict[str, Any], show: str
+) -> None:
+    program = "import cowsay, torch; print(cowsay.__file__.split('/')[3], torch.__version__)"
+    words = ("-N2", "--mode", "plain", "--runtime", "apptainer", "--", "python3", "-c", program)
+    done = launch(testbed, "--with", "cowsay==6.1", *words)
+    assert done.stdout.splitlines() == [f"with {built['pip']['torch']}"] * 2, done.stderr
+    recipe = testbed.give("tests/launching/mine.yaml", LAYER)
+    layer = testbed.bash('cd tests/launching && exec hpcstack launch "$@"', str(recipe), *words, check=False)
+    assert layer.stdout == done.stdout and "and a layer of cowsay==6.1" in layer.stderr, layer.stderr
+    refused = launch(testbed, "--with", "numpy<1", *words)
+    assert refused.returncode == 125 and "other versions than the image has" in refused.stderr
+    assert launch(testbed, "--with", "-r /etc/passwd", *words).returncode == 2
+
+
+LAYER = """\
+apiVersion: hpcstack/v1
+name: mine
+version: "1"
+extends: pytorch-24.11
+summary: pytorch with a cow
+packages: {pip: ["cowsay==6.1"]}
+"""
+
+
+@pytest.mark.apptainer
+def test_a_node_that_goes_down_ends_the_launch(testbed: Testbed, built: dict[str, Any], show: str) -> None:
+    script = (
+        "cd tests/launching && (sleep 5; echo down >&2) & hpcstack launch pytorch-24.11 -N2 --mode plain "
+        "--runtime apptainer -- sh -c 'echo started; sleep 90'"
+    )
+    control = {"SLURM_CONF": str(testbed.folder / "etc/slurm.conf"), "PATH": os.environ["PATH"]}
+    began = time.monotonic()
+    with subprocess.Popen([str(CONTROL), "exec", "bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as process:  # fmt: skip
+        assert process.stdout and process.stdout.readline() == "started\n"
+        try:
+            subprocess.run(
+                ["scontrol", "update", "nodename=node2", "state=down", "reason=test"], env=control, check=True
+            )
+            _, said = process.communicate(timeout=80)
+        finally:
+            subprocess.run(["scontrol", "update", "nodename=node2", "state=resume"], env=control, check=False)
+    assert process.returncode not in (0, None) and time.monotonic() - began < 80, said
+    assert "node2" in said or "NODE FAILURE" in said or "CANCELLED" in said, said
+    kept = testbed.json("jobs", "-n", "1")[0]
+    assert kept["state"] == f"exit {process.returncode}" and kept["nodes"] == "node[1-2]"
+    until = time.monotonic() + 60
+    while testbed.run("squeue", "--noheader", "--name", STACK).stdout and time.monotonic() < until:
+        time.sleep(1)
+    assert testbed.run("squeue", "--noheader", "--name", STACK).stdout == "", "nothing is left running"
+
+
+@pytest.mark.apptainer
+def test_an_elastic_step_goes_on_without_a_rank_that_died(testbed: Testbed, built: dict[str, Any], show: str) -> None:
+    testbed.give("tests/launching/fragile.py", FRAGILE)
+    testbed.bash("rm -f tests/launching/died")
+    done = launch(testbed, "--elastic", "1:2", "--restarts", "2", "--nproc-per-node", "1", "--time=3", "--runtime",
+                  "apptainer", "--", "fragile.py")  # fmt: skip
+    assert done.returncode == 0 and "sum after a restart" in done.stdout, done.stderr[-2000:]
+
+
+FRAGILE = """\
+import os, sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+if first and dist.get_rank() == dist.get_world_size() - 1:
+    os._exit(9)
+total = torch.ones(1)
+dist.all_reduce(total)
+print(f"sum {'' if first else 'after a restart '}{total.item():.0f}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.apptainer
+def test_inside_an_allocation_its_number_of_tasks_does_not_count(
+    testbed: Testbed, built: dict[str, Any], show: str
+) -> None:
+    """Four tasks a node are the job's; torchrun wants one, and a step of one node is of one node."""
+    words = "salloc --quiet -N2 --ntasks-per-node=4 bash -c 'cd tests/launching && hpcstack launch \"$@\"' bash "
+    torchrun = testbed.bash(f"{words} {STACK} --nproc-per-node 2 --runtime apptainer -- show.py", check=False)
+    assert [one["environment"]["RANK"] for one in ranks(torchrun.stdout)] == ["0", "1", "2", "3"], torchrun.stderr
+    plain = f"{words} {STACK} --mode plain --runtime apptainer"
+    one = testbed.bash(f"{plain} -N1 --ntasks-per-node=1 -- python3 show.py", check=False)
+    assert len(ranks(one.stdout)) == 1 and "can't honor" not in one.stderr, one.stderr
+    assert len(ranks(testbed.bash(f"{plain} -- python3 show.py", check=False).stdout)) == 8, "the job's own"
+
+
+@pytest.mark.pyxis
+@pytest.mark.enroot
+def test_a_published_name_is_an_image_to_pyxis(testbed: Testbed, published: dict[str, Any]) -> None:
+    words = ("env", "NVIDIA_VISIBLE_DEVICES=void", "srun", "-N2", "--container-env=NVIDIA_VISIBLE_DEVICES")
+    done = testbed.run(*words, f"--container-image=hpcstack/{STACK}", "cat", "/opt/hpcstack/stack.json")
+    assert done.returncode == 0 and done.stdout.count(f'"stack": "{STACK}"') == 2, done.stdout + done.stderr
+    gone = testbed.run(*words, "--container-image=hpcstack/pytorch-9", "true")
+    assert gone.returncode and "no release of pytorch-9 is published here" in gone.stderr
+    image = testbed.json("images")[0]["image"]
+    assert testbed.run(*words, f"--container-image={image}", "true").returncode == 0, "a file is a file"

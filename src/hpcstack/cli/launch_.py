@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +28,7 @@ TEMPLATES = ("ddp", "deepspeed", "mpi", "jupyter", "tensorboard", "array", "chec
 @click.option("--elastic", default="", metavar="MIN:MAX", help="Nodes, of which some may fail (mode torchrun).")
 @click.option("--restarts", default=0, type=click.IntRange(min=0), help="How often torchrun starts its workers again.")
 @click.option("--mount", "mounts", multiple=True, metavar="SOURCE:TARGET", help="Bound into the container.")
+@click.option("--home", is_flag=True, help="The home directory is there, whatever the runtime.")
 @click.option("--with", "wanted", multiple=True, metavar="PACKAGE", help="A package of pip's on top of the image.")
 @click.option("--stage", default="", type=click.Choice(["", *STAGES]), help="How the image comes to nodes' own disks.")
 @click.option("--stage-in", "data", multiple=True, metavar="SOURCE:TARGET", help="Copied to nodes' disks, and bound.")
@@ -42,8 +44,8 @@ TEMPLATES = ("ddp", "deepspeed", "mpi", "jupyter", "tensorboard", "array", "chec
 @click.argument("argv", metavar="-- COMMAND [ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def command(
-    ctx: click.Context, /, name: str, mode: str, mounts: tuple[str, ...], batch: bool, dry_run: bool, check: bool,
-    template: str, as_json: bool, argv: tuple[str, ...], **options: Any,
+    ctx: click.Context, /, name: str, mode: str, mounts: tuple[str, ...], home: bool, batch: bool, dry_run: bool,
+    check: bool, template: str, as_json: bool, argv: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Run a command in a stack's image, on Slurm's nodes where there is Slurm. Waits, and returns the step's status.
 
@@ -61,6 +63,7 @@ def command(
             return
         if not argv:
             raise InputError("what is to be run?", f"hpcstack launch {name} -- train.py, or --template ddp")
+        mounts = (*mounts, f"{Path.home()}:{Path.home()}") if home else mounts
         passed = _passed(ctx, session, argv, batch=batch)
         launching = _launching(session, name, mode, mounts, argv, passed, batch=batch, **options)
         if not dry_run and not check:

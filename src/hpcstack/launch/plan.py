@@ -98,7 +98,9 @@ def plan(
     step = Step(
         image=Path(staged.image) if staged and staged.image else artifact.image,
         command=_inside(mode, command, resources, taken, chosen, extras),
-        slurm=tuple(_slurm(artifact, mode, resources, taken, chosen, runner, bound, extras, recorded=recorded)),
+        slurm=tuple(
+            _slurm(artifact, mode, resources, taken, chosen, runner, bound, extras, recorded=recorded, job=job)
+        ),
         mounts=(
             *site.mounts,
             *mounts,
@@ -133,7 +135,7 @@ def _inside(
 
 def _slurm(
     artifact: Artifact, mode: str, resources: Resources, taken: Share, chosen: Runtime, runner: Runner,
-    bound: Binding | None, extras: Extras, *, recorded: bool,
+    bound: Binding | None, extras: Extras, *, recorded: bool, job: bool,
 ) -> list[Part]:  # fmt: skip
     if chosen.name == "local":
         return []
@@ -154,10 +156,26 @@ def _slurm(
             out.append(Part((f"--prolog={began}",), "writes down which job and nodes this became"))
     if extras.grace:
         out.append(Part((f"--signal=USR1@{extras.grace}",), "seconds of warning before the time is up (to within 60)"))
-    out += tasks(mode, resources, taken)
+    asked = tasks(mode, resources, taken)
+    out += asked
+    if count := _count(asked, resources) if not job else 0:
+        out.append(Part((f"--ntasks={count}",), "of all nodes: else the job's own SLURM_NTASKS would count"))
     if bound and MODES[mode].a_task_a_rank:
         out.append(Part((f"--cpu-bind=mask_cpu:{bound.masks}",), bound.why))
     return out
+
+
+def _count(asked: list[Part], resources: Resources) -> int:
+    """How many tasks a step of an allocation has; 0 where the allocation says nothing of tasks, or all is said."""
+    allocated = os.environ.get("SLURM_NTASKS_PER_NODE", "")
+    if "SLURM_NTASKS" not in os.environ or resources.elastic or not inside_allocation(os.environ):
+        return 0
+    if any(word.startswith(("--ntasks=", "-n")) for word in resources.extra):
+        return 0
+    said = [word.partition("=")[2] for part in asked for word in part.words if word.startswith("--ntasks-per-node=")]
+    whole = resources.nodes == int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
+    each = int(said[0]) if said else int(allocated) if allocated.isdigit() else 0 if whole else 1
+    return each * resources.nodes
 
 
 def _settings(chosen: Runtime, step: Step, given: list[Setting]) -> list[Setting]:
