@@ -180,11 +180,13 @@ class Runner:
                 tail = said.read().decode(errors="replace").splitlines()[-TAIL:]
                 raise BuildError("\n".join([f"{shlex.join(argv)} failed (exit {status})", *tail]))
 
-    def attached(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
+    def attached(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> int:
         """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended it).
 
         Ctrl-C on a terminal reaches the program itself; what is sent to us alone, it gets as a TERM; and it gets one
-        if we are killed. We wait for how it ends.
+        if we are killed. We wait for how it ends. MEANWHILE is done while it starts; where that fails, it is ended.
         """
         self.which(argv[0])
         process = subprocess.Popen(argv, env=_env(env), preexec_fn=_end_with_parent)
@@ -195,6 +197,13 @@ class Runner:
                 signal.signal(number, lambda *_: process.terminate())
             if _on_terminal():
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
+            try:
+                if meanwhile:
+                    meanwhile()
+            except BaseException:
+                process.terminate()
+                process.wait()
+                raise
             status = process.wait()
         finally:
             for number, handler in handlers.items():

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hpcstack.errors import InputError, StoreError
 from hpcstack.process import Runner
+from hpcstack.releases import CHANNELS, aliases, artifact_of, text_of
 from hpcstack.render.module import Release, fits, modulefile, modulerc, wrappers
 from hpcstack.site import Site
 from hpcstack.spec.model import Stack
@@ -24,9 +25,7 @@ from hpcstack.store import Artifact, Store, write_text, write_tree
 
 Say = Callable[[str], None]
 Fits = tuple[tuple[str, str], ...]
-CHANNELS = ("testing",)
 LMOD = ("/usr/share/lmod/lmod/libexec/lmod", "/opt/apps/lmod/lmod/libexec/lmod")
-ALIAS = re.compile(r'^module_version\("(?P<release>[^"]+)", "(?P<alias>[^"]+)"\)$', re.MULTILINE)
 NUMBER = re.compile(r"-r(\d+)(?:\.lua)?$")
 
 
@@ -54,7 +53,7 @@ def publish(
     with store.lease(f"publish-{channel}-{stack.name}"), store.acting("nothing was published"):
         told = fits(site, artifact.platform, artifact.environment)
         current = _current(stack, tree, store)
-        if current and current.sha256 == artifact.sha256 and modulefile(current) == _text(_file(tree, current)):
+        if current and current.sha256 == artifact.sha256 and modulefile(current) == text_of(_file(tree, current)):
             return _published(current, channel, tree, new=False, checked="when it was published")
         release = _release(stack, artifact, tree, store, told)
         _write(release, artifact)
@@ -74,13 +73,6 @@ def _published(release: Release, channel: str, tree: Path, *, new: bool, checked
 
 def _file(tree: Path, release: Release) -> Path:
     return tree / f"{release.name}.lua"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8") if path.exists() else ""
-    except UnicodeDecodeError:
-        raise StoreError(f"{path} is damaged: it is not text", "publish the stack again after removing it") from None
 
 
 def _folder(store: Store, stack: Stack, version: str) -> Path:
@@ -122,7 +114,7 @@ def _current(stack: Stack, tree: Path, store: Store) -> Release | None:
     told: Fits = ()
     folder = _folder(store, stack, f"{stack.release_version}-r{match[1]}")
     with contextlib.suppress(StoreError):  # a damaged release is no reason not to publish a good one
-        artifact, told = _artifact(folder, store), _told(folder)
+        artifact, told = artifact_of(folder, store), _told(folder)
     return _make(stack, int(match[1]), artifact, store, told) if artifact else None
 
 
@@ -135,42 +127,11 @@ def _told(folder: Path) -> Fits:
         return ()
 
 
-def aliases(folder: Path) -> dict[str, str]:
-    """{alias: release} that a `.modulerc.lua` of ours names; empty where there is none."""
-    return {match["alias"]: match["release"] for match in ALIAS.finditer(_text(folder / ".modulerc.lua"))}
-
-
 def _tried(release: Release, runner: Runner) -> str:
     """The round trip in a module tree of its own: nobody sees a module that was not tried."""
     with tempfile.TemporaryDirectory(prefix="hpcstack-module-") as folder:
         write_text(_file(Path(folder), release), modulefile(release))
         return round_trip(release, Path(folder), runner)
-
-
-def released(name: str, site: Site, store: Store) -> tuple[Artifact, str] | None:
-    """The image that the published alias of NAME (`pytorch-24.11`) names, and its release; None if there is none."""
-    for channel in CHANNELS:
-        for folder in sorted((site.module_root / channel).glob("[!.]*")):
-            version = name.removeprefix(f"{folder.name}-")
-            release = aliases(folder).get(version, "") if name.startswith(f"{folder.name}-") else ""
-            if release:
-                artifact = _artifact(store.top / "releases" / release, store)
-                if not artifact:
-                    raise StoreError(
-                        f"{release} is published in {channel}, and its image is gone", f"hpcstack build {name}"
-                    )
-                return artifact, f"release {release} in {channel}"
-    return None
-
-
-def _artifact(folder: Path, store: Store) -> Artifact | None:
-    """The image that a release's record names, if both are there; StoreError if one is damaged."""
-    try:
-        return store.artifact(json.loads((folder / "release.json").read_text())["key"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{folder / 'release.json'} cannot be read: {error}", "publish the stack again") from None
 
 
 def _write(release: Release, artifact: Artifact) -> None:
@@ -228,7 +189,7 @@ def round_trip(release: Release, tree: Path, runner: Runner) -> str:
         argv = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={folder}", f"MODULEPATH={tree}", "bash", "-c", ROUND_TRIP]
         done = runner.output([*argv, "bash", folder, program, release.name])
         before, loaded, after = (_environment(Path(folder) / name) for name in ("before", "loaded", "after"))
-        said = _text(Path(folder) / "said").strip()
+        said = text_of(Path(folder) / "said").strip()
     if done.status:
         raise StoreError(f"the module {release.name} does not load: {said or done.tail}", "this is a bug: tell us")
     expected = {
@@ -247,6 +208,6 @@ def round_trip(release: Release, tree: Path, runner: Runner) -> str:
 
 def _environment(path: Path) -> dict[str, str]:
     """What `env -0` wrote, without Lmod's own book-keeping."""
-    entries = (entry.partition("=") for entry in _text(path).split("\0") if "=" in entry)
+    entries = (entry.partition("=") for entry in text_of(path).split("\0") if "=" in entry)
     own = re.compile(r"^(_|SHLVL|LMOD_.*|_ModuleTable.*|__LMOD.*|_LMFILES_|LOADEDMODULES|MODULEPATH.*)$")
     return {name: value for name, _, value in entries if not own.match(name)}

@@ -21,6 +21,7 @@ LAYERS = (
         "probe",
         "siteinit",
         "publish",
+        "releases",
         "launch",
         "validate",
         "importing",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
 import sys
+import threading
 from typing import Any, NoReturn
 
 import click
@@ -96,15 +98,16 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):  # a path may hold bytes that are no text
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    program = arguments is None  # else a caller goes on after us
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         status = group.main(args=arguments, prog_name="hpcstack", standalone_mode=False)
-        sys.exit(status if isinstance(status, int) else 0)
+        _leave(status if isinstance(status, int) else 0, program)
     except HpcstackError as error:
         _refuse(error.message, error.hint)
         sys.exit(error.exit_code)
     except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
+        _leave(error.exit_code, program)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         _refuse(error.format_message(), f"{context.command_path} --help" if context else "hpcstack --help")
@@ -127,6 +130,16 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             "please report it with the lines above",
         )
         sys.exit(70)
+
+
+def _leave(status: int, program: bool) -> NoReturn:
+    """End without taking all modules apart first, which takes 20 ms, where nothing but us runs any more."""
+    if program and threading.active_count() == 1:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    sys.exit(status)
 
 
 def _refuse(message: str, hint: str) -> None:

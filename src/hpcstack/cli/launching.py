@@ -16,6 +16,7 @@ from hpcstack.launch.cluster import inside_allocation
 from hpcstack.launch.inside import missing
 from hpcstack.launch.script import allocation, directives, text
 from hpcstack.launch.settings import all_of
+from hpcstack.runtimes import Part
 from hpcstack.store import Artifact
 
 
@@ -48,35 +49,42 @@ class Launching:
 
     def run(self) -> int:
         """The step's own status. Where something is brought to the nodes first, both are steps of one allocation."""
-        folder = self._recorded(text(self.line, self.artifact, self.why))
-        own = {"HPCSTACK_RUN": str(folder)}
+        folder = self._recorded()
         argv = self.line.argv
         if self.line.staged:
-            argv = ("bash", str(folder / "script.sh"))
+            self._script(folder)
+            argv = ("bash", str(folder / record.SCRIPT))
             if not inside_allocation(os.environ):
                 argv = (*allocation(self.line), *argv)
-        status = self.session.runner.attached(argv, env={**self.line.environment, **own})
+        status = self.session.runner.attached(
+            argv, env={**self.line.environment, "HPCSTACK_RUN": str(folder)},
+            meanwhile=None if self.line.staged else lambda: self._script(folder),
+        )  # fmt: skip
         record.end(folder, status)
         return status
 
-    def _recorded(self, script: str) -> Path:
+    def _script(self, folder: Path, job: tuple[Part, ...] = ()) -> None:
+        with self.session.store.acting("the launch was not written down"):
+            record.script(folder, text(self.line, self.artifact, self.why, job))
+
+    def _recorded(self) -> Path:
         settings = all_of(list(self.line.settings), self.artifact.environment, os.environ)
         with self.session.store.acting("the launch was not written down"):
             wanted = self.added.wanted if self.added else ()
-            return record.begin(self.line, self.artifact, self.why, self.argv, settings, script, os.environ, wanted)
+            return record.begin(self.line, self.artifact, self.why, self.argv, settings, os.environ, wanted)
 
     def submit(self, as_json: bool) -> None:
-        script = text(self.line, self.artifact, self.why, directives(self.line))
-        folder = self._recorded(script)
+        folder = self._recorded()
+        self._script(folder, directives(self.line))
         done = self.session.runner.output(
-            [*_bare(), "sbatch", "--parsable", str(folder / "script.sh")], env={"HPCSTACK_RUN": str(folder)}
+            [*_bare(), "sbatch", "--parsable", str(folder / record.SCRIPT)], env={"HPCSTACK_RUN": str(folder)}
         )
         job = done.stdout.strip().partition(";")[0]
         if done.status or not job.isdigit():
-            raise SlurmError(f"sbatch refused: {' '.join(done.tail[-2:])}", f"the script is {folder / 'script.sh'}")
+            raise SlurmError(f"sbatch refused: {' '.join(done.tail[-2:])}", f"the script is {folder / record.SCRIPT}")
         record.began(folder, job)
         say(f"{self.artifact.stack} ({self.why}) by {self.line.runtime} ({self.line.reason})")
-        say(f"the script is {folder / 'script.sh'}")
+        say(f"the script is {folder / record.SCRIPT}")
         answer({"job": job, "folder": str(folder)}, as_json, lambda: job)
 
     def check(self, as_json: bool) -> None:

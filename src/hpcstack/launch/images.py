@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpcstack.errors import InputError
-from hpcstack.publish import released
+from hpcstack.releases import released
 from hpcstack.site import Site
 from hpcstack.store import Artifact, Store
 

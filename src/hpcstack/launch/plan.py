@@ -6,10 +6,10 @@ import os
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack import data
 from hpcstack.errors import InputError, MissingToolError
-from hpcstack.fit import Fit, fit
 from hpcstack.launch import limits
 from hpcstack.launch.added import Added
 from hpcstack.launch.binding import Binding, binding
@@ -23,6 +23,9 @@ from hpcstack.render.launcher import with_compat
 from hpcstack.runtimes import Part, Runtime, Step, choose
 from hpcstack.site import Site
 from hpcstack.store import Artifact
+
+if TYPE_CHECKING:
+    from hpcstack.fit import Fit
 
 OWN_FAILURE = 125
 
@@ -209,6 +212,8 @@ def _fit(artifact: Artifact, resources: Resources, site: Site) -> Fit | None:
     node = site.node_type(resources.partition)
     if not node or not node.gpus or not node.real_gpus or not node.driver:
         return None
+    from hpcstack.fit import fit
+
     return fit(node.driver, node.gpus.model, artifact.environment)
 
 

@@ -28,7 +28,7 @@ SECRET = re.compile(r"TOKEN|SECRET|PASS|_KEY\b|_KEY$|APIKEY|API_KEY|CREDENTIAL|A
 LOGIN = re.compile(r"://[^/\s@]+@")  # a URL that holds a login
 HIDDEN = "(not kept)"
 KEPT = 1000  # launches; older ones go
-FILE, BEGAN, ENDED = "launch.json", "began", "ended"
+FILE, SCRIPT, BEGAN, ENDED = "launch.json", "script.sh", "began", "ended"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def state_folder() -> Path:
 
 
 def begin(
-    plan: Plan, artifact: Artifact, why: str, command: tuple[str, ...], settings: list[Setting], script: str,
+    plan: Plan, artifact: Artifact, why: str, command: tuple[str, ...], settings: list[Setting],
     environ: Mapping[str, str], added: tuple[str, ...] = (),
 ) -> Path:  # fmt: skip
     """A new folder for a launch, written whole before anything starts."""
@@ -77,7 +77,6 @@ def begin(
             {**asdict(one), "value": HIDDEN if secret(one.name, one.value) else one.value} for one in settings
         ],
     }  # fmt: skip
-    write_text(part / "script.sh", script, 0o700)
     write_text(part / FILE, json.dumps(document, indent=1) + "\n", 0o600)
     part.rename(folder)
     _forget(top)
@@ -85,17 +84,22 @@ def begin(
 
 
 @contextlib.contextmanager
-def scratch(script: str) -> Iterator[Path]:
-    """SCRIPT as a file that goes again: what sbatch is asked about, and what is not launched, is not kept."""
+def scratch(text: str) -> Iterator[Path]:
+    """A script as a file that goes again: what sbatch is asked about, and what is not launched, is not kept."""
     with tempfile.TemporaryDirectory(prefix="hpcstack-launch-") as folder:
-        path = Path(folder) / "script.sh"
-        write_text(path, script, 0o700)
+        path = Path(folder) / SCRIPT
+        write_text(path, text, 0o700)
         yield path
 
 
 def secret(name: str, value: str) -> bool:
     """Whether a variable's value had better not be written down."""
     return bool(SECRET.search(name) or LOGIN.search(value))
+
+
+def script(folder: Path, text: str) -> None:
+    """The script of the launch of FOLDER."""
+    write_text(folder / SCRIPT, text, 0o700)
 
 
 def _forget(top: Path) -> None:

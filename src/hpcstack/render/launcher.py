@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpcstack.render.template import fill, plain
 from hpcstack.site import NodeType, Site
-from hpcstack.spec.model import Stack
+
+if TYPE_CHECKING:
+    from hpcstack.spec.model import Stack
 
 COMPAT = 'if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi; exec "$@"'
 
