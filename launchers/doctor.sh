@@ -10,7 +10,7 @@ say machine "$(uname -m)"
 say epoch "$(date +%s.%N)"
 say user "$(id -un)"
 
-for tool in srun sbatch enroot apptainer singularity nvidia-smi nvidia-container-cli squashfuse fusermount3 unsquashfs newuidmap; do
+for tool in srun sbatch enroot podman ch-run apptainer singularity nvidia-smi nvidia-container-cli squashfuse fusermount3 unsquashfs newuidmap; do
     if have "$tool"; then say "tool.$tool" "$(command -v "$tool")"; fi
 done
 if have apptainer; then

@@ -50,7 +50,12 @@ def _runtime(probe: Mapping[str, str], where: str, runtime: str, *, compute: boo
         yield wrong("fuse", where, f"/dev/fuse: {fuse}", runtime=runtime)
     else:
         yield skipped("fuse", where, f"/dev/fuse: {fuse}")
-    tool = {"pyxis": "enroot", "local": "apptainer"}.get(runtime, runtime)
+    if not compute or runtime == "podman":
+        own = probe.get("subuid", "")
+        many = own.isdigit() and int(own) > 0
+        said = f"{own if many else 'no'} range(s) in /etc/subuid for {probe.get('user', '?')}"
+        yield fine("subuid", where, said) if many else wrong("subuid", where, said, user=probe.get("user", "USER"))
+    tool = {"pyxis": "enroot", "local": "apptainer", "charliecloud": "ch-run"}.get(runtime, runtime)
     if f"tool.{tool}" in probe:
         yield fine("runtime", where, f"{tool} {probe.get(f'{tool}.version', '')}".strip())
     elif compute:
@@ -65,6 +70,8 @@ def _enroot(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
         yield wrong("enroot.nvidia", where, "Enroot's 98-nvidia.sh is there, nvidia-container-cli is not")
     if "50-slurm-pmi.sh" not in hooks:
         yield wrong("enroot.pmi", where, "Enroot's 50-slurm-pmi.sh hook is not enabled")
+    if probe.get("enroot.mksquashovlfs") == "":
+        yield wrong("enroot.caps", where, "enroot-mksquashovlfs has no capability")
     version = re.match(r"(\d+)\.(\d+)", probe.get("enroot.version", ""))
     if version and int(version[1]) < 4:
         yield wrong("enroot.version", where, f"Enroot {version[0]}")

@@ -47,6 +47,17 @@ TOLD: dict[str, tuple[Status, str, str]] = {
         "MPI programs in containers may not find Slurm's PMI",
         "copy it from Enroot's share/enroot/hooks.d",
     ),
+    "enroot.caps": (
+        "WARN",
+        "`enroot import`, and with it srun --container-image of a registry's image, fails for ordinary users",
+        "as root: setcap cap_sys_admin+pe $(command -v enroot-mksquashovlfs); "
+        "setcap cap_sys_admin,cap_mknod+pe $(command -v enroot-aufs2ovlfs)",
+    ),
+    "subuid": (
+        "WARN",
+        "builds without an engine or with Enroot, and podman, have one user id only: apt and dpkg fail",
+        "as root: usermod --add-subuids 200000-265535 --add-subgids 200000-265535 {user}",
+    ),
     "enroot.version": (
         "WARN",
         "before 4.0 it takes no IMAGE:TAG@sha256:... (hpcstack hands it files, so its own steps run)",

@@ -64,6 +64,16 @@ def test_enroots_own_traps() -> None:
     assert wrong({**enroot, "enroot.version": "4.1.2", "enroot.hooks": "50-slurm-pmi.sh"}, "pyxis") == {}
 
 
+def test_enroots_helpers_and_a_user_without_ids() -> None:
+    enroot = {"tool.enroot": "/usr/bin/enroot", "enroot.version": "4.1.2", "enroot.hooks": "50-slurm-pmi.sh"}
+    assert set(wrong({**enroot, "enroot.mksquashovlfs": ""}, "pyxis")) == {"enroot.caps"}
+    assert wrong({**enroot, "enroot.mksquashovlfs": "cap_sys_admin=ep"}, "pyxis") == {}
+    here = machine({**GOOD, "user": "jo", "subuid": "0"}, "apptainer", None, compute=False)
+    found = next(one for one in here if one.code == "subuid")
+    assert found.status == "WARN" and found.remedy.endswith(" jo")
+    assert "subuid" in wrong({"tool.podman": "/usr/bin/podman"}, "podman")
+
+
 def test_a_node_without_gpus_that_promises_none_is_skipped_not_passed() -> None:
     found = machine({"host": "n", "gpus": "0"}, "apptainer", NodeType(), compute=True)
     by = {one.code: one.status for one in found}
