@@ -62,8 +62,11 @@ run() {
     trap 'for rank in $(cat /proc/"$launcher"/task/*/children); do kill -USR1 "$rank"; done' USR1
     trap 'kill -TERM "$launcher"' TERM INT
     while :; do
-        status=0
+        status=0 again=0
         wait "$launcher" || status=$?
-        kill -0 "$launcher" 2>/dev/null || exit "$status"
+        kill -0 "$launcher" 2>/dev/null && continue
+        wait "$launcher" 2>/dev/null || again=$? # a signal may have ended the first wait: this one knows; 127 is neither
+        [ "$again" = 127 ] || status=$again
+        exit "$status"
     done
 }

@@ -249,6 +249,7 @@ def _inspect(order: Order, job: Job, runner: Runner) -> Artifact:
         conda=_versions(read(f"{HOME}/packages/conda.txt"), "="),
         environment=_variables(order),
         mode=order.stack.launch.mode,
+        mounts=list(order.stack.launch.mounts),
     )
 
 

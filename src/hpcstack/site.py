@@ -7,7 +7,6 @@ file in /etc puts under `force` nothing later overrides.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from hpcstack.siteparts import (
     StagingSite,
 )
 from hpcstack.spec.merge import Policy, fragment, merge
-from hpcstack.spec.text import Model
+from hpcstack.spec.text import Model, Mount
 from hpcstack.yamlfile import CONTROL, MAX_BYTES, Document, dotted, parse, problems_of, read_text
 
 SYSTEM = Path("/etc/hpcstack/site.yaml")
@@ -51,18 +50,8 @@ class Site(Model):
     baselines: dict[str, dict[str, Baseline]] = Field({}, description="{node type: {check: what it should reach}}")
     policy: PolicySite = PolicySite.model_construct()
     runtime: Literal["auto", "pyxis", "apptainer", "enroot", "podman", "charliecloud", "local"] = "auto"
-    mounts: tuple[str, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
+    mounts: tuple[Mount, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
     staging: StagingSite = StagingSite.model_construct()
-
-    @field_validator("mounts")
-    @classmethod
-    def _mounts(cls, mounts: tuple[str, ...]) -> tuple[str, ...]:
-        for mount in mounts:
-            if not re.fullmatch(r"/[^:,$`\"'\\\s]*:/[^:,$`\"'\\\s]*", mount):
-                raise ValueError(
-                    f"{mount!r} is not SOURCE:TARGET of two absolute paths without blanks, quotes, $ or ','"
-                )
-        return mounts
 
     @field_validator("store", "lock_dir", "module_root", "recipe_dirs", mode="after")
     @classmethod

@@ -41,6 +41,7 @@ class Artifact:
     conda: dict[str, str] = field(default_factory=dict)  # {name: VERSION=BUILD}
     environment: dict[str, str] = field(default_factory=dict)
     mode: str = "torchrun"
+    mounts: list[str] = field(default_factory=list)  # SOURCE:TARGET, of the recipe
     folder: str = ""
 
     @property
@@ -198,8 +199,8 @@ def _check_types(artifact: Artifact) -> None:
     """TypeError unless every field of a record that was read has the type that it is declared with."""
     for entry in fields(artifact):
         value = getattr(artifact, entry.name)
-        kind = {"str": str, "int": int}.get(str(entry.type), dict)
-        texts = value.values() if isinstance(value, dict) else ()
+        kind = {"str": str, "int": int, "list[str]": list}.get(str(entry.type), dict)
+        texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         if not isinstance(value, kind) or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"{entry.name} is {value!r}")
 

@@ -77,6 +77,12 @@ def test_every_list_of_runtimes_is_the_same() -> None:
     assert set(named) == set(option.type.choices) == {"auto", *RUNTIMES}  # type: ignore[attr-defined]
 
 
+def test_mounts_of_site_recipe_and_user_each_once(tmp_path: Path) -> None:
+    artifact = replace(ARTIFACT, mounts=["/data:/data", "/scratch:/scratch"])
+    said = line(gpu_site(tmp_path), PYXIS, artifact=artifact)
+    assert "--container-mounts=/scratch:/scratch,/data:/data,/work:/work" in said
+
+
 def test_every_template_is_named_and_there() -> None:
     there = {path.name.removesuffix(".sbatch.j2") for path in (data.folder("launchers") / "templates").iterdir()}
     assert there == set(TEMPLATES)
@@ -116,9 +122,9 @@ def test_a_warning_reaches_the_ranks_and_not_the_launcher(tmp_path: Path) -> Non
     """torchrun has no handler for USR1 and would die of it; a rank has one."""
     rank = tmp_path / "rank.py"
     rank.write_text(
-        "import signal, sys, time\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: (print('rank had it', flush=True), sys.exit(3)))\n"
-        "print('ready', flush=True)\ntime.sleep(30)\n"
+        "import os, signal, time\n"
+        "def told(*_):\n    os.write(1, b'rank had it\\n')\n    os._exit(3)\n"
+        "signal.signal(signal.SIGUSR1, told)\nos.write(1, b'ready\\n')\ntime.sleep(30)\n"
     )
     fake = tmp_path / "torchrun"
     fake.write_text(

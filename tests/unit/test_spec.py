@@ -131,3 +131,32 @@ def test_every_recipe_of_the_package_is_good() -> None:
     assert {"pytorch-24.11", "pytorch-25.10"} <= set(catalog.names())
     for path in catalog.files():
         assert all(isinstance(recipe.stack, Stack) for recipe in catalog.read(path))
+
+
+LAYER = """\
+apiVersion: hpcstack/v1
+name: mine
+version: "1"
+extends: demo-1.0
+summary: Mine
+packages: {pip: [einops==0.8.1]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "layer"),
+    [
+        (LAYER, ("demo-1.0", ("einops==0.8.1",))),
+        (LAYER.replace("pip:", "apt: [vim], pip:"), None),
+        (LAYER.replace("packages: {pip: [einops==0.8.1]}", 'environment: {B: "1"}'), None),
+        (LAYER.replace("[einops==0.8.1]", "{replace: [einops==0.8.1]}"), None),
+        (LAYER.replace("packages: {pip: [einops==0.8.1]}\n", ""), None),
+        (LAYER.replace("extends: demo-1.0", "extends: none-1"), None),
+    ],
+    ids=["only pip", "apt too", "environment", "replaced", "nothing", "no such base"],
+)
+def test_a_recipe_that_only_adds_packages_of_pips_is_a_layer(tmp_path: Path, text: str, layer: object) -> None:
+    written(tmp_path, GOOD)
+    written(tmp_path, text, "mine-1.yaml")
+    assert Catalog([tmp_path]).layer("mine-1") == layer
+    assert Catalog([tmp_path]).layer("demo-1.0") is None and Catalog([tmp_path]).layer("nothing-1") is None

@@ -64,6 +64,8 @@ def command(
         if not argv:
             raise InputError("what is to be run?", f"hpcstack launch {name} -- train.py, or --template ddp")
         mounts = (*mounts, f"{Path.home()}:{Path.home()}") if home else mounts
+        for one in mounts:
+            _checked(one)
         passed = _passed(ctx, session, argv, batch=batch)
         launching = _launching(session, name, mode, mounts, argv, passed, batch=batch, **options)
         if not dry_run and not check:
@@ -85,6 +87,16 @@ def command(
         if line.fit and line.fit.kind != "native":
             say(f"driver and image: {line.fit}")
         raise click.exceptions.Exit(launching.run())
+
+
+def _checked(mounted: str) -> None:
+    from hpcstack.errors import InputError
+    from hpcstack.spec.text import mount
+
+    try:
+        mount(mounted)
+    except ValueError as error:
+        raise InputError(f"--mount {error}", "e.g. --mount /scratch/data:/data") from None
 
 
 def answer_template(session: Session, name: str, template: str, as_json: bool) -> None:

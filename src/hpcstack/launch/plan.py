@@ -106,6 +106,7 @@ def plan(
         ),
         mounts=(
             *site.mounts,
+            *artifact.mounts,
             *mounts,
             *(staged.mounts if staged else ()),
             *(extras.added.mounts if extras.added else ()),

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_serializer, 
 
 from hpcstack.spec.packages import File, Packages, Run
 from hpcstack.spec.text import LABEL as LABEL_NAME
-from hpcstack.spec.text import NAME, VARIABLE, VARIANT, VERSION, Command, Label, Line, Model, Part, Value
+from hpcstack.spec.text import NAME, VARIABLE, VARIANT, VERSION, Command, Label, Line, Model, Mount, Part, Value
 from hpcstack_smoke.select import CODES
 
 IMAGE = re.compile(
@@ -119,6 +119,7 @@ class LaunchSpec(Model):
         "torchrun",
         description="torchrun, deepspeed: one task a node starts the ranks; task-per-gpu, mpi: a task a rank; plain",
     )
+    mounts: tuple[Mount, ...] = Field((), description="SOURCE:TARGET, bound into every job step of this stack")
 
 
 def _day(value: Any) -> Any:

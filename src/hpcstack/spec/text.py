@@ -172,3 +172,13 @@ Channel = Annotated[str, AfterValidator(channel)]
 GitUrl = Annotated[str, AfterValidator(git)]
 Commit = Annotated[str, AfterValidator(commit)]
 Command = Annotated[str, AfterValidator(command)]
+
+
+def mount(text: str) -> str:
+    """SOURCE:TARGET as every runtime can mount it; ValueError for what one of them would take for something else."""
+    if not re.fullmatch(r"/[^:,$`\"'\\\s]*:/[^:,$`\"'\\\s]*", text):
+        raise ValueError(f"{text!r} is not SOURCE:TARGET of two absolute paths without blanks, quotes, $ or ','")
+    return text
+
+
+Mount = Annotated[str, AfterValidator(mount)]

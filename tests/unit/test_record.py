@@ -1,0 +1,76 @@
+"""What is written down of a launch, and what is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcstack.errors import InputError
+from hpcstack.launch import record
+from hpcstack.launch.plan import Plan
+from hpcstack.launch.settings import USER, Setting
+from hpcstack.runtimes import Part
+from hpcstack.store import Artifact
+
+ARTIFACT = Artifact(
+    stack="pytorch-24.11", key="k", sha256="0", size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0",
+    base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={}, folder="/store/images/k",
+)  # fmt: skip
+PLAN = Plan((Part(("srun", "true")),), (), "apptainer", "named", "plain")
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("HPCSTACK_RUN", raising=False)
+    return tmp_path / "hpcstack" / "launches"
+
+
+def begin(*settings: Setting) -> Path:
+    return record.begin(PLAN, ARTIFACT, "the image built last", ("true",), list(settings), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hidden"),
+    [
+        ("HF_TOKEN", "hf_x", True), ("WANDB_API_KEY", "x", True), ("PGPASSWORD", "x", True), ("AWS_SECRET", "x", True),
+        ("JUPYTER_TOKEN", "x", True), ("http_proxy", "http://jo:secret@proxy:3128", True),
+        ("PIP_INDEX_URL", "https://jo:secret@pypi.example/simple", True), ("http_proxy", "http://proxy:3128", False),
+        ("NCCL_DEBUG", "INFO", False), ("KEYBOARD", "us", False),
+    ],
+)  # fmt: skip
+def test_secrets_are_not_kept(name: str, value: str, hidden: bool) -> None:
+    folder = begin(Setting(name, value, USER))
+    assert (value in (folder / record.FILE).read_text()) is not hidden
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_launch_is_found_by_job_step_and_folder(state: Path) -> None:
+    first, second = begin(), begin()
+    record.began(first, "7", "0", "node[1-2]")
+    record.end(first, 3)
+    assert record.find("7").folder == first and record.find("7.0").status == 3 and record.find("").folder == second
+    assert record.find(second.name).status is None
+    with pytest.raises(InputError, match="no launch 9"):
+        record.find("9")
+
+
+def test_what_is_half_made_is_not_seen_and_what_is_damaged_is_passed_over(state: Path) -> None:
+    whole = begin()
+    (state / ".20261121T000000.0Z-part").mkdir()
+    (state / "20261121T000000.0Z-torn").mkdir()
+    (state / "20261121T000000.0Z-torn" / record.FILE).write_text('{"stack":')
+    assert [launch.folder for launch in record.launches()] == [whole]
+
+
+def test_the_oldest_go(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "KEPT", 2)
+    made = [begin() for _ in range(4)]
+    assert [launch.folder for launch in record.launches()] == made[:1:-1]
+
+
+def test_the_record_says_what_ran() -> None:
+    document = json.loads((begin() / record.FILE).read_text())
+    assert document["argv"] == ["srun", "true"] and document["image_sha256"] == "0" and document["staged"] == "none"
