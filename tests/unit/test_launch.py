@@ -105,6 +105,12 @@ def test_what_the_user_or_the_image_set_is_not_unset() -> None:
     assert names({"OMP_NUM_THREADS": "4"}, {"MASTER_ADDR": "x"}) == "MASTER_PORT"
 
 
+def test_what_the_user_set_wins_over_enroots_hooks() -> None:
+    """Pyxis lets the container's variables win, and a hook writes there: what is forced is named to it."""
+    found = of_mode("plain", "pyxis", {}, None, 0, {"OMP_NUM_THREADS": "7"})
+    assert [(one.name, one.value, one.origin) for one in found] == [("OMP_NUM_THREADS", "7", "the user's environment")]
+
+
 def test_mpi_is_told_that_each_rank_has_a_container_of_its_own() -> None:
     def told(runtime: str, environ: dict[str, str]) -> dict[str, str]:
         return {one.name: one.value for one in of_mode("mpi", runtime, {}, None, 0, environ)}

@@ -63,9 +63,9 @@ def of_mode(
 ) -> list[Setting]:  # fmt: skip
     """What the launcher of MODE inside the image is told. What the user or the image has set wins."""
     environ = os.environ if environ is None else environ
-    out = []
+    out = [Setting(name, environ[name], USER, "Enroot's hooks do not count") for name in REMADE if name in environ]
     if mode == "mpi":
-        out = [
+        out += [
             Setting(name, value, OWN, why)
             for name, value, runtimes, why in MPI
             if runtime in runtimes and name not in environ and name not in image
