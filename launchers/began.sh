@@ -2,6 +2,17 @@
 # srun runs this on the node where it was started, once the step's nodes are known and before its tasks begin: which
 # job and nodes a launch became is written into the launch's own folder.
 if [ -d "${HPCSTACK_RUN:-}" ]; then
-    printf '%s\n' "$SLURM_JOB_ID" "$SLURM_STEP_ID" "${SLURM_NODELIST:-${SLURM_JOB_NODELIST:-}}" \
-        >"$HPCSTACK_RUN/.began" && mv "$HPCSTACK_RUN/.began" "$HPCSTACK_RUN/began"
+    printf '%s\n' "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" "$SLURM_STEP_ID" "${SLURM_NODELIST:-${SLURM_JOB_NODELIST:-}}" \
+        >"$HPCSTACK_RUN/.began.$$" && mv "$HPCSTACK_RUN/.began.$$" "$HPCSTACK_RUN/began"
+fi
+# A step of an allocation has no comment of its own: gc sees by the job's which image is in use.
+if [ -n "${HPCSTACK_KEY:-}" ]; then
+    (
+        said=$(squeue --noheader --jobs "$SLURM_JOB_ID" --format %k 2>/dev/null)
+        case $said in
+        *"hpcstack:$HPCSTACK_KEY"*) ;;
+        "(null)" | "") scontrol update "JobId=$SLURM_JOB_ID" "Comment=hpcstack:$HPCSTACK_KEY" ;;
+        *) scontrol update "JobId=$SLURM_JOB_ID" "Comment=$said hpcstack:$HPCSTACK_KEY" ;;
+        esac
+    ) >/dev/null 2>&1 </dev/null &
 fi

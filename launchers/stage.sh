@@ -19,36 +19,74 @@ if [ "$verb" = have ]; then
 fi
 exec 9>"$folder/.lock"
 flock 9 # two jobs of one user on one node bring it once
+job=${SLURM_JOB_ID:-0}
+keep=
+trap 'exit 143' TERM INT HUP # so that the trap below is run: dash does not do it for a signal
+trap 'rm -rf "${part:-}" "${cast:-}"' EXIT
+
+runs() { # JOB: whether it has a step on this node
+    for process in /proc/[0-9]*/cmdline; do
+        case $(tr '\0' ' ' <"$process" 2>/dev/null) in "slurmstepd: [$1."*) return 0 ;; esac
+    done
+    return 1
+}
+
+gone() { # NAME: it goes, unless this call needs it or a job that runs here does
+    case $keep in *" $1 "*) return 1 ;; esac
+    while read -r user; do
+        if [ "$user" != "$job" ] && runs "$user"; then return 1; fi
+    done 2>/dev/null <"$folder/.$1.jobs"
+    chmod -R u+w "$folder/$1"
+    rm -rf "${folder:?}/$1" "$folder/.$1.jobs"
+}
 
 room() { # BYTES: what was used longest ago goes until they fit
-    while [ "$(df -Pk "$folder" | awk 'NR == 2 { print $4 }')" -le $(($1 / 1024 + 1024)) ]; do
-        # shellcheck disable=SC2012 # the names are our own
-        oldest=$(ls -tr "$folder" | head -n 1)
-        [ -n "$oldest" ] || fail "$folder has no room for $1 bytes; hpcstack launch --stage none reads the shared file"
-        rm -rf "${folder:?}/$oldest"
+    # shellcheck disable=SC2045 # the names are our own
+    for oldest in $(ls -tr "$folder") end; do
+        [ "$(df -Pk "$folder" | awk 'NR == 2 { print $4 }')" -le $(($1 / 1024 + 1024)) ] || return 0
+        [ "$oldest" = end ] || gone "$oldest" || true
     done
+    fail "$folder has no room for $1 bytes; hpcstack launch --stage none reads the shared file"
 }
+
+whole() { # FILE SHA256
+    [ "$2" = - ] || [ "$(sha256sum <"$1")" = "$2  -" ]
+}
+
+for left in "$folder"/.*.part; do # of jobs that were killed: nobody else holds the lock
+    [ ! -e "$left" ] || { chmod -R u+w "$left"; rm -rf "$left"; }
+done
+for left in "$folder"/.*.cast; do
+    owner=${left%.cast}
+    if [ -e "$left" ] && [ "${owner##*.}" != "$job" ] && ! runs "${owner##*.}"; then rm -f "$left"; fi
+done
+position=0
+for word in "$@"; do
+    if [ $((position % 4)) = 1 ]; then keep="$keep $word "; fi
+    position=$((position + 1))
+done
 
 while [ "$#" -gt 0 ]; do
     source=$1 name=$2 bytes=$3 sha256=$4
     shift 4
-    cast=$folder/.$name.${SLURM_JOB_ID:-0}.cast part=$folder/.$name.${SLURM_JOB_ID:-0}.part
+    cast=$folder/.$name.$job.cast part=$folder/.$name.$job.part
+    echo "$job" >>"$folder/.$name.jobs"
     if [ -e "$folder/$name" ]; then
         touch "$folder/$name"
         rm -f "$cast"
         continue
     fi
-    trap 'rm -rf "$part" "$cast"' EXIT
-    if [ -e "$cast" ]; then
+    if [ -e "$cast" ] && whole "$cast" "$sha256"; then
         mv "$cast" "$part"
     else
-        rm -rf "$part"
+        rm -f "$cast" # what was broken off: it is copied
         room "$bytes"
-        cp -r --preserve=mode,timestamps,links "$source" "$part" || fail "$source was not copied to $folder"
+        cp -rH --preserve=mode,timestamps,links "$source" "$part" || fail "$source was not copied to $folder"
+        whole "$part" "$sha256" || fail "$source is not what was built"
+        chmod -R a-w "$part" # the next job gets the same
     fi
-    if [ "$sha256" != - ] && [ "$(sha256sum <"$part")" != "$sha256  -" ]; then fail "$source is not what was built"; fi
     sync -f "$part"
     mv "$part" "$folder/$name"
     touch "$folder/$name"
-    trap - EXIT
 done
+part='' cast=''

@@ -41,7 +41,7 @@ def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str,
         began = time.monotonic()
         probes = _on_nodes(runner, script, paths, nodelist, job, partition, talk)
         spent = time.monotonic() - began
-        node = site.node_type(partition)
+        node = site.node_type(partition or (_job(runner, job)[1] if job else ""))
         for probe in probes:
             found += doctor.machine(probe, runtime, node, compute=True)
         found += doctor.clocks([mine, *probes], spent)
@@ -56,7 +56,7 @@ def _on_nodes(
     count = _count(runner, nodelist, job)
     if partition and not job:
         where.append(f"--partition={partition}")
-    argv = ["srun", *where, f"--nodes={count}", "--ntasks-per-node=1", "--label", "--export=ALL"]
+    argv = ["srun", *where, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--label", "--export=ALL"]
     argv += ["/bin/sh", "-c", script, "doctor", *paths]
     talk(f"looking at {count} node(s)")
     done = runner.output(argv, timeout=300)
@@ -72,15 +72,21 @@ def _on_nodes(
 
 def _count(runner: Runner, nodelist: str, job: str) -> int:
     if job:
-        done = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%D"])
-        if done.status or not done.stdout.strip().isdigit():
-            raise InputError(f"job {job} does not run", "squeue --me")
-        return int(done.stdout)
+        return int(_job(runner, job)[0])
     plain_list = re.fullmatch(r"[A-Za-z0-9_.,\[\]-]+", nodelist)
     done = runner.output(["scontrol", "show", "hostnames", nodelist])
     if not plain_list or done.status or not done.stdout.split():
         raise InputError(f"--nodelist {nodelist}: no list of nodes", "e.g. --nodelist node[1-4]")
     return len(done.stdout.split())
+
+
+def _job(runner: Runner, job: str) -> list[str]:
+    """How many nodes a job has, and its partition; InputError for one that does not run."""
+    done = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%D %P"])
+    found = done.stdout.split()
+    if done.status or len(found) != 2 or not found[0].isdigit():
+        raise InputError(f"job {job} does not run", "squeue --me")
+    return found
 
 
 def _cluster(site: Site, runner: Runner, where: str, runtime: str) -> Iterator[Finding]:

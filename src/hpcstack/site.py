@@ -78,9 +78,9 @@ class Site(Model):
         return self
 
     def node_type(self, partition: str = "") -> NodeType | None:
-        """The node type of PARTITION, or of the default one; None where the site does not say."""
+        """The node type of PARTITION (of a list the first), or of the default one; None where the site does not say."""
         if partition:
-            chosen = self.partitions.get(partition)
+            chosen = self.partitions.get(partition.partition(",")[0])
         else:
             chosen = next((p for p in self.partitions.values() if p.default), None)
         return self.node_types[chosen.node_type] if chosen else None

@@ -72,7 +72,8 @@ def step_plan(
     launcher = ("/bin/sh", "-c", inner("torchrun"), "torchrun", str(run.ranks_per_node), "", "0")
     agent = ("python3", "-m", "hpcstack_smoke", *arguments, "--stack", artifact.stack)
     command = (*agent, "--", *launcher, "-m", "hpcstack_smoke.ranks", *arguments)
-    one_a_node = replace(resources, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else resources
+    alone = replace(resources, nproc_per_node=0, ntasks_per_node=0)
+    one_a_node = replace(alone, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else alone
     return plan(
         artifact, command, "plain", one_a_node, site, runner,
         runtime=runtime, workdir=run.folder, mounts=(f"{suite}:{suite}",) if suite else (),

@@ -176,7 +176,7 @@ def test_a_job_that_is_cancelled_is_told(testbed: Testbed, built: dict[str, Any]
     ("words", "says"),
     [
         (("-N3",), "3 nodes: partition debug has 2"),
-        (("-G9",), "9 GPUs a node: the nodes of partition debug have 4"),
+        (("-N1", "-G9"), "9 GPUs a node: the nodes of partition debug have 4"),
         (("-c99",), "99 CPUs a node (1 x 99): partition debug has 4"),
         (("-t", "soon"), "Slurm writes 30, 30:00"),
         (("--mam=3G",), "did you mean '--mem'?"),

@@ -18,11 +18,11 @@ from hpcstack.cli.launch_ import MODES as OPTION_MODES
 from hpcstack.cli.launch_ import TEMPLATES
 from hpcstack.cli.launch_ import command as launch_command
 from hpcstack.errors import InputError
-from hpcstack.launch import Resources, plan
+from hpcstack.launch import Extras, Resources, plan
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.settings import of_mode
 from hpcstack.process import Completed, Runner
-from hpcstack.render.launcher import ABOUT, inner, with_compat
+from hpcstack.render.launcher import ABOUT, inner, job_template, with_compat
 from hpcstack.runtimes import RUNTIMES, choose
 from hpcstack.site import Site
 from hpcstack.spec.model import Mode
@@ -75,6 +75,59 @@ def test_every_list_of_runtimes_is_the_same() -> None:
     option = next(param for param in launch_command.params if param.name == "runtime")
     named = get_args(Site.model_fields["runtime"].annotation)
     assert set(named) == set(option.type.choices) == {"auto", *RUNTIMES}  # type: ignore[attr-defined]
+
+
+ALLOCATED = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_PARTITION": "p", "SLURM_NTASKS": "1"}
+
+
+def test_in_an_allocation_its_own_gpus_and_cpus_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**ALLOCATED, "SLURM_GPUS_ON_NODE": "2", "SLURM_CPUS_ON_NODE": "6"}.items():
+        monkeypatch.setenv(name, value)
+    site = gpu_site(tmp_path)
+    nodes = {"n": site.node_types["n"].model_copy(update={"cpus": 64})}
+    said = line(site.model_copy(update={"node_types": nodes}), PYXIS, "torchrun")
+    assert "--gpus-per-node=2" in said and "--cpus-per-task=6" in said and said[said.index("torchrun") + 1] == "2"
+
+
+def test_in_an_allocation_without_gpus_none_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ALLOCATED.items():
+        monkeypatch.setenv(name, value)
+    said = line(gpu_site(tmp_path), PLAIN)
+    assert not [word for word in said if word.startswith("--gpus")] and "--nv" not in said
+
+
+@pytest.mark.parametrize("word", ["--gres=gpu:4", "--gres=gpu:h100:4", "--gres=tmp:1,gpu:4", "--gpus-per-task=4"])
+def test_gpus_in_another_of_slurms_words_are_seen(tmp_path: Path, word: str) -> None:
+    for site in (gpu_site(tmp_path), make_site(tmp_path)):
+        said = line(site, PLAIN, "torchrun", extra=(word,))
+        assert "--nv" in said and word in said and not [one for one in said if one.startswith("--gpus-per-node")]
+        assert said[said.index("torchrun") + 1] == "4"
+
+
+@pytest.mark.parametrize(
+    ("mode", "extras", "says"),
+    [
+        ("plain", Extras(grace=60), "--grace"),
+        ("task-per-gpu", Extras(), "without Slurm there is one task"),
+    ],
+)
+def test_what_means_nothing_without_slurm_is_refused(tmp_path: Path, mode: str, extras: Extras, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        asked = Resources(nproc_per_node=4 if mode != "plain" else 0)
+        plan(ARTIFACT, ("x",), mode, asked, make_site(tmp_path), ALONE, workdir=Path("/work"), extras=extras)
+
+
+def test_a_short_option_is_asked_for_in_its_long_form() -> None:
+    with pytest.raises(InputError, match="long form"):
+        Resources(extra=("-n8",))
+
+
+def test_a_template_takes_what_was_asked_for(tmp_path: Path) -> None:
+    text = job_template(
+        "ddp", "pytorch-24.11", gpu_site(tmp_path), {"nodes": "8", "account": "proj", "time": "12:00:00"}
+    )
+    assert [text.count(one) for one in ("--nodes=8\n", "--nodes=", "--account=proj\n", "--time=")] == [1, 1, 1, 1]
+    assert text.startswith("#!/usr/bin/env bash\n#SBATCH ")
 
 
 def test_mounts_of_site_recipe_and_user_each_once(tmp_path: Path) -> None:

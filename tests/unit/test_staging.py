@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +42,7 @@ class Node:
         return self("put", str(self.image), f"{SHA}.sqsh", str(len(CONTENT)), sha256, **more)
 
     def there(self) -> list[str]:
-        return sorted(path.name for path in self.folder.iterdir() if path.name != ".lock")
+        return sorted(path.name for path in self.folder.iterdir() if not path.name.endswith((".lock", ".jobs")))
 
 
 @pytest.fixture(params=["sh", "bash"])
@@ -74,7 +75,71 @@ def test_what_slurm_has_broadcast_is_taken_if_it_is_whole(node: Node) -> None:
     assert node.put().returncode == 0 and node.there() == [f"{SHA}.sqsh"]
     (node.folder / f"{SHA}.sqsh").unlink()
     (node.folder / f".{SHA}.sqsh.8.cast").write_bytes(CONTENT[:-1])
-    assert node.put(job="8").returncode == 125 and node.there() == []
+    assert node.put(job="8").returncode == 125 and node.there() == [], "broken off, and nothing to copy"
+    node.image.write_bytes(CONTENT)
+    (node.folder / f".{SHA}.sqsh.9.cast").write_bytes(CONTENT[:-1])
+    (node.folder / ".x.3.part").write_bytes(b"of a job that was killed")
+    (node.folder / ".x.3.cast").write_bytes(b"of a job that was killed")
+    assert node.put(job="9").returncode == 0 and node.there() == [f"{SHA}.sqsh"], "broken off: it is copied"
+
+
+def test_what_this_step_needs_and_what_a_job_uses_here_is_not_removed_for_room(node: Node) -> None:
+    node("have", "x")
+    (node.folder / "used").mkdir()
+    (node.folder / ".used.jobs").write_text("41\n")
+    step = subprocess.Popen(["bash", "-c", 'exec -a "slurmstepd: [41.0]" sleep 60'])
+    try:
+        tools = node.top / "bin"
+        tools.mkdir()
+        (tools / "df").write_text("#!/bin/sh\necho header\necho x x x 0\n")
+        (tools / "df").chmod(0o755)
+        assert node.put(path=str(tools)).returncode == 125 and (node.folder / "used").exists()
+    finally:
+        step.kill()
+        step.wait()
+    assert node.put(path=str(tools)).returncode == 125 and not (node.folder / "used").exists(), "the job has ended"
+    (tools / "df").unlink()
+    assert node.put().returncode == 0
+    (tools / "df").write_text("#!/bin/sh\necho header\necho x x x 0\n")
+    (tools / "df").chmod(0o755)
+    words = (str(node.image), f"{SHA}.sqsh", "1", SHA, str(node.image), "data-1", "1", "-")
+    assert node("put", *words, path=str(tools)).returncode == 125 and f"{SHA}.sqsh" in node.there()
+
+
+def test_a_copy_that_is_ended_by_a_signal_leaves_nothing(node: Node) -> None:
+    tools = node.top / "bin"
+    tools.mkdir()
+    (tools / "cp").write_text('#!/bin/sh\nfor last; do :; done\n: >"$last"\nsleep 0.5\n')
+    (tools / "cp").chmod(0o755)
+    argv = [
+        node.shell,
+        "-c",
+        plain("launchers", "stage.sh"),
+        "stage",
+        str(node.folder),
+        "put",
+        str(node.image),
+        "n",
+        "1",
+        "-",
+    ]
+    process = subprocess.Popen(argv, env={"PATH": f"{tools}:{os.environ['PATH']}"})
+    while not list(node.folder.glob(".*.part")):
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait() == 143 and node.there() == []
+
+
+def test_a_link_is_followed_and_its_end_is_left_as_it_is(node: Node) -> None:
+    node("have", "x")
+    (node.top / "real").mkdir()
+    (node.top / "real/x").write_text("1")
+    os.utime(node.top / "real", (1000, 1000))
+    (node.top / "link").symlink_to("real")
+    assert node("put", str(node.top / "link"), "data-1", "1", "-").returncode == 0
+    assert (node.folder / "data-1").is_dir() and not (node.folder / "data-1").is_symlink()
+    assert (node.top / "real").stat().st_mtime == 1000
+    subprocess.run(["chmod", "-R", "u+w", str(node.folder)], check=True)
 
 
 def test_a_folder_of_somebody_else_is_not_used(node: Node) -> None:

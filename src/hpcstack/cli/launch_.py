@@ -59,7 +59,7 @@ def command(
     session: Session = ctx.obj
     try:
         if template:
-            answer_template(session, name, template, as_json)
+            answer_template(session, name, template, options, as_json)
             return
         if not argv:
             raise InputError("what is to be run?", f"hpcstack launch {name} -- train.py, or --template ddp")
@@ -70,23 +70,23 @@ def command(
         launching = _launching(session, name, mode, mounts, argv, passed, batch=batch, **options)
         if not dry_run and not check:
             launching.prepare()
+        if check:
+            launching.check(as_json)
+        elif dry_run:
+            launching.show(as_json, batch=batch)
+        elif batch:
+            launching.submit(as_json)
+        else:
+            line = launching.line
+            say(f"{name} ({launching.why}) by {line.runtime} ({line.reason})")
+            if line.fit and line.fit.kind != "native":
+                say(f"driver and image: {line.fit}")
+            raise click.exceptions.Exit(launching.run())
     except HpcstackError as error:
         error.exit_code = error.exit_code if error.exit_code == 2 else OWN_FAILURE
         raise
     except FileNotFoundError:
         raise InputError("the folder that this was started in is gone", "cd to one that is there") from None
-    if check:
-        launching.check(as_json)
-    elif dry_run:
-        launching.show(as_json, batch=batch)
-    elif batch:
-        launching.submit(as_json)
-    else:
-        line = launching.line
-        say(f"{name} ({launching.why}) by {line.runtime} ({line.reason})")
-        if line.fit and line.fit.kind != "native":
-            say(f"driver and image: {line.fit}")
-        raise click.exceptions.Exit(launching.run())
 
 
 def _checked(mounted: str) -> None:
@@ -99,14 +99,21 @@ def _checked(mounted: str) -> None:
         raise InputError(f"--mount {error}", "e.g. --mount /scratch/data:/data") from None
 
 
-def answer_template(session: Session, name: str, template: str, as_json: bool) -> None:
-    """A job script that users copy; it needs no image, only the recipe or a release."""
+def answer_template(session: Session, name: str, template: str, options: dict[str, Any], as_json: bool) -> None:
+    """A job script that users copy, with the resources that were asked for; it needs no image."""
     from hpcstack.errors import InputError
     from hpcstack.render.launcher import job_template
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name):
         raise InputError(f"{name!r} is no stack's full name", "hpcstack list shows all stacks")
-    text = job_template(template, name, session.site)
+    other = ("wanted", "stage", "data", "grace", "no_bind")
+    asked = resources({**{key: value for key, value in options.items() if key not in other}, "batch": True})
+    said = {} if options["nodes"] is None else {"nodes": str(asked.nodes)}
+    for key in ("ntasks_per_node", "gpus_per_node", "cpus_per_task", "partition", "account", "qos", "reservation",
+                "constraint", "nodelist", "time"):  # fmt: skip
+        if value := getattr(asked, key):
+            said[key.replace("_", "-")] = str(value)
+    text = job_template(template, name, session.site, said)
     answer({"template": template, "script": text}, as_json, lambda: text.rstrip("\n"))
 
 
@@ -124,11 +131,12 @@ def _launching(
     artifact, why, layer = _image(session, name)
     wanted = (*layer, *wanted)
     more = added(artifact, wanted, os.environ) if wanted else None
-    asked = resources({**options, "extra": (*options["extra"], *passed)})
+    asked = resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
     line = plan(
         artifact, argv, mode or artifact.mode, asked, session.site, session.runner, runtime=options["runtime"],
         mounts=mounts, job=batch, recorded=True,
-        extras=Extras(staging(artifact, session.site, stage, data), more, grace, bind=not no_bind),
+        extras=Extras(staging(artifact, session.site, stage, data), more, grace, bind=not no_bind,
+                      asked=bool(stage or data)),
     )  # fmt: skip
     session.runner.which(line.argv[0])
     if line.fit and not line.fit.runs:

@@ -10,7 +10,7 @@ import click
 
 from hpcstack.cli.session import Session, answer, progress, say
 from hpcstack.errors import SlurmError
-from hpcstack.launch import Plan, record
+from hpcstack.launch import OWN_FAILURE, Plan, record
 from hpcstack.launch.added import Added, make
 from hpcstack.launch.cluster import inside_allocation
 from hpcstack.launch.inside import missing
@@ -57,11 +57,15 @@ class Launching:
             if not inside_allocation(os.environ):
                 argv = (*allocation(self.line), *argv)
         status = self.session.runner.attached(
-            argv, env={**self.line.environment, "HPCSTACK_RUN": str(folder)},
+            argv, env={**self.line.environment, "HPCSTACK_RUN": str(folder), **self._seen_by_gc()},
             meanwhile=None if self.line.staged else lambda: self._script(folder),
         )  # fmt: skip
         record.end(folder, status)
         return status
+
+    def _seen_by_gc(self) -> dict[str, str]:
+        """In an allocation launchers/began.sh writes the image's key into the job."""
+        return {"HPCSTACK_KEY": self.artifact.key} if inside_allocation(os.environ) else {}
 
     def _script(self, folder: Path, job: tuple[Part, ...] = ()) -> None:
         with self.session.store.acting("the launch was not written down"):
@@ -81,8 +85,9 @@ class Launching:
         )
         job = done.stdout.strip().partition(";")[0]
         if done.status or not job.isdigit():
+            record.end(folder, OWN_FAILURE)
             raise SlurmError(f"sbatch refused: {' '.join(done.tail[-2:])}", f"the script is {folder / record.SCRIPT}")
-        record.began(folder, job)
+        record.submitted(folder, job)
         say(f"{self.artifact.stack} ({self.why}) by {self.line.runtime} ({self.line.reason})")
         say(f"the script is {folder / record.SCRIPT}")
         answer({"job": job, "folder": str(folder)}, as_json, lambda: job)
@@ -111,5 +116,6 @@ class Launching:
 
 def _bare() -> list[str]:
     """`env` without the job that this shell may be in: a job of its own takes nothing over from it."""
-    inherited = [name for name in os.environ if name.startswith(("SLURM_JOB", "SLURM_STEP"))]
+    kept = ("SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_CLUSTERS")
+    inherited = [name for name in os.environ if name.startswith("SLURM_") and name not in kept]
     return ["env", *(word for name in inherited for word in ("-u", name))]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from hpcstack.errors import InputError
 from hpcstack.launch import Resources
 
 
@@ -29,7 +30,8 @@ NUMBER = click.IntRange(min=0)
 OPTIONS = (
     click.option("-N", "--nodes", type=click.IntRange(min=1), help="How many nodes; the allocation's, or 1."),
     click.option("--ntasks-per-node", type=NUMBER, default=0, help="Slurm tasks a node (mode plain)."),
-    click.option("-G", "--gpus-per-node", type=NUMBER, default=0, help="GPUs a node."),
+    click.option("--gpus-per-node", type=NUMBER, default=0, help="GPUs a node."),
+    click.option("-G", "--gpus", type=NUMBER, default=0, help="GPUs of all nodes together."),
     click.option("-c", "--cpus-per-task", type=NUMBER, default=0, help="CPUs a task."),
     click.option(
         "--nproc-per-node", type=NUMBER, default=0, help="Ranks a node (mode torchrun); one a GPU by default."
@@ -65,6 +67,14 @@ def resource_options(function: F) -> F:
 def resources(options: dict[str, Any]) -> Resources:
     """Resources from the parsed options."""
     given = {name: value for name, value in options.items() if name not in OTHER}
-    allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if options["runtime"] != "local" else ""
+    batch = given.pop("batch", False)
+    allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if options["runtime"] != "local" and not batch else ""
+    if not given.get("partition"):
+        given["partition"] = os.environ.get("SBATCH_PARTITION" if batch else "SLURM_PARTITION", "")
+    if total := given.pop("gpus", 0):
+        count = options["nodes"] or (int(allocated) if allocated.isdigit() else 1)
+        if total % count:
+            raise InputError(f"--gpus {total} on {count} nodes: not as many on each", "--gpus-per-node N")
+        given["gpus_per_node"] = given.get("gpus_per_node") or total // count
     nodes = options["nodes"] if options["nodes"] is not None else int(allocated) if allocated.isdigit() else 1
     return Resources(**{**given, "nodes": nodes})

@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,13 +23,11 @@ from hpcstack.render.quote import sh
 from hpcstack.render.template import plain
 from hpcstack.runtimes import Step, choose
 from hpcstack.site import Site
+from hpcstack.spec.text import requirement
 from hpcstack.store import Artifact, write_text
 from hpcstack.talk import Talk
 
 PLACE = "/opt/hpcstack/with"
-WANTED = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?([<>=!~]=?=?[A-Za-z0-9.*+!_-]+(,[<>=!~]=?=?[A-Za-z0-9.*+!_-]+)*)?"
-)
 USE = f"""\
 PATH={PLACE}/bin:$PATH
 for one in {PLACE}/lib/python3*/site-packages; do PYTHONPATH=$one${{PYTHONPATH:+:$PYTHONPATH}}; done
@@ -58,8 +55,10 @@ class Added:
 def added(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[str, str]) -> Added:
     """Where WANTED is, or will be. InputError for what is no requirement of pip's."""
     for one in wanted:
-        if not WANTED.fullmatch(one):
-            raise InputError(f"--with {one!r}: no requirement", "e.g. --with einops, --with 'einops==0.8.*'")
+        try:
+            requirement(one)
+        except ValueError as error:
+            raise InputError(f"--with {one!r}: {error}", "e.g. --with einops, --with 'einops==0.8.*'") from None
     name = hashlib.sha256("\0".join([artifact.sha256, *sorted(wanted)]).encode()).hexdigest()[:32]
     data = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local/share")
     return Added(Path(data) / "hpcstack" / "with" / name, tuple(sorted(wanted)))

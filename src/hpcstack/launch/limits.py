@@ -14,13 +14,17 @@ def check(resources: Resources, known: Mapping[str, Limits]) -> None:
     """InputError where RESOURCES are more than the partition has; nothing where KNOWN is empty."""
     if not known:
         return
-    if resources.partition and resources.partition not in known:
-        near = did_you_mean(resources.partition, known)
-        raise InputError(f"there is no partition {resources.partition!r}{near}", f"there are: {', '.join(known)}")
-    chosen = known.get(resources.partition) or next((limits for limits in known.values() if limits.default), None)
-    if chosen is None:
+    named = [name for name in resources.partition.split(",") if name]
+    for name in named:
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise InputError(f"there is no partition {name!r}{near}", f"there are: {', '.join(known)}")
+    chosen = [known[name] for name in named] or [limits for limits in known.values() if limits.default]
+    if not chosen:
         raise InputError("no partition is the default one", f"--partition, one of: {', '.join(known)}")
-    if reason := _refused(resources, chosen):
+    reasons = [_refused(resources, one) for one in chosen]
+    if all(reasons):
+        reason = "; ".join(reasons)
         others = [limits.name for limits in known.values() if limits.up and not _refused(resources, limits)]
         raise InputError(reason, f"ask for less, or --partition {others[0]}" if others else "ask for less")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hpcstack.errors import InputError
-from hpcstack.launch.resources import Resources, Share
+from hpcstack.launch.resources import Resources, Share, gpus_said
 from hpcstack.render.launcher import ABOUT, inner
 from hpcstack.runtimes.base import Part
 
@@ -32,10 +32,10 @@ MODES: dict[str, Mode] = {
 def tasks(mode: str, resources: Resources, taken: Share) -> list[Part]:
     """srun's options for RESOURCES in MODE, each with its reason."""
     how = MODES[mode]
-    said = replace(resources, gpus_per_node=taken.gpus or resources.gpus_per_node)
-    why: dict[str, str] = {}
-    if taken.gpus and not resources.gpus_per_node:
-        why["--gpus-per-node"] = "all GPUs of the node type"
+    said, why = resources, {}
+    if taken.gpus and not gpus_said(resources) and not any(word.startswith("--gpus=") for word in resources.extra):
+        said = replace(resources, gpus_per_node=taken.gpus)
+        why["--gpus-per-node"] = "all GPUs of the node type, or of the job"
     if how.ranks_in_a_task:
         said = replace(said, ntasks_per_node=1, cpus_per_task=taken.cpus)
         why |= {"--ntasks-per-node": how.about, "--cpus-per-task": "all CPUs for the one task: its ranks share them"}

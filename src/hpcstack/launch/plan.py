@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack import data
-from hpcstack.errors import InputError, MissingToolError
+from hpcstack.errors import InputError, MissingToolError, did_you_mean
 from hpcstack.launch import limits
 from hpcstack.launch.added import Added
 from hpcstack.launch.binding import Binding, binding
@@ -39,6 +39,7 @@ class Extras:
     added: Added | None = None
     grace: int = 0
     bind: bool = True
+    asked: bool = False  # staging was asked for, and is not only the site's way
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,9 @@ def plan(
     became (launchers/began.sh).
     """
     chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
-    _check(mode, resources, chosen, site, runner, job=job)
-    taken = share(resources, site, here=chosen.name == "local")
+    within = inside_allocation(os.environ) and not job
+    taken = share(resources, site, here=chosen.name == "local", allocation=os.environ if within else None)
+    _check(mode, resources, taken, chosen, site, runner, extras, job=job)
     bound = binding(resources, site, taken) if extras.bind and chosen.name != "local" else None
     given = told(site) + [Setting(name, value, OPTION) for name, value in (environment or {}).items()]
     given += of_mode(mode, chosen.name, artifact.environment, bound, extras.grace)
@@ -123,8 +125,8 @@ def plan(
 
 
 def is_python(path: Path) -> bool:
-    """Whether PATH is a Python file that is started as one; one that can be executed says itself what runs it."""
-    return path.suffix == ".py" and path.is_file() and not os.access(path, os.X_OK)
+    """Whether PATH is a Python file, which is started as one."""
+    return path.suffix == ".py" and path.is_file()
 
 
 def _inside(
@@ -145,7 +147,8 @@ def _slurm(
         return []
     out = [Part(("--kill-on-bad-exit=1",), "one rank that fails ends all: the others would wait for it")]
     if resources.elastic:
-        out = [Part(("--kill-on-bad-exit=0", "--no-kill"), "elastic: the nodes that are left go on")]
+        left = "elastic: the nodes that are left go on"
+        out = [Part(("--kill-on-bad-exit=0",), left), Part(("--no-kill",), left)]
     out.append(Part((f"--job-name={artifact.stack}",), "what squeue shows"))
     if not any(word.startswith("--comment") for word in resources.extra):
         out.append(Part((f"--comment=hpcstack:{artifact.key}",), "gc sees which image is in use"))
@@ -158,7 +161,10 @@ def _slurm(
         began = data.folder("launchers") / "began.sh"
         if os.access(began, os.X_OK):
             out.append(Part((f"--prolog={began}",), "writes down which job and nodes this became"))
-    if extras.grace:
+    inside = inside_allocation(os.environ) and not job
+    if inside and "SLURM_STEP_ID" in os.environ and "--overlap" not in resources.extra:
+        out.append(Part(("--overlap",), "this shell is a step itself, and has what it would wait for"))
+    if extras.grace and not inside:  # inside a job only the job can ask: srun(1), --signal
         out.append(Part((f"--signal=USR1@{extras.grace}",), "seconds of warning before the time is up (to within 60)"))
     asked = tasks(mode, resources, taken)
     out += asked
@@ -218,27 +224,39 @@ def _fit(artifact: Artifact, resources: Resources, site: Site) -> Fit | None:
     return fit(node.driver, node.gpus.model, artifact.environment)
 
 
-def _check(mode: str, resources: Resources, runtime: Runtime, site: Site, runner: Runner, *, job: bool) -> None:
+def _check(
+    mode: str, resources: Resources, taken: Share, runtime: Runtime, site: Site, runner: Runner, extras: Extras, *,
+    job: bool,
+) -> None:  # fmt: skip
     if resources.nodes < 1:
         raise InputError(f"-N {resources.nodes}: a step has at least one node")
     check(mode, resources)
     if runtime.name == "local":
+        _check_local(mode, resources, extras, job=job)
         if asked := replace(resources, nodes=0, gpus_per_node=0).slurm():
             raise InputError(f"{' '.join(asked)}: there is no Slurm in this step, only this machine", "leave it out")
         if resources.nodes > 1:
             raise InputError(f"-N {resources.nodes}: there is no Slurm in this step, only this machine", "leave out -N")
         return
-    if resources.partition and site.partitions and resources.partition not in site.partitions:
-        from hpcstack.errors import did_you_mean
-
-        near = did_you_mean(resources.partition, site.partitions)
-        raise InputError(
-            f"the site names no partition {resources.partition!r}{near}", f"known: {', '.join(site.partitions)}"
-        )
+    for partition in filter(None, resources.partition.split(",") if site.partitions else ()):
+        if partition not in site.partitions:
+            near = did_you_mean(partition, site.partitions)
+            raise InputError(f"the site names no partition {partition!r}{near}", f"known: {', '.join(site.partitions)}")
+    if MODES[mode].a_task_a_rank:
+        resources = replace(resources, ntasks_per_node=resources.ntasks_per_node or taken.ranks)
     if inside_allocation(os.environ) and not job:
         limits.check_allocation(resources, os.environ)
     else:
         limits.check(resources, partitions(runner))
+
+
+def _check_local(mode: str, resources: Resources, extras: Extras, *, job: bool) -> None:
+    """InputError for what means nothing without Slurm."""
+    asked = {"--batch": job, "--grace": extras.grace, "--stage and --stage-in": extras.staged and extras.asked}
+    if wrong := [option for option, value in asked.items() if value]:
+        raise InputError(f"{', '.join(wrong)}: there is no Slurm in this step, only this machine", "leave it out")
+    if MODES[mode].a_task_a_rank and resources.nproc_per_node > 1:
+        raise InputError(f"mode {mode}: without Slurm there is one task", "--mode torchrun starts several ranks here")
 
 
 __all__ = ["ASKED", "OWN_FAILURE", "Extras", "Plan", "plan"]

@@ -112,6 +112,13 @@ def began(folder: Path, job: str, step: str = "", nodes: str = "") -> None:
     write_text(folder / BEGAN, f"{job}\n{step}\n{nodes}\n", 0o600)
 
 
+def submitted(folder: Path, job: str) -> None:
+    """The launch of FOLDER is in the queue as JOB. It may have begun already, and knows more then."""
+    if not (folder / BEGAN).exists():
+        with contextlib.suppress(FileExistsError), (folder / BEGAN).open("x") as file:
+            file.write(f"{job}\n\n\n")
+
+
 def end(folder: Path, status: int) -> None:
     """How the launch of FOLDER ended."""
     with contextlib.suppress(OSError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +42,9 @@ class Resources:
             least, _, most = self.elastic.partition(":")
             if not (least.isdigit() and most.isdigit() and 0 < int(least) <= int(most)):
                 raise InputError(f"--elastic {self.elastic}: MIN:MAX nodes are wanted", "e.g. --elastic 2:4")
+        for word in self.extra:
+            if not word.startswith("--"):
+                raise InputError(f"{word}: write the long form of an option of srun's", "e.g. --ntasks=8 for -n8")
 
     @property
     def span(self) -> str:
@@ -82,17 +87,41 @@ class Share:
     cpus: int
 
 
-def share(resources: Resources, site: Site, *, here: bool = False) -> Share:
-    """Real GPUs as asked, else all of the node type's; where the site says nothing, what was asked counts as real.
+GPUS = re.compile(r"--(?:gres=(?:.*,)?gpu(?::[A-Za-z][A-Za-z0-9_.-]*)?:|gpus-per-task=(?:[a-z0-9_]+:)?)(\d+)")
+
+
+def gpus_said(resources: Resources) -> int:
+    """GPUs a node, also where they were asked for in another of Slurm's words; 0 where they were not."""
+    if resources.gpus_per_node:
+        return resources.gpus_per_node
+    for word in resources.extra:
+        if match := GPUS.match(word):
+            return int(match[1]) * ((resources.ntasks_per_node or 1) if word.startswith("--gpus-per-task") else 1)
+    return 0
+
+
+def share(
+    resources: Resources, site: Site, *, here: bool = False, allocation: Mapping[str, str] | None = None
+) -> Share:
+    """Real GPUs as asked, else all that there are: of ALLOCATION (the job's own variables) where the step is in one,
+    else of the node type. Where the site says nothing, what was asked counts as real.
 
     HERE asks this machine instead: a step without Slurm.
     """
-    node = site.node_type(resources.partition)
-    if node is not None and not here:
-        gpus = (resources.gpus_per_node or node.real_gpus) if node.real_gpus else 0
+    inside = allocation or {}
+    node = site.node_type(resources.partition or inside.get("SLURM_JOB_PARTITION", ""))
+    said, given = gpus_said(resources), inside.get("SLURM_GPUS_ON_NODE", "")
+    if here:
+        gpus = said or len(list(Path("/dev").glob("nvidia[0-9]*")))
+    elif node is not None and not node.real_gpus:
+        gpus = 0
+    elif inside:
+        gpus = said or (int(given) if given.isdigit() else 0)
     else:
-        gpus = resources.gpus_per_node or (len(list(Path("/dev").glob("nvidia[0-9]*"))) if here else 0)
+        gpus = said or (node.real_gpus if node else 0)
     cpus = resources.cpus_per_task
-    if not cpus and node and node.cpus:
-        cpus = node.cpus * gpus // node.real_gpus if gpus else node.cpus
+    if not cpus and inside.get("SLURM_CPUS_ON_NODE", "").isdigit() and node and node.cpus:
+        cpus = int(inside["SLURM_CPUS_ON_NODE"])
+    elif not cpus and node and node.cpus:
+        cpus = node.cpus * gpus // node.real_gpus if gpus and node.real_gpus else node.cpus
     return Share(gpus, resources.nproc_per_node or gpus or 1, cpus)

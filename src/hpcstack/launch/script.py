@@ -12,11 +12,13 @@ from hpcstack.store import Artifact
 
 # What a job is asked for and its steps take over, or do not know; all else is the step's own.
 OF_THE_JOB = ("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--nodelist", "--job-name", "--mem",
-              "--mem-per-gpu", "--mem-per-cpu", "--exclude", "--gres", "--gpus")  # fmt: skip
+              "--mem-per-gpu", "--mem-per-cpu", "--exclude", "--gres", "--gpus", "--gpus-per-task", "--ntasks", "--tmp",
+              "--mincpus", "--contiguous", "--clusters", "--no-kill")  # fmt: skip
 JOB_ONLY = ("--partition", "--account", "--qos", "--reservation", "--constraint", "--time", "--dependency", "--array",
             "--mail-user", "--mail-type", "--nice", "--begin", "--licenses", "--requeue", "--no-requeue", "--output",
             "--error", "--signal", "--switches", "--exclusive", "--comment", "--open-mode", "--hold",
-            "--deadline", "--wckey")  # fmt: skip
+            "--deadline", "--wckey", "--kill-on-invalid-dep", "--wait-all-nodes", "--parsable", "--wait")  # fmt: skip
+OF_THE_STEP = ("--output", "--error", "--open-mode", "--array", "--requeue", "--no-requeue")  # salloc has none of these
 END = "HPCSTACK_INSIDE"
 OUTPUT = "--output=%x-%j.out"
 
@@ -64,7 +66,7 @@ def directives(plan: Plan) -> tuple[Part, ...]:
 
 def allocation(plan: Plan) -> tuple[str, ...]:
     """salloc's line for a script of two steps: first what the nodes need, then PLAN's."""
-    own = [part for part in plan.parts if name_of(part) in (*OF_THE_JOB, *JOB_ONLY)]
+    own = [part for part in plan.parts if name_of(part) in {*OF_THE_JOB, *JOB_ONLY} - {*OF_THE_STEP}]
     return ("salloc", "--quiet", *(word for part in own for word in part.words))
 
 

@@ -31,9 +31,16 @@ class Setting:
         return f"{self.origin}: {self.why}" if self.why else self.origin
 
 
+def users(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the user has set, also in Apptainer's own way of saying it for containers only."""
+    own = "APPTAINERENV_"
+    inside = {name.removeprefix(own): value for name, value in environ.items() if name.startswith(own)}
+    return {**environ, **inside}
+
+
 def told(site: Site, environ: Mapping[str, str] | None = None) -> list[Setting]:
     """What every step is told: the fabric's settings, and no packages of ~/.local. What the user has set wins."""
-    environ = os.environ if environ is None else environ
+    environ = users(os.environ if environ is None else environ)
     out = [Setting("PYTHONNOUSERSITE", "1", OWN, "packages in ~/.local are not the image's")]
     out += [Setting(name, row.value, FABRIC, row.reason) for name, row in site.fabric.settings.items()]
     return [
@@ -62,7 +69,7 @@ def of_mode(
     environ: Mapping[str, str] | None = None,
 ) -> list[Setting]:  # fmt: skip
     """What the launcher of MODE inside the image is told. What the user or the image has set wins."""
-    environ = os.environ if environ is None else environ
+    environ = users(os.environ if environ is None else environ)
     out = [Setting(name, environ[name], USER, "Enroot's hooks do not count") for name in REMADE if name in environ]
     if mode == "mpi":
         out += [

@@ -78,7 +78,8 @@ def _data(said: str) -> Piece:
         raise InputError(f"--stage-in {said}: SOURCE:TARGET of two absolute paths is wanted", "/data/cifar:/data")
     if not path.exists():
         raise InputError(f"--stage-in {said}: {source} is not there")
-    size, seen = 0, hashlib.sha256(source.encode())
+    path = path.resolve()
+    size, seen = 0, hashlib.sha256(str(path).encode())
     for file in sorted([path, *path.rglob("*")] if path.is_dir() else [path]):
         about = file.lstat()
         size += about.st_size

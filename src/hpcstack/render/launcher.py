@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hpcstack.render.quote import sh
 from hpcstack.render.template import fill, plain
 from hpcstack.site import NodeType, Site
 
@@ -60,14 +62,20 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
     return {name: fill("launchers", f"{name}.j2", **values) for name in ("srun.sh", "sbatch.sh")}
 
 
-def job_template(kind: str, stack: str, site: Site) -> str:
-    """A job script for STACK that users copy: launchers/templates/KIND."""
+def job_template(kind: str, stack: str, site: Site, asked: Mapping[str, str]) -> str:
+    """A job script for STACK that users copy: launchers/templates/KIND, with what was ASKED for of sbatch's options."""
     node = site.node_type() or NodeType()
     default = next((name for name, partition in site.partitions.items() if partition.default), "")
-    return fill(
+    text = fill(
         "launchers", f"templates/{kind}.sbatch.j2", stack=stack, partition=default,
-        gpus=node.gpus.count if node.gpus else 0,
+        gpus=node.gpus.count if node.gpus else 0, cpus=node.cpus,
     )  # fmt: skip
+    lines = text.splitlines()
+    for option, value in asked.items():
+        line = f"#SBATCH --{option}={sh(value)}"
+        place = next((n for n, one in enumerate(lines) if one.startswith(f"#SBATCH --{option}=")), 0)
+        lines[place or 2 : (place or 1) + 1] = [line]
+    return "\n".join(lines) + "\n"
 
 
 def importer(site: Site, check: str) -> str:

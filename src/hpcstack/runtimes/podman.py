@@ -1,8 +1,9 @@
 """Podman under srun, rootless: the image is mounted by squashfuse on the node and run as a root filesystem.
 
 Storage lies in a folder of the task's own on the node's disk: podman's usual place, the home directory, is often on a
-filesystem that it cannot use. Its containers are no children of the task's: where Slurm does not keep a step's processes
-in a cgroup (ProctrackType), one that is killed may leave some behind. https://docs.podman.io/en/v4.3/markdown/podman-run.1.html (--rootfs, :O)
+filesystem that it cannot use. Its containers are no children of the task's: where Slurm does not keep a step's
+processes in a cgroup (ProctrackType), one that is killed may leave some behind.
+https://docs.podman.io/en/v4.3/markdown/podman-run.1.html (--rootfs, :O)
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ trap 'told=143' TERM # podman has it, too, and hands it on; what is mounted goes
 trap 'told=130' INT
 trap : USR1 USR2
 podman $oci --log-level=error --root "$work/root" --runroot "$work/run" --cgroup-manager=cgroupfs \\
-    --events-backend=none run --rm --network=host --pid=host --userns=keep-id --ulimit=host \\
+    --events-backend=none run --rm -i --network=host --pid=host --userns=keep-id --ulimit=host \\
     --security-opt label=disable --security-opt seccomp=unconfined -v /dev/shm:/dev/shm -v /tmp:/tmp "$@"
 status=$?
 [ "$status" != 0 ] || status=${told:-0}
