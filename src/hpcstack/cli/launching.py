@@ -97,7 +97,7 @@ class Launching:
         artifact, said = self.artifact, ""
         if not artifact.image.is_file():
             said = f"{artifact.image} is gone: hpcstack build {artifact.stack}"
-        mounts = (*self.session.site.mounts, *self.mounts)
+        mounts = (*self.session.site.mounts, *artifact.mounts, *self.mounts)
         if not self.added:  # a command may come with what is added, which is made when the launch is
             said = said or missing(artifact, self.argv, Path.cwd(), mounts, self.session.runner)
         said = said or self._slurm_says()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import posixpath
 from pathlib import Path, PurePosixPath
 
 from hpcstack.process import Runner
 from hpcstack.store import Artifact
 
+LINKS = 8
 SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -32,8 +33,42 @@ def missing(
 
 
 def there(paths: list[str], artifact: Artifact, runner: Runner) -> bool:
-    """Whether one of PATHS is in the image; /bin may be a link to /usr/bin."""
-    asked = {path.lstrip("/") for path in paths}
-    asked |= {f"usr/{path}" for path in asked if re.match(r"(bin|sbin|lib|lib64)/", path)}
+    """Whether one of PATHS is in the image, links among its folders followed (/bin -> /usr/bin, cuda -> cuda-12)."""
+    asked = {path.strip("/") for path in paths}
     done = runner.output(["unsquashfs", "-l", "-d", "", str(artifact.image), *sorted(asked)], timeout=60)
-    return any(line.lstrip("/") in asked for line in done.stdout.splitlines())
+    if any(line.strip("/") in asked for line in done.stdout.splitlines()):
+        return True
+    return any(_exists(path, artifact, runner) for path in sorted(asked))
+
+
+def _exists(path: str, artifact: Artifact, runner: Runner) -> bool:
+    """Whether PATH is there, one part after the other."""
+    for _ in range(LINKS):
+        for folder in [*reversed(PurePosixPath(path).parents), PurePosixPath(path)][1:]:
+            kind, target = _entry(str(folder), artifact, runner)
+            if not kind:
+                return False
+            if kind == "l" and str(folder) != path:
+                path = _through(folder, target, PurePosixPath(path))
+                break
+        else:
+            return True
+    return False
+
+
+def _entry(path: str, artifact: Artifact, runner: Runner) -> tuple[str, str]:
+    """(what PATH is, as ls writes it; where it leads, if it is a link); two empty texts where there is nothing."""
+    depth = str(path.count("/") + 1)
+    done = runner.output(["unsquashfs", "-ll", "-d", "", "-max-depth", depth, str(artifact.image), path], timeout=60)
+    for line in done.stdout.splitlines():
+        found, _, target = " ".join(line.split()[5:]).partition(" -> ")
+        if found == f"/{path}":
+            return line[0], target
+    return "", ""
+
+
+def _through(link: PurePosixPath, target: str, path: PurePosixPath) -> str:
+    """PATH, which lies below LINK, as a path below the link's target."""
+    rest = path.relative_to(link)
+    whole = f"{target}/{rest}" if target.startswith("/") else f"/{link.parent}/{target}/{rest}"
+    return posixpath.normpath(whole).strip("/")

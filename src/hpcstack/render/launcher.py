@@ -56,7 +56,7 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
         "compat": COMPAT,
         "fabric": site.fabric.settings,
         "forced": [*([] if node.real_gpus else ["NVIDIA_VISIBLE_DEVICES"]), *site.fabric.settings],
-        "runtime": site.runtime,
+        "runtime": site.runtime if site.runtime in ("pyxis", "apptainer") else "auto",
         "mounts": "".join(f"{mount}," for mount in site.mounts),
     }
     return {name: fill("launchers", f"{name}.j2", **values) for name in ("srun.sh", "sbatch.sh")}
