@@ -8,6 +8,7 @@ SPECS.json is {"channels": [...], "packages": [...]}. URLs in OUT.json name the 
 """
 
 import asyncio
+import glob
 import json
 import os
 import re
@@ -107,7 +108,21 @@ async def install(locked_file, prefix):
         show_progress=False,
         execute_link_scripts=False,
     )
+    for path in glob.glob(os.path.join(glob.escape(prefix), "conda-meta", "*.json")):
+        remember(path)
     print(f"{len(rows)} conda package(s) in {prefix}")
+
+
+def remember(path):
+    """What conda writes down of a package names where it is from, not the site's mirror of that."""
+    with open(path) as file:
+        said = json.load(file)
+    for key in ("url", "channel"):
+        if isinstance(said.get(key), str):
+            said[key] = far(said[key] + "/").rstrip("/")
+    with open(path, "w") as file:
+        json.dump(said, file, indent=2)
+        file.write("\n")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from hpcstack.launch.settings import of_mode
 from hpcstack.process import Completed, Runner
 from hpcstack.render.launcher import ABOUT, inner, job_template, with_compat
 from hpcstack.runtimes import RUNTIMES, choose
+from hpcstack.runtimes.base import SHIELD
 from hpcstack.site import Site
 from hpcstack.spec.model import Mode
 from hpcstack.store import Artifact
@@ -115,6 +116,23 @@ def test_what_means_nothing_without_slurm_is_refused(tmp_path: Path, mode: str, 
     with pytest.raises(InputError, match=says):
         asked = Resources(nproc_per_node=4 if mode != "plain" else 0)
         plan(ARTIFACT, ("x",), mode, asked, make_site(tmp_path), ALONE, workdir=Path("/work"), extras=extras)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_what_serves_an_image_lives_through_the_ranks_signal(tmp_path: Path, shell: str) -> None:
+    """The shield, with a squashfuse_ll that says which signals it ignores, and a runtime that starts it."""
+    for name, text in {
+        "squashfuse_ll": "grep SigIgn /proc/self/status", "runtime": 'squashfuse_ll "$@"; echo status $?',
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    argv = [shell, "-c", SHIELD, "shield", "runtime"]
+    for _ in range(2):  # the second finds the first one's file
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+        ignored = int(done.stdout.split()[1], 16)
+        assert all(ignored >> (one - 1) & 1 for one in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)), done
+        assert "status 0" in done.stdout
 
 
 def test_a_short_option_is_asked_for_in_its_long_form() -> None:

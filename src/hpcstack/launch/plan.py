@@ -115,6 +115,7 @@ def plan(
         ),
         workdir=workdir,
         gpus=bool(taken.gpus),
+        grace=bool(extras.grace),
         environment={one.name: one.value for one in given},
         image_environment=artifact.environment,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted
+from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted, shield
 
 OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")  # Apptainer makes these itself, from both sides
 
@@ -36,7 +36,7 @@ class Apptainer:
     name: str = "apptainer"
 
     def parts(self, step: Step) -> list[Part]:
-        return [SRUN, *step.slurm, *exec_parts(step)]
+        return [SRUN, *step.slurm, *shield(step), *exec_parts(step)]
 
     def environment(self, step: Step) -> dict[str, str]:
         return exec_environment(step)

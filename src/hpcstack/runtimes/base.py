@@ -24,7 +24,8 @@ class Step:
     """One job step in an image.
 
     `slurm` are srun's own options, each with its reason; `mounts` are SOURCE:TARGET; `environment` overrides the
-    image's variables, which are `image_environment`; `gpus` says whether real GPUs are behind the nodes.
+    image's variables, which are `image_environment`; `gpus` says whether real GPUs are behind the nodes, `grace`
+    whether the ranks are told by a signal before the time is up.
     """
 
     image: Path
@@ -33,8 +34,34 @@ class Step:
     mounts: tuple[str, ...] = ()
     workdir: Path = Path("/")
     gpus: bool = False
+    grace: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     image_environment: dict[str, str] = field(default_factory=dict)
+
+
+# Slurm gives a signal to every process of a step. What serves the image by FUSE would die of it, and take the image
+# away from the ranks that are to write a checkpoint. Ignoring or blocking it further up does not reach that program
+# (Go's runtime undoes both for its children), so it is started by one of ours that ignores it, first on PATH.
+SHIELD = """\
+own=${TMPDIR:-/tmp}/hpcstack-shield-$(id -u)
+mkdir -m 700 "$own" 2>/dev/null
+if [ -O "$own" ] && [ ! -L "$own" ]; then
+    for tool in squashfuse_ll squashfuse fuse-overlayfs; do
+        real=$(command -v "$tool") || continue
+        case $real in "$own"/*) continue ;; esac
+        printf '#!/bin/sh\ntrap "" TERM USR1 USR2\nexec %s "$@"\n' "$real" >"$own/.$tool.$$"
+        chmod 755 "$own/.$tool.$$" && mv "$own/.$tool.$$" "$own/$tool"
+    done
+    PATH=$own:$PATH
+fi
+exec "$@"
+"""
+
+
+def shield(step: Step) -> list[Part]:
+    """What stands before a runtime that mounts the image by FUSE, where ranks get signals."""
+    why = "a signal for the ranks must not end what serves the image"
+    return [Part(("/bin/sh", "-c", SHIELD, "shield"), why)] if step.grace else []
 
 
 class Runtime(Protocol):

@@ -16,7 +16,7 @@ START = """\
 export USER="${USER:-$(id -un)}"
 case $(ch-run --help 2>&1) in *--write-fake*) set -- --write-fake "$@" ;; esac
 exec 3<&0
-ch-run --env-no-expand "$@" <&3 &
+RUN
 helper=$! # it serves the image to the command, its child: signals are for that
 tell() {
     for child in $(cat /proc/"$helper"/task/*/children 2>/dev/null); do kill -"$1" "$child" 2>/dev/null; done
@@ -36,6 +36,11 @@ while :; do
 done
 """
 
+RUN = 'ch-run --env-no-expand "$@" <&3 &'
+# With a grace time: what ignores a signal goes on serving the image, and the command has it as usual again.
+SHIELDED = "(trap '' USR1 USR2 && exec ch-run --env-no-expand \"$@\" <&3) &"
+UNSHIELDED = ("env", "--default-signal=USR1,USR2")  # coreutils 8.31 and newer
+
 
 @dataclass(frozen=True)
 class Charliecloud:
@@ -45,11 +50,17 @@ class Charliecloud:
         if step.gpus:
             raise InputError("Charliecloud gives an image no driver: its GPUs would not be seen", "--runtime apptainer")
         out = [SRUN, *step.slurm]
-        out.append(Part(("/bin/sh", "-c", START, "ch-run"), "the image is mounted; the task's variables are there"))
+        start = START.replace("RUN\n", f"{SHIELDED if step.grace else RUN}\n")
+        command = (*UNSHIELDED, *step.command) if step.grace else step.command
+        out.append(Part(("/bin/sh", "-c", start, "ch-run"), "the image is mounted; the task's variables are there"))
         out += [Part((f"--set-env={name}={value}",), "the image's own") for name, value in kept(step).items()]
         out += [Part((f"--bind={mount}",), why) for mount, why in mounted(step)]
         out.append(Part((f"--cd={step.workdir}",), "where it was started"))
-        return [*out, Part((str(step.image), "--"), "the image"), Part(step.command, "what each task runs")]
+        return [
+            *out,
+            Part((str(step.image), "--"), "the image"),
+            Part(command, "what each task runs"),
+        ]
 
     def environment(self, step: Step) -> dict[str, str]:
         return forced(step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted
+from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted, shield
 from hpcstack.runtimes.handed import LEFT, NAMES, kept
 
 IN = 'cd "$1" && shift && exec "$@"'
@@ -19,7 +19,7 @@ class Enroot:
 
     def parts(self, step: Step) -> list[Part]:
         own = list(kept(step))
-        out = [SRUN, *step.slurm]
+        out = [SRUN, *step.slurm, *shield(step)]
         out.append(
             Part(("/bin/sh", "-c", START, "enroot", *own, "--"), "the task's variables go in; the image is mounted")
         )
