@@ -70,7 +70,7 @@ while [ "$#" -gt 0 ]; do
     source=$1 name=$2 bytes=$3 sha256=$4
     shift 4
     cast=$folder/.$name.$job.cast part=$folder/.$name.$job.part
-    echo "$job" >>"$folder/.$name.jobs"
+    grep -qx "$job" "$folder/.$name.jobs" 2>/dev/null || echo "$job" >>"$folder/.$name.jobs"
     if [ -e "$folder/$name" ]; then
         touch "$folder/$name"
         rm -f "$cast"
@@ -83,8 +83,8 @@ while [ "$#" -gt 0 ]; do
         room "$bytes"
         cp -rH --preserve=mode,timestamps,links "$source" "$part" || fail "$source was not copied to $folder"
         whole "$part" "$sha256" || fail "$source is not what was built"
-        chmod -R a-w "$part" # the next job gets the same
     fi
+    chmod -R a-w "$part" # the next job gets the same
     sync -f "$part"
     mv "$part" "$folder/$name"
     touch "$folder/$name"

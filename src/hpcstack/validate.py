@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 import uuid
@@ -15,6 +16,7 @@ from typing import Any
 
 from hpcstack.errors import SlurmError
 from hpcstack.launch import Plan, Resources, Share, plan, share
+from hpcstack.launch.cluster import allocation
 from hpcstack.launch.record import state_folder
 from hpcstack.process import Completed, Runner
 from hpcstack.render.launcher import inner
@@ -57,7 +59,7 @@ def prepare(
     folder = (parent or state_folder() / "tests" / stack.full_name) / f"{stamp}-{uuid.uuid4().hex[:6]}"
     with Store(site.store).acting("no folder for the run"):
         folder.mkdir(parents=True)
-    taken = share(resources, site, here=here)
+    taken = share(resources, site, allocation(os.environ), here=here)
     ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
     return Run(folder, ",".join(tests or stack.tests), ranks, resources.nodes, taken, here)
 

@@ -36,7 +36,7 @@ def site(folder: Path, topology: str = "dgx-h100", cpus: int = 224, count: int =
 
 def bound(where: Site, **asked: object) -> tuple[str, ...] | None:
     resources = Resources(**asked)  # type: ignore[arg-type]
-    found = binding(resources, where, share(resources, where))
+    found = binding(resources, where.node_type(), share(resources, where, {}))
     return found.cpus if found else None
 
 

@@ -50,4 +50,9 @@ def test_what_lies_in_a_mount_or_the_folder_is_looked_at_there(artifact: Artifac
     (tmp_path / "train.py").write_text("")
     assert missing(artifact, ("train.py",), tmp_path, (), Runner()) == ""
     assert "no such file" in missing(artifact, ("other.py",), tmp_path, (), Runner())
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/run").write_text("")
+    mounts = (f"{tmp_path}/tools:/data/tools",)
+    assert missing(artifact, ("/data/tools/run",), tmp_path, mounts, Runner()) == ""
+    assert f"({tmp_path}/tools/none)" in missing(artifact, ("/data/tools/none",), tmp_path, mounts, Runner())
     assert "no such file" in missing(artifact, ("./none",), tmp_path, (), Runner())

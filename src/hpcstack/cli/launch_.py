@@ -63,6 +63,8 @@ def command(
             return
         if not argv:
             raise InputError("what is to be run?", f"hpcstack launch {name} -- train.py, or --template ddp")
+        if not os.path.exists(os.curdir):  # noqa: PTH110 - Path.cwd() fails where the folder is gone
+            raise InputError("the folder that this was started in is gone", "cd to one that is there")
         mounts = (*mounts, f"{Path.home()}:{Path.home()}") if home else mounts
         for one in mounts:
             _checked(one)
@@ -85,8 +87,6 @@ def command(
     except HpcstackError as error:
         error.exit_code = error.exit_code if error.exit_code == 2 else OWN_FAILURE
         raise
-    except FileNotFoundError:
-        raise InputError("the folder that this was started in is gone", "cd to one that is there") from None
 
 
 def _checked(mounted: str) -> None:
@@ -106,8 +106,7 @@ def answer_template(session: Session, name: str, template: str, options: dict[st
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name):
         raise InputError(f"{name!r} is no stack's full name", "hpcstack list shows all stacks")
-    other = ("wanted", "stage", "data", "grace", "no_bind")
-    asked = resources({**{key: value for key, value in options.items() if key not in other}, "batch": True})
+    asked = resources({**options, "batch": True})
     said = {} if options["nodes"] is None else {"nodes": str(asked.nodes)}
     for key in ("ntasks_per_node", "gpus_per_node", "cpus_per_task", "partition", "account", "qos", "reservation",
                 "constraint", "nodelist", "time"):  # fmt: skip

@@ -12,7 +12,7 @@ from hpcstack.cli.session import Session, answer, progress, say
 from hpcstack.errors import SlurmError
 from hpcstack.launch import OWN_FAILURE, Plan, record
 from hpcstack.launch.added import Added, make
-from hpcstack.launch.cluster import inside_allocation
+from hpcstack.launch.cluster import allocation as allocation_of
 from hpcstack.launch.inside import missing
 from hpcstack.launch.script import allocation, directives, text
 from hpcstack.launch.settings import all_of
@@ -54,7 +54,7 @@ class Launching:
         if self.line.staged:
             self._script(folder)
             argv = ("bash", str(folder / record.SCRIPT))
-            if not inside_allocation(os.environ):
+            if not allocation_of(os.environ):
                 argv = (*allocation(self.line), *argv)
         status = self.session.runner.attached(
             argv, env={**self.line.environment, "HPCSTACK_RUN": str(folder), **self._seen_by_gc()},
@@ -65,7 +65,7 @@ class Launching:
 
     def _seen_by_gc(self) -> dict[str, str]:
         """In an allocation launchers/began.sh writes the image's key into the job."""
-        return {"HPCSTACK_KEY": self.artifact.key} if inside_allocation(os.environ) else {}
+        return {"HPCSTACK_KEY": self.artifact.key} if allocation_of(os.environ) else {}
 
     def _script(self, folder: Path, job: tuple[Part, ...] = ()) -> None:
         with self.session.store.acting("the launch was not written down"):
@@ -97,7 +97,8 @@ class Launching:
         artifact, said = self.artifact, ""
         if not artifact.image.is_file():
             said = f"{artifact.image} is gone: hpcstack build {artifact.stack}"
-        mounts = (*self.session.site.mounts, *artifact.mounts, *self.mounts)
+        staged = self.line.staged.sources if self.line.staged else ()
+        mounts = (*self.session.site.mounts, *artifact.mounts, *self.mounts, *staged)
         if not self.added:  # a command may come with what is added, which is made when the launch is
             said = said or missing(artifact, self.argv, Path.cwd(), mounts, self.session.runner)
         said = said or self._slurm_says()
@@ -106,7 +107,7 @@ class Launching:
 
     def _slurm_says(self) -> str:
         """What sbatch would refuse, asked without a job; nothing where there is no Slurm."""
-        if not self.session.runner.has("sbatch") or self.line.argv[0] != "srun" or inside_allocation(os.environ):
+        if not self.session.runner.has("sbatch") or self.line.argv[0] != "srun" or allocation_of(os.environ):
             return ""
         script = text(self.line, self.artifact, self.why, directives(self.line))
         with record.scratch(script) as path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
@@ -54,7 +55,6 @@ OPTIONS = (
         show_default=True,
     ),
 )
-OTHER = ("runtime",)
 
 
 def resource_options(function: F) -> F:
@@ -65,13 +65,13 @@ def resource_options(function: F) -> F:
 
 
 def resources(options: dict[str, Any]) -> Resources:
-    """Resources from the parsed options."""
-    given = {name: value for name, value in options.items() if name not in OTHER}
-    batch = given.pop("batch", False)
+    """Resources from the parsed options, of which others are left alone; `batch`: for a job of its own."""
+    own = {field.name for field in fields(Resources)}
+    given, batch = {name: value for name, value in options.items() if name in own}, options.get("batch", False)
     allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if options["runtime"] != "local" and not batch else ""
     if not given.get("partition"):
         given["partition"] = os.environ.get("SBATCH_PARTITION" if batch else "SLURM_PARTITION", "")
-    if total := given.pop("gpus", 0):
+    if total := options["gpus"]:
         count = options["nodes"] or (int(allocated) if allocated.isdigit() else 1)
         if total % count:
             raise InputError(f"--gpus {total} on {count} nodes: not as many on each", "--gpus-per-node N")

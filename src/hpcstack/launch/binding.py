@@ -13,7 +13,7 @@ from hpcstack import facts
 from hpcstack.cpus import mask, spans
 from hpcstack.errors import InputError, did_you_mean
 from hpcstack.launch.resources import Resources, Share
-from hpcstack.site import NodeType, Site
+from hpcstack.site import NodeType
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,8 @@ class Binding:
         return ",".join(mask(one) for one in self.cpus)
 
 
-def binding(resources: Resources, site: Site, taken: Share) -> Binding | None:
-    """None where the site names no topology for the nodes, or the step does not have all of a node, a rank a GPU."""
-    node = site.node_type(resources.partition)
+def binding(resources: Resources, node: NodeType | None, taken: Share) -> Binding | None:
+    """None where the site names no topology for the NODE, or the step does not have all of one, a rank a GPU."""
     if node is None or not (node.topology or node.gpu_cpus):
         return None
     near = node.gpu_cpus or _recorded(node.topology)

@@ -91,5 +91,6 @@ def pmi_type(runner: Runner) -> str:
     )
 
 
-def inside_allocation(environ: Mapping[str, str]) -> bool:
-    return bool(environ.get("SLURM_JOB_ID"))
+def allocation(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables of the job that this shell is in; empty where it is in none."""
+    return environ if environ.get("SLURM_JOB_ID") else {}

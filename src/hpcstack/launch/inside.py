@@ -22,9 +22,10 @@ def missing(
         return "" if word == "-m" or script.is_file() else f"{script}: no such file"
     if "/" in word:
         path = word if word.startswith("/") else str(workdir / word)
-        targets = [*(mount.partition(":")[2] for mount in mounts), str(workdir)]
-        if any(PurePosixPath(path).is_relative_to(target) for target in targets):
-            return "" if Path(path).exists() else f"{path}: no such file"
+        for source, _, target in (mount.partition(":") for mount in (*mounts, f"{workdir}:{workdir}")):
+            if PurePosixPath(path).is_relative_to(target):
+                real = Path(source) / PurePosixPath(path).relative_to(target)
+                return "" if real.exists() else f"{path}: no such file" + (f" ({real})" if str(real) != path else "")
         return "" if there([path], artifact, runner) else f"{path} is neither in the image nor in a mount"
     places = (artifact.environment.get("PATH") or SYSTEM).split(":")
     if there([f"{place}/{word}" for place in places if place], artifact, runner):

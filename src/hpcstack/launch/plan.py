@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,15 +14,15 @@ from hpcstack.errors import InputError, MissingToolError, did_you_mean
 from hpcstack.launch import limits
 from hpcstack.launch.added import Added
 from hpcstack.launch.binding import Binding, binding
-from hpcstack.launch.cluster import inside_allocation, partitions, pmi_type
+from hpcstack.launch.cluster import allocation, partitions, pmi_type
 from hpcstack.launch.modes import MODES, check, command_in, tasks
-from hpcstack.launch.resources import ASKED, Resources, Share, share
+from hpcstack.launch.resources import ASKED, Resources, Share, node_of, share
 from hpcstack.launch.settings import OPTION, OWN, RUNTIME, Setting, of_mode, told
 from hpcstack.launch.staging import Staging
 from hpcstack.process import Runner
 from hpcstack.render.launcher import with_compat
 from hpcstack.runtimes import Part, Runtime, Step, choose
-from hpcstack.site import Site
+from hpcstack.site import NodeType, Site
 from hpcstack.store import Artifact
 
 if TYPE_CHECKING:
@@ -90,38 +91,28 @@ def plan(
     became (launchers/began.sh).
     """
     chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
-    within = inside_allocation(os.environ) and not job
-    taken = share(resources, site, here=chosen.name == "local", allocation=os.environ if within else None)
-    _check(mode, resources, taken, chosen, site, runner, extras, job=job)
-    bound = binding(resources, site, taken) if extras.bind and chosen.name != "local" else None
+    here, inside = chosen.name == "local", {} if job else allocation(os.environ)
+    taken, node = share(resources, site, inside, here=here), node_of(resources, site, inside)
+    _check(mode, resources, taken, chosen, site, runner, extras, inside, job=job)
+    bound = binding(resources, node, taken) if extras.bind and not here else None
+    staged = extras.staged if not here else None
     given = told(site) + [Setting(name, value, OPTION) for name, value in (environment or {}).items()]
     given += of_mode(mode, chosen.name, artifact.environment, bound, extras.grace)
-    staged = extras.staged if chosen.name != "local" else None
     workdir = workdir or Path.cwd()
     if mode in ("mpi", "plain") and (command[0] == "-m" or is_python(workdir / command[0])):
         command = ("python3", *command)
+    slurm = _slurm(artifact, mode, resources, taken, chosen, runner, bound, extras, inside, recorded=recorded)
+    added = (*(staged.mounts if staged else ()), *(extras.added.mounts if extras.added else ()))
     step = Step(
         image=Path(staged.image) if staged and staged.image else artifact.image,
-        command=_inside(mode, command, resources, taken, chosen, extras),
-        slurm=tuple(
-            _slurm(artifact, mode, resources, taken, chosen, runner, bound, extras, recorded=recorded, job=job)
-        ),
-        mounts=(
-            *site.mounts,
-            *artifact.mounts,
-            *mounts,
-            *(staged.mounts if staged else ()),
-            *(extras.added.mounts if extras.added else ()),
-        ),
-        workdir=workdir,
-        gpus=bool(taken.gpus),
-        grace=bool(extras.grace),
-        environment={one.name: one.value for one in given},
+        command=_inside(mode, command, resources, taken, chosen, extras), slurm=tuple(slurm),
+        mounts=(*site.mounts, *artifact.mounts, *mounts, *added), workdir=workdir, gpus=bool(taken.gpus),
+        grace=bool(extras.grace), environment={one.name: one.value for one in given},
         image_environment=artifact.environment,
-    )
+    )  # fmt: skip
     return Plan(
         tuple(chosen.parts(step)), tuple(_settings(chosen, step, given)), chosen.name, reason, mode,
-        _fit(artifact, resources, site), staged,
+        _fit(artifact, node), staged,
     )  # fmt: skip
 
 
@@ -142,7 +133,7 @@ def _inside(
 
 def _slurm(
     artifact: Artifact, mode: str, resources: Resources, taken: Share, chosen: Runtime, runner: Runner,
-    bound: Binding | None, extras: Extras, *, recorded: bool, job: bool,
+    bound: Binding | None, extras: Extras, inside: Mapping[str, str], *, recorded: bool,
 ) -> list[Part]:  # fmt: skip
     if chosen.name == "local":
         return []
@@ -162,30 +153,29 @@ def _slurm(
         began = data.folder("launchers") / "began.sh"
         if os.access(began, os.X_OK):
             out.append(Part((f"--prolog={began}",), "writes down which job and nodes this became"))
-    inside = inside_allocation(os.environ) and not job
-    if inside and "SLURM_STEP_ID" in os.environ and "--overlap" not in resources.extra:
+    if "SLURM_STEP_ID" in inside and "--overlap" not in resources.extra:
         out.append(Part(("--overlap",), "this shell is a step itself, and has what it would wait for"))
     if extras.grace and not inside:  # inside a job only the job can ask: srun(1), --signal
         out.append(Part((f"--signal=USR1@{extras.grace}",), "seconds of warning before the time is up (to within 60)"))
     asked = tasks(mode, resources, taken)
     out += asked
-    if count := _count(asked, resources) if not job else 0:
+    if count := _count(asked, resources, inside):
         out.append(Part((f"--ntasks={count}",), "of all nodes: else the job's own SLURM_NTASKS would count"))
     if bound and MODES[mode].a_task_a_rank:
         out.append(Part((f"--cpu-bind=mask_cpu:{bound.masks}",), bound.why))
     return out
 
 
-def _count(asked: list[Part], resources: Resources) -> int:
+def _count(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> int:
     """How many tasks a step of an allocation has; 0 where the allocation says nothing of tasks, or all is said."""
-    allocated = os.environ.get("SLURM_NTASKS_PER_NODE", "")
-    if "SLURM_NTASKS" not in os.environ or resources.elastic or not inside_allocation(os.environ):
+    each_node = inside.get("SLURM_NTASKS_PER_NODE", "")
+    if "SLURM_NTASKS" not in inside or resources.elastic:
         return 0
-    if any(word.startswith(("--ntasks=", "-n")) for word in resources.extra):
+    if any(word.startswith("--ntasks=") for word in resources.extra):
         return 0
     said = [word.partition("=")[2] for part in asked for word in part.words if word.startswith("--ntasks-per-node=")]
-    whole = resources.nodes == int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
-    each = int(said[0]) if said else int(allocated) if allocated.isdigit() else 0 if whole else 1
+    whole = resources.nodes == int(inside.get("SLURM_JOB_NUM_NODES", "0"))
+    each = int(said[0]) if said else int(each_node) if each_node.isdigit() else 0 if whole else 1
     return each * resources.nodes
 
 
@@ -215,9 +205,8 @@ REASONS = {
 }
 
 
-def _fit(artifact: Artifact, resources: Resources, site: Site) -> Fit | None:
+def _fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
     """How the nodes' driver and GPU run the image; None where there is no GPU or the site does not say."""
-    node = site.node_type(resources.partition)
     if not node or not node.gpus or not node.real_gpus or not node.driver:
         return None
     from hpcstack.fit import fit
@@ -226,8 +215,8 @@ def _fit(artifact: Artifact, resources: Resources, site: Site) -> Fit | None:
 
 
 def _check(
-    mode: str, resources: Resources, taken: Share, runtime: Runtime, site: Site, runner: Runner, extras: Extras, *,
-    job: bool,
+    mode: str, resources: Resources, taken: Share, runtime: Runtime, site: Site, runner: Runner, extras: Extras,
+    inside: Mapping[str, str], *, job: bool,
 ) -> None:  # fmt: skip
     if resources.nodes < 1:
         raise InputError(f"-N {resources.nodes}: a step has at least one node")
@@ -245,8 +234,8 @@ def _check(
             raise InputError(f"the site names no partition {partition!r}{near}", f"known: {', '.join(site.partitions)}")
     if MODES[mode].a_task_a_rank:
         resources = replace(resources, ntasks_per_node=resources.ntasks_per_node or taken.ranks)
-    if inside_allocation(os.environ) and not job:
-        limits.check_allocation(resources, os.environ)
+    if inside:
+        limits.check_allocation(resources, inside)
     else:
         limits.check(resources, partitions(runner))
 

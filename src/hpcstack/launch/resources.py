@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcstack.errors import InputError
 from hpcstack.runtimes.base import Part
-from hpcstack.site import Site
+from hpcstack.site import NodeType, Site
 
 
 @dataclass(frozen=True)
@@ -100,16 +100,18 @@ def gpus_said(resources: Resources) -> int:
     return 0
 
 
-def share(
-    resources: Resources, site: Site, *, here: bool = False, allocation: Mapping[str, str] | None = None
-) -> Share:
-    """Real GPUs as asked, else all that there are: of ALLOCATION (the job's own variables) where the step is in one,
+def node_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> NodeType | None:
+    """The node type that a step runs on: of the partition that was asked for, else of the job that it is INSIDE."""
+    return site.node_type(resources.partition or inside.get("SLURM_JOB_PARTITION", ""))
+
+
+def share(resources: Resources, site: Site, inside: Mapping[str, str], *, here: bool = False) -> Share:
+    """Real GPUs as asked, else all that there are: of the job that the step is INSIDE (its variables, empty for none),
     else of the node type. Where the site says nothing, what was asked counts as real.
 
     HERE asks this machine instead: a step without Slurm.
     """
-    inside = allocation or {}
-    node = site.node_type(resources.partition or inside.get("SLURM_JOB_PARTITION", ""))
+    node = node_of(resources, site, inside)
     said, given = gpus_said(resources), inside.get("SLURM_GPUS_ON_NODE", "")
     if here:
         gpus = said or len(list(Path("/dev").glob("nvidia[0-9]*")))

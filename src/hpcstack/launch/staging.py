@@ -54,6 +54,11 @@ class Staging:
         return tuple(f"{self.local(piece)}:{piece.target}" for piece in self.pieces if piece.target)
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """The mounts as they will look, from where the data are now."""
+        return tuple(f"{piece.source}:{piece.target}" for piece in self.pieces if piece.target)
+
+    @property
     def words(self) -> list[str]:
         """The arguments of launchers/stage.sh's `put`."""
         return [word for one in self.pieces for word in (str(one.source), one.name, str(one.size), one.sha256)]

@@ -49,7 +49,7 @@ if [ -O "$own" ] && [ ! -L "$own" ]; then
     for tool in squashfuse_ll squashfuse fuse-overlayfs; do
         real=$(command -v "$tool") || continue
         case $real in "$own"/*) continue ;; esac
-        printf '#!/bin/sh\ntrap "" TERM USR1 USR2\nexec %s "$@"\n' "$real" >"$own/.$tool.$$"
+        printf '#!/bin/sh\\ntrap "" TERM USR1 USR2\\nexec "%s" "$@"\\n' "$real" >"$own/.$tool.$$"
         chmod 755 "$own/.$tool.$$" && mv "$own/.$tool.$$" "$own/$tool"
     done
     PATH=$own:$PATH
