@@ -27,9 +27,9 @@ from hpcstack.store import remove_tree
 CONTEXT = "context/hpcstack"
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private")
 VERSION = "1"  # of how steps are run: part of every step's key
-# The overlay that the options $2 say at $1, then the command that follows. Runs as root of its own namespace. mount(8) of
-# util-linux 2.39 and newer hands each option to fsconfig(2), which takes 255 bytes, too few for the layers of ten steps;
-# the classic mount(2) takes a page.
+# The overlay that the options $2 say at $1, then the command that follows. Runs as root of its own namespace. mount(8)
+# of util-linux 2.39 and newer hands each option to fsconfig(2), which takes 255 bytes, too few for the layers of ten
+# steps; the classic mount(2) takes a page.
 OVERLAY = 'LIBMOUNT_FORCE_MOUNT2=always mount -t overlay overlay -o "$2" "$1" && shift 2 && exec "$@"'
 STEP = "/hpcstack-step"
 
