@@ -11,6 +11,12 @@ if [ -n "${HPCSTACK_CPUS:-}" ]; then
 else
     case $1 in -m | *.py) ;; *) set -- --no-python "$@" ;; esac
 fi
+# Ranks that start again must not read what those before wrote into the launcher's store (pytorch #135712): they get one
+# of their own.
+if [ "$restarts" != 0 ]; then
+    : "${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:=1}"
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE
+fi
 if [ -n "$elastic" ]; then
     run torchrun --nnodes "$elastic" --nproc-per-node "$ranks" --max-restarts "$restarts" --rdzv-backend c10d \
         --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" --rdzv-id "${SLURM_JOB_ID:-0}.${SLURM_STEP_ID:-0}" "$@"

@@ -38,6 +38,7 @@ NEEDS = (
     "bwrap",
     "podman",
     "charliecloud",
+    "chromium",
 )
 
 

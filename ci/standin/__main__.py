@@ -17,11 +17,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from layers import ENTRYPOINT_FILE, TORCH, common_layers, diff_id, month_layer, plain_layer
+from layers import ENTRYPOINT_FILE, TORCH, common_layers, diff_id, month_layer, own_layer, plain_layer
 from push import CONFIG, MANIFEST, MANIFEST_LIST, Target, descriptor, file_descriptor
 
 STAND_IN = f"Debian 12 with torch {TORCH}, re-tagged; stands in for NVIDIA's image, is not NVIDIA's image"
-STAND_IN_PLAIN = "Debian 12 with Python, re-tagged; stands in for {}, is not that image"
+STAND_IN_PLAIN = "Debian 12 with Python{}, re-tagged; stands in for {}, is not that image"
 PORTS: dict[str, dict[str, str]] = {"6006/tcp": {}, "8888/tcp": {}}
 
 
@@ -30,7 +30,10 @@ def what_it_is(facts: dict[str, object]) -> dict[str, str]:
     if facts["torch_version"]:
         return {"org.hpcstack.stand-in": STAND_IN}
     if "stands_in" in facts:
-        return {"org.hpcstack.stand-in": STAND_IN_PLAIN.format(facts["stands_in"])}
+        packages = facts.get("packages", {})
+        assert isinstance(packages, dict)
+        added = "".join(f", {name}" for name in (*packages.get("pip", []), *packages.get("apt", [])))
+        return {"org.hpcstack.stand-in": STAND_IN_PLAIN.format(added, facts["stands_in"])}
     return {}
 
 
@@ -71,7 +74,8 @@ def main(facts_file: str, cache_folder: str, address: str) -> None:
     if facts["torch_version"]:
         layers.append(month_layer(cache, facts, layers[1]))
     else:
-        layers = [layers[0], *([plain_layer(cache, facts)] if "stands_in" in facts else [])]
+        first = own_layer(cache, facts) if "packages" in facts else layers[0]
+        layers = [first, *([plain_layer(cache, facts)] if "stands_in" in facts else [])]
     descriptors = [file_descriptor(layer) for layer in layers]
     for layer, entry in zip(layers, descriptors, strict=True):
         target.blob(str(entry["digest"]), layer)

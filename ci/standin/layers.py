@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -74,14 +75,14 @@ def debian_root(cache: Path, root: Path) -> None:
     as_root("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*")
 
 
-def install_torch(root: Path, wheel_folder: Path) -> None:
-    """torch and numpy into the root, by the root's own pip and without a network."""
+def install(root: Path, wheel_folder: Path, packages: list[str]) -> None:
+    """PACKAGES into the root, from WHEEL_FOLDER alone, by the root's own pip and without a network."""
     inside = root / "tmp" / "wheels"
     as_root("cp", "-r", str(wheel_folder), str(inside))
-    install = ("python3", "-m", "pip", "install", "--quiet", "--no-index", "--find-links=/tmp/wheels", "--no-compile",
+    argv = ("python3", "-m", "pip", "install", "--quiet", "--no-index", "--find-links=/tmp/wheels", "--no-compile",
                "--break-system-packages", "--root-user-action=ignore")  # fmt: skip
     clean = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
-    as_root("chroot", str(root), *install, f"torch=={TORCH}", f"numpy=={NUMPY}", "setuptools", "wheel", env=clean)
+    as_root("chroot", str(root), *argv, *packages, env=clean)
     as_root("rm", "-rf", str(inside))
 
 
@@ -115,7 +116,7 @@ def common_layers(cache: Path) -> list[Path]:
     debian_root(cache, root)
     layer = cache / "debian-layer.tar"
     as_root("tar", "-cf", str(layer), "--sort=name", "--numeric-owner", "-C", str(root), ".")
-    install_torch(root, wheels(cache))
+    install(root, wheels(cache), [f"torch=={TORCH}", f"numpy=={NUMPY}", "setuptools", "wheel"])
     old = root / "opt/pytorch/examples"
     as_root("mkdir", "-p", str(old))
     as_root("touch", str(old / "hidden-by-the-opaque-directory.txt"))
@@ -123,6 +124,37 @@ def common_layers(cache: Path) -> list[Path]:
     as_root("tar", "-cf", str(second), "--sort=name", "--numeric-owner", "-C", str(root), "usr/local", "opt/pytorch")
     as_root("rm", "-rf", str(root))
     return [gzip_of(layer), gzip_of(second)]
+
+
+def own_layer(cache: Path, facts: dict[str, object]) -> Path:
+    """All of a stand-in that has packages of its own: Debian with those of apt, then those of pip, in one layer.
+
+    A framework's CPU build, or a compiler and an MPI: what the suite's checks of that stack run on.
+    """
+    packages = facts["packages"]
+    assert isinstance(packages, dict)
+    layer = cache / f"own-{hashlib.sha256(json.dumps(packages, sort_keys=True).encode()).hexdigest()[:12]}.tar"
+    if layer.with_suffix(".tar.gz").exists():
+        return layer.with_suffix(".tar.gz")
+    root, archive = cache / "root", cache / "own.tar"
+    as_root("rm", "-rf", str(root))
+    include = ",".join([PACKAGES, *packages.get("apt", [])])
+    run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={include}", "--aptopt=Acquire::Retries \"3\"", SUITE,
+        str(archive))  # fmt: skip
+    root.mkdir(parents=True)
+    as_root("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*")
+    archive.unlink()
+    if pip := packages.get("pip", []):
+        folder = cache / "own-wheels"
+        shutil.rmtree(folder, ignore_errors=True)
+        run("python3", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "-d", str(folder),
+            "--python-version", PYTHON, "--only-binary", ":all:", "--platform", "manylinux_2_28_x86_64",
+            "--platform", "manylinux_2_17_x86_64", "--platform", "manylinux2014_x86_64", *pip)  # fmt: skip
+        install(root, folder, pip)
+        shutil.rmtree(folder)
+    as_root("tar", "-cf", str(layer), "--sort=name", "--numeric-owner", "-C", str(root), ".")
+    as_root("rm", "-rf", str(root))
+    return gzip_of(layer)
 
 
 class Layer:

@@ -95,6 +95,7 @@ class NodeType(Model):
     architecture: Literal["x86_64", "aarch64"] = Field("x86_64", description="as `uname -m` says")
     cpus: int = Field(0, ge=0, description="cores that Slurm gives out; 0 where it is not said")
     hcas: tuple[str, ...] = Field((), description="InfiniBand or RoCE devices, e.g. mlx5_0")
+    hca_rate: int = Field(0, ge=0, description="Gb/s of each HCA port; the suite warns of slower ones")
     topology: str = Field("", description="a name in facts/topologies.yaml: which cores are near which GPU")
     gpu_cpus: tuple[str, ...] = Field(
         (), description="the cores near each GPU, as `nvidia-smi topo -m` says of this site's own nodes: [0-51, 52-103]"

@@ -1,8 +1,9 @@
 """The agent of one node: runs the node's checks, then the launcher of the ranks, and leaves JSON files.
 
-    python3 -m hpcstack_smoke --output DIR [--tests node,ddp] [--ranks 2] [-- LAUNCHER...]
+    python3 -m hpcstack_smoke [--tier quick] [--tests node,ddp] [--ranks 2]    a workstation's check
+    python3 -m hpcstack_smoke --output DIR --nodes N [...] -- LAUNCHER...     one of N nodes, under hpcstack test
 
-Without a LAUNCHER it starts torchrun on this machine alone and prints what was found: a workstation's check.
+Without a LAUNCHER it starts torchrun on this machine alone and prints what was found.
 """
 
 from __future__ import annotations
@@ -10,89 +11,102 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
-import subprocess
+import shutil
 import sys
 import tempfile
-from typing import Any
 
 from hpcstack_smoke import __version__
-from hpcstack_smoke.node import checks
-from hpcstack_smoke.result import run, write
-from hpcstack_smoke.select import CODES, selected
+from hpcstack_smoke.agent import Agent, Asked
+from hpcstack_smoke.select import CHECKS, TIERS, selected
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options, and the launcher after `--`."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
-    parser = argparse.ArgumentParser(prog="python3 -m hpcstack_smoke", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python3 -m hpcstack_smoke", description=__doc__.partition("\n")[0])
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--output", default="", help="folder that all nodes see; a temporary one by default")
-    parser.add_argument("--tests", default="", help="codes or families, by comma; all by default")
+    parser.add_argument("--tests", "--only", default="", help="codes, families or groups, by comma; all by default")
+    parser.add_argument("--skip", default="", help="codes, families or groups to leave out")
+    parser.add_argument("--tier", choices=TIERS, default="quick", help="how much is run")
     parser.add_argument("--stack", default="", help="the stack that the image should be")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that the node should have")
-    parser.add_argument("--ranks", type=int, default=2, help="ranks on this machine, without a LAUNCHER")
-    parser.add_argument("--list", action="store_true", help="print the codes and end")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks on each node")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes of this run")
+    parser.add_argument("--stall", type=float, default=240.0, help="seconds without a result before ranks are ended")
+    parser.add_argument("--deadline", type=float, default=0.0, help="seconds for all of it; none by default")
+    parser.add_argument("--fabric-rate", type=float, default=0.0, help="Gb/s that each port should have")
+    parser.add_argument("--list", action="store_true", help="print the checks and end")
     return parser.parse_args(arguments[:split]), arguments[split + 1 :]
 
 
-def node(options: argparse.Namespace, output: str) -> list[dict[str, Any]]:
-    """The rows of this node, also in node-HOST.json."""
-    host = socket.gethostname()
-    table = checks(options.stack, options.gpus)
-    rows = [run(code, table[code], host) for code in selected(options.tests, CODES["node"])]
-    write(output, f"node-{host}.json", {"host": host, "suite": __version__, "rows": rows})
-    return rows
-
-
-def start_ranks(launcher: list[str], output: str) -> int:
-    """Run the launcher with its output in launcher-HOST.log; its status."""
-    with open(os.path.join(output, f"launcher-{socket.gethostname()}.log"), "w") as log:
-        return subprocess.run(launcher, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
-
-
-def local_launcher(options: argparse.Namespace, output: str) -> list[str]:
-    arguments = ["-m", "hpcstack_smoke.ranks", "--output", output, "--tests", options.tests]
-    return [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(options.ranks),
-        *arguments,
-    ]
-
-
 def show(output: str) -> bool:
-    """Print what all nodes and ranks of OUTPUT say; whether nothing failed."""
-    good = True
+    """Print what went wrong on any node or rank of OUTPUT, and how much of what there was; whether nothing failed."""
+    counts = dict.fromkeys(("PASS", "FAIL", "ERROR", "WARN", "SKIP"), 0)
     for name in sorted(os.listdir(output)):
-        if name.endswith(".json"):
+        if name.endswith(".json") and name.startswith(("node-", "rank-", "task-")):
             with open(os.path.join(output, name)) as file:
                 for row in json.load(file)["rows"]:
-                    good = good and row["status"] not in ("FAIL", "ERROR")
-                    said = row.get("measured") or row["evidence"]
-                    print(f"{row['status']:<5} {row['code']:<20} {row['where']:<16} {said}")
-    return good
+                    counts[row["status"]] += 1
+                    if row["status"] in ("FAIL", "ERROR", "WARN"):
+                        said = row.get("measured") or row["evidence"]
+                        print(f"{row['status']:<5} {row['code']:<20} {row['where']:<16} {said}")
+                        print(
+                            f"      {row['remedy']}" if row.get("remedy") else "", end="\n" if row.get("remedy") else ""
+                        )
+    print(", ".join(f"{count} {status}" for status, count in counts.items() if count), f"of all ranks; {output}")
+    return counts["FAIL"] + counts["ERROR"] == 0 and counts["PASS"] > 0
 
 
 def main(arguments: list[str]) -> int:
     options, launcher = parse(arguments)
     if options.list:
-        print("\n".join(code for codes in CODES.values() for code in codes))
+        print("\n".join(f"{check.code:<20} {check.tier:<9} {check.about}" for check in CHECKS))
         return 0
     output = options.output or tempfile.mkdtemp(prefix="hpcstack-smoke-")
-    node(options, output)
-    status = 0
-    if selected(options.tests, CODES["ranks"]):
-        status = start_ranks(launcher or local_launcher(options, output), output)
+    asked = Asked(
+        output,
+        options.tests,
+        options.tier,
+        options.skip,
+        options.stack,
+        options.gpus,
+        options.ranks,
+        options.nodes,
+        options.stall,
+        options.deadline,
+        options.fabric_rate,
+        tuple(launcher),
+    )
+    scratch = os.environ["HPCSTACK_SMOKE_SCRATCH"] = tempfile.mkdtemp(prefix="hpcstack-smoke-")
+    try:
+        status = work(Agent(asked))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     if launcher:
         return status
     good = show(output)
     if status:
         print(f"ERROR the ranks ended with {status}; their log is in {output}")
     return 0 if good and not status else 1
+
+
+def work(agent: Agent) -> int:
+    """All scopes that the run asks for, on this node; the worst status of what was launched."""
+    asked = agent.asked
+    agent.node_checks()
+    status = 0
+    if selected(asked.tests, "tasks", asked.tier, asked.skip):
+        from hpcstack_smoke.tasks import start
+
+        status = start(agent) or status
+    status = agent.rank_checks() or status
+    if selected(asked.tests, "restart", asked.tier, asked.skip):
+        from hpcstack_smoke.training.restart import start as restart
+
+        status = restart(agent) or status
+    agent.after()
+    return status
 
 
 if __name__ == "__main__":

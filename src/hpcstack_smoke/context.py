@@ -7,10 +7,15 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from hpcstack_smoke.result import Skip
+
 
 @dataclass(frozen=True)
 class Context:
-    """One rank of the process group; `gpu`: `device` is one; `named`: checks were asked for by name."""
+    """One rank of the process group; `gpu`: `device` is one; `named`: checks were asked for by name.
+
+    `output` is the run's folder, which every node sees; `cores`: how many CPUs the ranks of this node have together.
+    """
 
     rank: int
     world: int
@@ -20,9 +25,41 @@ class Context:
     gpu: bool
     device: Any
     named: bool = False
+    output: str = ""
+    tier: str = "quick"
+    cores: int = 1
+
+    @property
+    def per_node(self) -> int:
+        return max(1, self.world // self.nodes)
+
+    def crowded(self) -> bool:
+        """Whether times say nothing: no GPU, or more ranks than cores."""
+        return not self.gpu or self.per_node > self.cores
+
+    def note(self) -> str:
+        """What must stand beside a figure of this run; empty on GPUs with cores enough."""
+        if self.crowded():
+            kind = "GPU" if self.gpu else "CPU"
+            return f"informational ({kind}{', oversubscribed' if self.per_node > self.cores else ''})"
+        return ""
+
+    def all(self, value: Any) -> list[Any]:
+        """VALUE of every rank, in the order of ranks."""
+        import torch.distributed as dist
+
+        out: list[Any] = [None] * self.world
+        dist.all_gather_object(out, value)
+        return out
+
+    def skip_together(self, reason: str) -> None:
+        """SKIP on all ranks if any has a REASON: one that went on alone would wait for the others."""
+        reasons = [one for one in self.all(reason) if one]
+        if reasons:
+            raise Skip(reasons[0])
 
 
-def join(timeout_s: float, *, gpus: int, named: bool = False) -> Context:
+def join(timeout_s: float, *, gpus: int, named: bool = False, output: str = "", tier: str = "quick") -> Context:
     """Join the process group that torchrun has prepared: NCCL where every rank has a GPU of its own, else gloo.
 
     Where GPUS are expected on each node, fewer are an error, not a reason to fall back.
@@ -42,8 +79,10 @@ def join(timeout_s: float, *, gpus: int, named: bool = False) -> Context:
     if gpu:
         torch.cuda.set_device(device)
     torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
     backend = "nccl" if gpu else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     world, rank = dist.get_world_size(), dist.get_rank()
-    nodes = max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    return Context(rank, world, local, nodes, backend, gpu, device, named)
+    nodes = max(1, world // ranks_here)
+    cores = len(os.sched_getaffinity(0))
+    return Context(rank, world, local, nodes, backend, gpu, device, named, output, tier, cores)

@@ -1,4 +1,4 @@
-"""One rank under torchrun: joins the process group, runs the checks that need all ranks, writes rank-N.json.
+"""One rank under torchrun: joins the process group, runs the checks that need all ranks, writes rank-N-ROUND.json.
 
 torchrun ... -m hpcstack_smoke.ranks --output DIR --tests nccl,ddp
 """
@@ -6,86 +6,113 @@ torchrun ... -m hpcstack_smoke.ranks --output DIR --tests nccl,ddp
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import runpy
 import socket
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
-from hpcstack_smoke.result import ERROR, Result, run, write
-from hpcstack_smoke.select import CODES, selected
+from hpcstack_smoke.agent import function, tell
+from hpcstack_smoke.result import ERROR, run, write
+from hpcstack_smoke.select import selected
 
-TIMEOUT_S = 120.0
-
-
-def checks(context: Any) -> dict[str, Callable[[], Result]]:
-    """{code: check} over all ranks. torch is imported here, DeepSpeed in its own checks."""
-    from hpcstack_smoke import collective, training
-
-    return {
-        "nccl.exact": lambda: collective.nccl_exact(context),
-        "nccl.bandwidth": lambda: collective.nccl_bandwidth(context),
-        "nccl.gloo": lambda: collective.gloo(context),
-        "ddp.placement": lambda: collective.placement(context),
-        "ddp.fp32": lambda: training.ddp(context),
-        "deepspeed.zero1": lambda: training.zero(context, 1),
-        "deepspeed.zero2": lambda: training.zero(context, 2),
-        "deepspeed.zero3": lambda: training.zero(context, 3),
-    }
+TIMEOUT_S = 90.0
+GRACE_S = 8.0
+CACHES = ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR")
 
 
 def settle() -> None:
-    """What the frameworks write goes to a private folder on the node; read-only homes and images do no harm."""
-    scratch = tempfile.mkdtemp(prefix="hpcstack-smoke-")
-    for name in (
-        "TORCH_EXTENSIONS_DIR",
-        "TRITON_CACHE_DIR",
-        "XDG_CACHE_HOME",
-        "TORCHINDUCTOR_CACHE_DIR",
-        "MPLCONFIGDIR",
-    ):
+    """What the frameworks write goes to the agent's folder on the node; read-only homes and images do no harm."""
+    scratch = os.environ.get("HPCSTACK_SMOKE_SCRATCH", "") or tempfile.mkdtemp(prefix="hpcstack-smoke-")
+    for name in CACHES:
         os.environ[name] = os.path.join(scratch, name.lower())
     if not os.access(os.environ.get("HOME", "/"), os.W_OK):
         os.environ["HOME"] = scratch
 
 
-def main() -> None:
+def planted() -> str:
+    """The file that plants a bug, run before anything: how the suite's own tests see that it is caught."""
+    path = os.environ.get("HPCSTACK_SMOKE_PLANT", "")
+    if path:
+        runpy.run_path(path)
+    return path
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python3 -m hpcstack_smoke.ranks")
     parser.add_argument("--output", required=True)
     parser.add_argument("--tests", default="")
+    parser.add_argument("--tier", default="quick")
+    parser.add_argument("--skip", default="")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that each node must show")
-    options = parser.parse_args()
-    settle()
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--round", type=int, default=1)
+    parser.add_argument("--done", default="")
+    return parser.parse_args()
+
+
+def quiet_cpu() -> None:
+    """Without a GPU: DeepSpeed must not look for one, and ranks do not take each other's cores."""
     import torch
 
     if not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"
         torch.set_num_threads(1)
+
+
+def nccl_log(output: str, number: int) -> None:
+    """NCCL's own words on how it connects ranks, a file a process, unless the user wants them elsewhere."""
+    if "NCCL_DEBUG_FILE" not in os.environ:
+        os.environ["NCCL_DEBUG"] = "INFO"
+        os.environ.setdefault("NCCL_DEBUG_SUBSYS", "INIT,ENV,NET,GRAPH")
+        os.environ["NCCL_DEBUG_FILE"] = os.path.join(output, f"nccl-{number}.%h.%p")
+
+
+def main() -> None:
+    options = parse()
+    settle()
+    nccl_log(options.output, options.round)
+    rank = int(os.environ.get("RANK", "0"))
+    name, where = f"rank-{rank}-{options.round}.json", f"{socket.gethostname()}:{rank}"
+    document: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "rows": [], "planted": planted()}
+    write(options.output, name, document)  # what has started is told from what never came
+    quiet_cpu()
     import torch.distributed as dist
 
     from hpcstack_smoke.context import join
 
-    context = join(TIMEOUT_S, gpus=options.gpus, named=bool(options.tests))
-    where = f"{socket.gethostname()}:{context.rank}"
-    document: dict[str, Any] = {"rank": context.rank, "world": context.world, "backend": context.backend, "rows": []}
-    table = checks(context)
-    broken = ""
-    for code in selected(options.tests, CODES["ranks"]):
-        if broken:
-            row = {
-                "code": code,
-                "where": where,
-                "status": ERROR,
-                "evidence": f"not run: {broken} broke the process group",
-            }
-        else:
-            row = run(code, table[code], where)
-            broken = code if row["status"] == ERROR else ""
+    timeout = float(os.environ.get("HPCSTACK_SMOKE_TIMEOUT", TIMEOUT_S))
+    context = join(timeout, gpus=options.gpus, named=bool(options.tests), output=options.output, tier=options.tier)
+    document |= {"world": context.world, "backend": context.backend}
+    for check in selected(options.tests, "ranks", options.tier, options.skip, options.done):
+        write(options.output, name, {**document, "running": check.code})
+        row = run(check.code, lambda found=check: function(found)(context), where)  # type: ignore[misc]
         document["rows"].append(row)
-        write(options.output, f"rank-{context.rank}.json", document)
-    if broken:
-        os._exit(1)  # other ranks may wait in a collective: do not wait for them
+        write(options.output, name, document)
+        if context.rank == 0:
+            tell(row)
+        if row["status"] == ERROR:
+            leave(check.code, context.world)
     dist.destroy_process_group()
+
+
+def leave(code: str, world: int) -> None:
+    """End without waiting in a broken group, but not before the others have had time to say what they saw."""
+    import time
+
+    import torch.distributed as dist
+
+    with contextlib.suppress(Exception):  # the store went with the first rank: nothing is left to wait for
+        store = dist.distributed_c10d._get_default_store()
+        until = time.monotonic() + GRACE_S
+        count = store.add(f"hpcstack/{code}", 1)
+        while count < world and time.monotonic() < until:
+            time.sleep(0.1)
+            count = store.add(f"hpcstack/{code}", 0)
+        if int(os.environ.get("RANK", "0")) == 0:
+            time.sleep(0.5)  # the store is this rank's: the others may still ask
+    os._exit(1)
 
 
 if __name__ == "__main__":

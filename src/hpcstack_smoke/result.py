@@ -8,7 +8,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PASS, FAIL, SKIP, WARN, ERROR = "PASS", "FAIL", "SKIP", "WARN", "ERROR"
@@ -16,7 +16,11 @@ PASS, FAIL, SKIP, WARN, ERROR = "PASS", "FAIL", "SKIP", "WARN", "ERROR"
 
 @dataclass(frozen=True)
 class Result:
-    """One check on one node or rank."""
+    """One check on one node or rank.
+
+    `figures`: {name: number}, the unit at the name's end (`busbw_GB_s`). `series`: what is drawn, each
+    {name, x, y, x_unit, y_unit}. `informational`: the figures say nothing of what the hardware can do.
+    """
 
     status: str
     measured: str = ""
@@ -24,15 +28,20 @@ class Result:
     source: str = ""
     evidence: str = ""
     remedy: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
+    series: list[dict[str, Any]] = field(default_factory=list)
+    informational: bool = False
 
 
 class Skip(Exception):
     """Raised by a check that has nothing to look at here; a missing device is never a PASS."""
 
 
-def judge(good: bool, measured: str, expected: str, source: str = "", evidence: str = "", remedy: str = "") -> Result:
+def judge(
+    good: bool, measured: str, expected: str, source: str = "", evidence: str = "", remedy: str = "", **more: Any
+) -> Result:
     """PASS or FAIL."""
-    return Result(PASS if good else FAIL, measured, expected, source, evidence, "" if good else remedy)
+    return Result(PASS if good else FAIL, measured, expected, source, evidence, "" if good else remedy, **more)
 
 
 def run(code: str, check: Callable[[], Result], where: str) -> dict[str, Any]:

@@ -1,32 +1,174 @@
-"""The codes of all checks, and which of them a list of codes and families names. A code is a contract."""
+"""The table of all checks, and which of them a run asks for. A code is a contract."""
 
 from __future__ import annotations
 
-CODES = {
-    "node": (
-        "node.image",
-        "node.torch",
-        "node.driver",
-        "node.gpus",
-        "node.shm",
-        "fabric.hcas",
-        "fabric.memlock",
-        "fabric.tools",
-    ),
-    "ranks": (
-        "nccl.exact",
-        "nccl.bandwidth",
-        "nccl.gloo",
-        "ddp.placement",
-        "ddp.fp32",
-        "deepspeed.zero1",
-        "deepspeed.zero2",
-        "deepspeed.zero3",
-    ),
-}
+from typing import NamedTuple
+
+TIERS = ("quick", "standard", "full")
+TIER_SECONDS = {"quick": 120, "standard": 900, "full": 7200}
 
 
-def selected(tests: str, codes: tuple[str, ...]) -> list[str]:
-    """Those of CODES that TESTS names (codes or families, by comma); all where it names none."""
-    wanted = [test for test in tests.split(",") if test]
-    return [code for code in codes if not wanted or code in wanted or code.partition(".")[0] in wanted]
+class Check(NamedTuple):
+    """One check: its code FAMILY.NAME, what runs it, the tier that it begins at, MODULE:FUNCTION below this package.
+
+    Scope `node`: the agent of each node, by the standard library alone. `ranks`: every rank of one torchrun. `tasks`:
+    a plain process a rank, for frameworks that bring their own way to meet. `restart`: a torchrun of its own.
+    `mpi`: the ranks of a step that Slurm's PMI starts. `after`: the agent again, when all else is done.
+    """
+
+    code: str
+    scope: str
+    tier: str
+    where: str
+    about: str
+
+    @property
+    def family(self) -> str:
+        return self.code.partition(".")[0]
+
+
+def _table(scope: str, rows: str) -> tuple[Check, ...]:
+    out = []
+    for line in rows.strip().splitlines():
+        code, tier, where, about = line.split(None, 3)
+        out.append(Check(code, scope, tier, where, about))
+    return tuple(out)
+
+
+NODE = """
+node.image          quick    node.host:image            the image says that it is the stack that was asked for
+node.torch          quick    node.host:torch_is_the_bases   torch is the base image's own build
+node.driver         quick    node.host:driver           the NVIDIA kernel driver is there
+node.gpus           quick    node.host:gpus             as many GPUs as the step asked for
+node.shm            quick    node.host:shared_memory    /dev/shm is writable and large enough
+node.ecc            quick    node.gpu:ecc               no uncorrectable memory error, no row to remap
+node.xid            quick    node.gpu:xid               no Xid in the kernel log that takes a GPU out of service
+node.throttle       quick    node.gpu:throttle          no GPU is slowed down by heat or power
+node.pcie           quick    node.gpu:pcie              each GPU's PCIe link has its full generation and width
+node.nvlink         quick    node.gpu:nvlink            no NVLink is inactive
+node.persistence    standard node.gpu:persistence       the driver stays loaded between jobs
+fabric.hcas         quick    node.fabric:hcas           every InfiniBand or RoCE port is active
+fabric.rate         quick    node.fabric:rate           all ports of a node have one rate, and the site's
+fabric.gid          standard node.fabric:gid            RoCE ports have a RoCE v2 GID with an address
+fabric.memlock      quick    node.fabric:memlock        RDMA may pin memory without limit
+fabric.gdr          quick    node.fabric:gdr            GPUDirect RDMA has its kernel part
+fabric.storage      standard node.fabric:storage        GPUDirect Storage has its kernel part
+fabric.tools        quick    node.fabric:ib_tools       the InfiniBand user tools start
+io.bandwidth        standard node.io:bandwidth          write, fsync, read back with a checksum
+io.metadata         standard node.io:metadata           how many files a second are made, looked at and removed
+io.small            standard node.io:small              small reads at random places of a file
+io.lock             quick    node.io:lock               flock keeps a second process out
+io.lustre           standard node.io:lustre             how the run's folder is striped
+"""
+
+RANKS = """
+ddp.placement       quick    collectives.exact:placement   ranks are on as many hosts as the step has nodes
+node.same           quick    gpu.same:same                 driver, GPU, torch and NCCL are the same on all ranks
+node.arch           quick    gpu.single:arch               torch has code for this GPU
+node.memory         standard gpu.single:memory             a pattern written to the GPU's memory is read back
+node.hbm            standard gpu.single:hbm                bandwidth of the GPU's memory
+node.matmul         standard gpu.single:matmul             matrix rate in bf16, fp16, tf32 and fp32
+node.copies         standard gpu.single:copies             copies between host and GPU
+node.p2p            standard gpu.single:p2p                copies between each two GPUs of the node
+nccl.exact          quick    collectives.exact:nccl_exact  nine collectives by NCCL, compared with ==
+nccl.bandwidth      quick    collectives.bandwidth:nccl    bus bandwidth by nccl-tests' definition
+nccl.latency        standard collectives.bandwidth:nccl_latency   time of small collectives
+nccl.transport      quick    collectives.transport:check   what NCCL's log says of each pair of ranks
+nccl.pairs          standard collectives.pairs:nccl        each two nodes alone: names the slow one
+nccl.gloo           quick    collectives.exact:gloo        nine collectives by gloo on the CPU, compared with ==
+nccl.gloo-bandwidth standard collectives.bandwidth:gloo    bus bandwidth of gloo: informational
+nccl.gloo-pairs     standard collectives.pairs:gloo        each two nodes alone by gloo: names the slow one
+ddp.fp32            quick    training.ddp:fp32             DistributedDataParallel
+ddp.buckets         standard training.ddp:buckets          the same with small buckets
+ddp.autocast        standard training.ddp:autocast         bf16 autocast
+ddp.scaler          standard training.ddp:scaler           fp16 with GradScaler
+fsdp.fsdp2          standard training.fsdp:fsdp2           fully_shard
+fsdp.fsdp1          standard training.fsdp:fsdp1           FullyShardedDataParallel
+deepspeed.zero1     standard training.zero:zero1           ZeRO 1: the optimizer's state is sharded
+deepspeed.zero2     standard training.zero:zero2           ZeRO 2: gradients too
+deepspeed.zero3     quick    training.zero:zero3           ZeRO 3: parameters too
+deepspeed.offload   full     training.zero:offload         the optimizer's state on the CPU
+deepspeed.nvme      full     training.zero:nvme            the optimizer's state on a disk, with proof
+parallel.tensor     standard training.split:tensor         tensor parallel
+parallel.pipeline   standard training.split:pipeline       pipeline parallel
+parallel.mesh       standard training.split:mesh           FSDP2 by tensor parallel, in two dimensions
+train.checkpointing standard training.features:checkpointing   activations made again in backward
+train.compile       full     training.features:compiled    torch.compile gives the same steps
+train.attention     standard training.features:attention   every back end of SDPA gives the same attention
+train.loader        standard training.loader:loader        DataLoader: shards disjoint and complete, workers swept
+train.profiler      standard training.features:profiled    torch.profiler writes a trace with the steps in it
+train.resume        standard training.checkpoint:resume    saved, resumed: the same to the bit
+train.reshard       standard training.checkpoint:reshard   saved by all ranks, read by one, and back
+train.digits        standard training.digits:digits        a network learns generated digits, as one process does
+train.horovod       full     training.extras:horovod       Horovod's all-reduce
+train.lightning     full     training.extras:lightning     Lightning's trainer
+train.dali          full     training.extras:dali          DALI's pipeline
+scaling.strong      standard training.scaling:strong       the same work on more ranks
+scaling.weak        standard training.scaling:weak         more work on more ranks
+"""
+
+RESTART = """
+train.restart       full     training.restart:restart      a rank dies; torchrun starts again and the steps go on
+"""
+
+TASKS = """
+tasks.exchange      quick    apps.exchange:exchange        tasks of all nodes reach each other and agree on a sum
+io.shared           quick    apps.exchange:shared        every node sees what another wrote in the run's folder
+jax.psum            quick    apps.jax_:psum                jax.distributed: a sum over all processes
+tensorflow.sum      quick    apps.tensorflow_:total        tf.distribute: a sum over all workers
+serve.triton        quick    apps.serve:triton             Triton is ready, seen from every node
+serve.vllm          quick    apps.serve:vllm               vLLM is there and knows its platform
+serve.tensorrt-llm  quick    apps.serve:tensorrt_llm       TensorRT-LLM is there and knows its GPU
+"""
+
+AFTER = """
+fabric.counters     quick    node.fabric:gained         no error counter of a port went up during the run
+"""
+
+MPI = """
+mpi.world           quick    apps.mpi:world                as many ranks as tasks, on as many hosts as nodes
+mpi.exact           quick    apps.mpi:exact                point-to-point and collectives, compared with ==
+mpi.device          standard apps.mpi:device               a GPU's memory is sent and received as it is
+mpi.compile         standard apps.mpi:compiled             a program is compiled in the image and started
+mpi.pi              standard apps.mpi:pi                   pi by Monte Carlo and by the midpoint rule, on 1 to all ranks
+"""
+
+CHECKS = (
+    *_table("node", NODE),
+    *_table("ranks", RANKS),
+    *_table("restart", RESTART),
+    *_table("tasks", TASKS),
+    *_table("mpi", MPI),
+    *_table("after", AFTER),
+)
+SCOPES = ("node", "ranks", "restart", "tasks", "mpi", "after")
+FAMILIES = tuple(dict.fromkeys(check.family for check in CHECKS))
+GROUPS = {"training": ("ddp", "fsdp", "deepspeed", "parallel", "train")}
+
+
+def names() -> tuple[str, ...]:
+    """Every word that --only, --skip and a recipe's `tests` know: groups, families, codes."""
+    return (*GROUPS, *FAMILIES, *(check.code for check in CHECKS))
+
+
+def meant(check: Check, words: str) -> bool:
+    """Whether WORDS (codes, families or groups, by comma) name CHECK."""
+    wanted = [word for word in words.split(",") if word]
+    return any(word in (check.code, check.family) or check.family in GROUPS.get(word, ()) for word in wanted)
+
+
+def selected(tests: str, scope: str, tier: str = "full", skip: str = "", done: str = "") -> list[Check]:
+    """The checks of SCOPE that TESTS names, up to TIER; those named by their own code run at any tier.
+
+    Without TESTS: all. What SKIP names is left out, and the codes of DONE, which ran before.
+    """
+    limit = TIERS.index(tier)
+    out = []
+    for check in CHECKS:
+        if check.scope != scope or (tests and not meant(check, tests)) or meant(check, skip):
+            continue
+        if check.code in done.split(","):
+            continue
+        if TIERS.index(check.tier) <= limit or check.code in tests.split(","):
+            out.append(check)
+    return out

@@ -169,29 +169,31 @@ def test_launch_returns_the_steps_own_status(testbed: Testbed, built: dict[str, 
     assert done.returncode == 7
 
 
+PROVEN = {
+    "node.image", "node.torch", "node.shm", "node.same", "fabric.tools", "io.bandwidth", "io.metadata", "io.small", "io.lock",
+    "io.shared", "tasks.exchange", "nccl.gloo", "nccl.gloo-bandwidth", "nccl.gloo-pairs", "ddp.placement", "ddp.fp32",
+    "ddp.buckets", "ddp.autocast", "fsdp.fsdp2", "deepspeed.zero1", "deepspeed.zero2", "deepspeed.zero3", "parallel.tensor",
+    "parallel.pipeline", "parallel.mesh", "train.checkpointing", "train.attention", "train.loader", "train.profiler",
+    "train.resume", "train.reshard", "train.digits", "scaling.strong", "scaling.weak",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_the_suite_proves_ddp_and_deepspeed_on_two_nodes(testbed: Testbed, built: dict[str, Any], runtime: str) -> None:
-    document = testbed.json("test", STACK, "-N", "2", "--runtime", runtime)
+    document = testbed.json("test", STACK, "-N", "2", "--runtime", runtime, "--tier", "standard")
     status = {outcome["code"]: outcome["status"] for outcome in document["outcomes"]}
     assert document["verdict"] == "PASS", document
     assert document["nodes"] == ["node1", "node2"]
     assert document["virtual_nodes"] and document["stand_in"]
-    for code in (
-        "ddp.fp32",
-        "ddp.placement",
-        "deepspeed.zero1",
-        "deepspeed.zero2",
-        "deepspeed.zero3",
-        "nccl.gloo",
-        "node.torch",
-        "fabric.tools",
-    ):
-        assert status[code] == "PASS", code
+    assert {code for code, one in status.items() if one == "PASS"} >= PROVEN
+    assert set(status.values()) == {"PASS", "SKIP"}
     for code in ("node.driver", "node.gpus", "nccl.exact", "nccl.bandwidth", "fabric.hcas"):
         assert status[code] == "SKIP", code
     shown = testbed.hpcstack("report", document["folder"]).stdout
     assert "STAND-IN" in shown and "VIRTUAL" in shown
-    suite = ElementTree.fromstring(testbed.hpcstack("report", document["folder"], "--junit").stdout.split("\n", 1)[1])
+    suite = ElementTree.fromstring(
+        testbed.hpcstack("report", document["folder"], "--junit", "-").stdout.split("\n", 1)[1]
+    )
     assert suite.get("skipped") == str(sum(1 for value in status.values() if value == "SKIP"))
 
 
@@ -206,7 +208,7 @@ def test_nothing_but_skip_is_not_a_pass(testbed: Testbed, built: dict[str, Any])
 
 EXACT = """\
 import torch
-from hpcstack_smoke.collective import summed
+from hpcstack_smoke.collectives.exact import summed
 from hpcstack_smoke.context import Context
 for world in (2, 8, 128, 129, 1000, 9999):
     context = Context(0, world, 0, 1, "gloo", False, torch.device("cpu"))
@@ -263,43 +265,6 @@ def test_a_check_that_is_not_there_is_refused(testbed: Testbed) -> None:
     done = testbed.hpcstack("test", STACK, "--only", "ddp.fp23", check=False)
     assert done.returncode == 2
     assert "no check or family 'ddp.fp23' (did you mean 'ddp.fp32'?)" in done.stderr
-
-
-PLANTED = """\
-import sys, torch
-from torch.nn import parallel
-BUG = "{bug}"
-if BUG == "no-sync":
-    class Unsynced(torch.nn.Module):
-        def __init__(self, module, device_ids=None):
-            super().__init__(); self.module = module
-        def forward(self, *a): return self.module(*a)
-    parallel.DistributedDataParallel = Unsynced
-elif BUG == "sum":
-    original = parallel.DistributedDataParallel
-    def summed(module, **kw):
-        wrapped = original(module, **kw)
-        for p in module.parameters():
-            p.register_hook(lambda g: g * torch.distributed.get_world_size())
-        return wrapped
-    parallel.DistributedDataParallel = summed
-from hpcstack_smoke import ranks
-ranks.main()
-"""
-
-
-@pytest.mark.apptainer
-@pytest.mark.parametrize("bug", ["no-sync", "sum"])
-def test_a_planted_bug_is_caught(testbed: Testbed, built: dict[str, Any], bug: str) -> None:
-    """The bug is planted in the launched job, where DDP is; nothing is forged before the judge."""
-    script = testbed.give(f"planted-{bug}.py", PLANTED.replace("{bug}", bug))
-    folder = testbed.bash(f"mktemp -d --tmpdir={testbed.home}").stdout.strip()
-    testbed.run(
-        "env", "PYTHONPATH=/opt/hpcstack/smoke", "hpcstack", "launch", STACK, "--runtime", "apptainer", "--nproc-per-node", "2",
-        "--", str(script), "--output", folder, "--tests", "ddp.fp32", check=True,
-    )  # fmt: skip
-    rows = json.loads(testbed.bash(f"cat {folder}/rank-0.json").stdout)["rows"]
-    assert [row["status"] for row in rows] == ["FAIL"], rows
 
 
 @pytest.mark.lmod

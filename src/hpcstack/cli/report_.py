@@ -3,28 +3,79 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from hpcstack.cli.session import answer, json_option
+from hpcstack.cli.reports import FORMS, JsonFile, on_stdout, write_forms
+from hpcstack.cli.session import Session, answer, json_option
 
 
-@click.command("report")
-@click.argument("path", metavar="FILE|FOLDER")
-@click.option("--junit", is_flag=True, help="JUnit XML on stdout.")
+@click.command("report", cls=JsonFile)
+@click.argument("path", metavar="FILE|FOLDER|STACK")
+@click.option("--history", "history_", is_flag=True, help="Of a STACK: every figure of its runs here, oldest first.")
+@FORMS
 @json_option
-def command(path: str, junit: bool, as_json: bool) -> None:
-    """Show a report again: report.json, or the folder of a run."""
+@click.pass_obj
+def command(session: Session, /, path: str, history_: bool, as_json: bool, **options: Any) -> None:
+    """Show a report again: report.json, or the folder of a run. With --history: a stack's runs over time."""
+    from hpcstack import report as reports
+
+    pasts = past(path) if history_ else []
+    if history_ and pasts:
+        file = Path(pasts[-1].folder) / "report.json"
+        rows = [{"started": one.started, "verdict": one.verdict, "nodes": list(one.nodes), "figures": one.figures,
+                 "folder": one.folder, "key": one.key} for one in pasts]  # fmt: skip
+        answer({"stack": path, "runs": rows}, as_json, lambda: table(pasts))
+        if options["html"]:
+            page = reports.html(loaded(file), pasts)
+            from hpcstack.store import write_text
+
+            with session.store.acting(f"{options['html']} was not written"):
+                write_text(Path(options["html"]), page)
+        return
+    report = loaded(Path(path) / "report.json" if Path(path).is_dir() else Path(path))
+    document = {**report.model_dump(mode="json"), "verdict": report.verdict()}
+    if as_json or not on_stdout(options):
+        answer(document, as_json, lambda: reports.text(report))
+    write_forms(session, report, document, options)
+
+
+def past(stack: str) -> list[Any]:
+    """The runs of STACK that this user has made. InputError where there are none."""
+    from hpcstack import history
+    from hpcstack.errors import InputError
+    from hpcstack.launch.record import state_folder
+
+    found = history.load(state_folder() / "history" / f"{Path(stack).name}.jsonl")
+    if not found:
+        raise InputError(f"no run of {stack} is known here", f"hpcstack test {stack}")
+    return found
+
+
+def table(pasts: list[Any]) -> str:
+    """A line a run, then each figure with its median and its last value."""
+    import statistics
+
+    lines = [f"{one.started}  {one.verdict:<5} {len(one.nodes)} node(s)  {one.folder}" for one in pasts]
+    last = pasts[-1]
+    lines += ["", f"{'figure':<60} {'runs':>4} {'median':>12} {'last':>12}"]
+    for name in sorted(last.figures):
+        values = [one.figures[name] for one in pasts if one.key == last.key and name in one.figures]
+        lines.append(f"{name:<60} {len(values):>4} {statistics.median(values):>12g} {last.figures[name]:>12g}")
+    return "\n".join([*lines, "", "figures are of runs with the last one's image, nodes, GPUs and NCCL"]) + "\n"
+
+
+def loaded(file: Path) -> Any:
+    """The report in FILE. InputError where it is none."""
     from pydantic import ValidationError
 
     from hpcstack import report as reports
     from hpcstack.errors import InputError
 
-    file = Path(path) / "report.json" if Path(path).is_dir() else Path(path)
     try:
-        report = reports.Report.model_validate_json(file.read_text(encoding="utf-8"))
+        return reports.Report.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file} cannot be read: {getattr(error, 'strerror', '') or error}") from None
     except ValidationError as error:
         raise InputError(f"{file}: not a report: {error.errors()[0]['msg']}") from None
-    answer(report.model_dump(mode="json"), as_json, lambda: reports.junit(report) if junit else reports.text(report))

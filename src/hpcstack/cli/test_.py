@@ -7,50 +7,131 @@ from typing import Any
 
 import click
 
+from hpcstack.cli.reports import FORMS, JsonFile, on_stdout, write_forms
 from hpcstack.cli.resources import resource_options, resources
-from hpcstack.cli.session import Session, answer, json_option, progress, say, stack_argument
+from hpcstack.cli.session import Session, answer, json_option, progress, say
 
 
-@click.command("test")
-@stack_argument
+def checked(words: str) -> tuple[str, ...]:
+    """The codes, families and groups of an option; InputError names the nearest right one."""
+    from hpcstack.errors import InputError, did_you_mean
+    from hpcstack.spec.model import known_tests
+
+    found = tuple(filter(None, words.split(",")))
+    for word in found:
+        if word not in known_tests():
+            near = did_you_mean(word, known_tests())
+            raise InputError(f"no check or family {word!r}{near}", f"known: {', '.join(known_tests())}")
+    return found
+
+
+@click.command("test", cls=JsonFile)
+@click.argument("names", metavar="STACK [STACK]", nargs=-1)
 @resource_options
-@click.option("--only", default="", help="Checks or families, by comma; the recipe's by default.")
+@click.option(
+    "--tier",
+    type=click.Choice(["quick", "standard", "full"]),
+    default="quick",
+    show_default=True,
+    help="Under 2 minutes and one launch; under 15 minutes; all there is.",
+)
+@click.option("--only", default="", help="Checks, families or groups, by comma; the recipe's by default.")
+@click.option("--skip", default="", help="Checks, families or groups to leave out.")
+@click.option("--list", "list_", is_flag=True, help="Only list the checks.")
 @click.option("--strict", is_flag=True, help="A SKIP is a failure.")
 @click.option("--suite-from-host", is_flag=True, help="Mount this installation's suite over the image's own.")
 @click.option("-o", "--output", default="", metavar="DIR", help="Where runs are kept; all nodes must see it.")
-@click.option("--junit", default="", metavar="FILE", help="Also write JUnit XML.")
+@click.option("--sweep", is_flag=True, help="Every node of a partition in pairs, as jobs: names the odd ones out.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 8), default=2, show_default=True, help="Partners of each node (--sweep)."
+)
+@click.option("--drain", is_flag=True, help="After --sweep: ask, then drain what was named.")
+@FORMS
 @json_option
 @click.pass_obj
 def command(
-    session: Session, /, name: str, only: str, strict: bool, suite_from_host: bool, output: str, junit: str,
-    as_json: bool, **options: Any,
-) -> None:  # fmt: skip
-    """Run the smoke suite in a stack's image, on every node, and report each check."""
-    from hpcstack import report as reports
+    session: Session,
+    /,
+    names: tuple[str, ...],
+    tier: str,
+    only: str,
+    skip: str,
+    list_: bool,
+    strict: bool,
+    suite_from_host: bool,
+    output: str,
+    sweep: bool,
+    rounds: int,
+    drain: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run the smoke suite in a stack's image, on every node, and report each check. Two stacks: compare them."""
     from hpcstack import validate
-    from hpcstack.errors import InputError, did_you_mean
+    from hpcstack.errors import InputError
+
+    if list_:
+        return _listed(as_json)
+    if not names or len(names) > 2:
+        raise InputError("name one stack, or two to compare", "hpcstack test STACK, hpcstack list")
+    wanted = validate.Wanted(
+        checked(only),
+        checked(skip),
+        tier,
+        options["runtime"],
+        suite_from_host,
+        Path(output).absolute() if output else None,
+    )
+    if sweep:
+        from hpcstack.cli.sweeping import sweep_partition
+
+        sweep_partition(session, names[0], wanted, options, rounds, drain=drain, as_json=as_json)
+    if len(names) == 2:
+        from hpcstack.cli.comparing import compare
+
+        compare(session, names, wanted, options, as_json=as_json)
+    report, folder = one(session, names[0], wanted, options)
+    shown(session, report, folder, options, strict=strict, as_json=as_json)
+    raise click.exceptions.Exit(0 if report.verdict(strict=strict) == "PASS" else 1)
+
+
+def one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tuple[Any, Path]:
+    """One run, judged, with its report.json and its line in the history."""
+    from hpcstack import history, validate
+    from hpcstack.judging import judged
     from hpcstack.launch import image_of
-    from hpcstack.spec.model import known_tests
+    from hpcstack.launch.record import state_folder
     from hpcstack.store import write_text
 
     recipe = session.recipe(name)
     artifact = image_of(recipe.stack.full_name, session.store)
-    tests = tuple(filter(None, only.split(",")))
-    for test in tests:
-        if test not in known_tests():
-            near = did_you_mean(test, known_tests())
-            raise InputError(f"no check or family {test!r}{near}", f"known: {', '.join(known_tests())}")
-    parent = Path(output).absolute() if output else None
     with progress(f"testing {recipe.stack.full_name}") as step:
         report, folder = validate.test(
-            recipe.stack, artifact, tests, resources(options), session.site, session.runner, step,
-            runtime=options["runtime"], suite_from_host=suite_from_host, parent=parent,
-        )  # fmt: skip
+            recipe.stack, artifact, wanted, resources(options), session.site, session.runner, step
+        )
+    path = state_folder() / "history" / f"{recipe.stack.full_name}.jsonl"
+    report = judged(report, history.load(path))
+    with session.store.acting("the report was not written"):
+        write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
+        if not report.planted:
+            history.append(path, report, str(folder))
+    return report, folder
+
+
+def shown(session: Session, report: Any, folder: Path, options: dict[str, Any], *, strict: bool, as_json: bool) -> None:
+    """The report on stdout, and in each form that was asked for."""
+    from hpcstack import report as reports
+
     say(f"all of it is in {folder}")
-    verdict = report.verdict(strict=strict)
-    document = {**report.model_dump(mode="json"), "verdict": verdict, "folder": str(folder)}
-    answer(document, as_json, lambda: reports.text(report, strict=strict))
-    if junit:
-        with session.store.acting("the JUnit file was not written"):
-            write_text(Path(junit), reports.junit(report))
-    raise click.exceptions.Exit(0 if verdict == "PASS" else 1)
+    document = {**report.model_dump(mode="json"), "verdict": report.verdict(strict=strict), "folder": str(folder)}
+    if as_json or not on_stdout(options):
+        answer(document, as_json, lambda: reports.text(report, strict=strict))
+    write_forms(session, report, document, options)
+
+
+def _listed(as_json: bool) -> None:
+    from hpcstack_smoke.select import CHECKS
+
+    rows = [{"code": check.code, "tier": check.tier, "scope": check.scope, "about": check.about} for check in CHECKS]
+    lines = [f"{row['code']:<20} {row['tier']:<9} {row['about']}" for row in rows]
+    answer({"checks": rows}, as_json, lambda: "\n".join(lines) + "\n")

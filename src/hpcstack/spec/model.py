@@ -11,21 +11,20 @@ from pydantic import BeforeValidator, Field, field_validator, model_serializer, 
 from hpcstack.spec.packages import File, Packages, Run
 from hpcstack.spec.text import LABEL as LABEL_NAME
 from hpcstack.spec.text import NAME, VARIABLE, VARIANT, VERSION, Command, Label, Line, Model, Mount, Part, Value
-from hpcstack_smoke.select import CODES
+from hpcstack_smoke.select import FAMILIES, GROUPS, names
 
 IMAGE = re.compile(
     r"^(?P<registry>[A-Za-z0-9.-]+(?::[0-9]+)?)/(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?$"
 )
-FAMILIES = tuple(dict.fromkeys(code.partition(".")[0] for codes in CODES.values() for code in codes))
 
 Platform = Literal["linux/amd64", "linux/arm64"]
 Mode = Literal["torchrun", "deepspeed", "task-per-gpu", "mpi", "plain"]
 
 
 def known_tests() -> tuple[str, ...]:
-    """Every family and every check of the suite."""
-    return (*FAMILIES, *(code for codes in CODES.values() for code in codes))
+    """Every group, family and check of the suite."""
+    return names()
 
 
 class Base(Model):
@@ -163,7 +162,9 @@ class Stack(Model):
     module: ModuleSpec = ModuleSpec.model_construct()
     launch: LaunchSpec = LaunchSpec.model_construct()
     lifecycle: Lifecycle = Lifecycle.model_construct()
-    tests: tuple[str, ...] = Field((), description=f"checks or families of the smoke suite: {', '.join(FAMILIES)}")
+    tests: tuple[str, ...] = Field(
+        (), description=f"checks, families or groups of the smoke suite: {', '.join((*GROUPS, *FAMILIES))}"
+    )
 
     @field_validator("environment")
     @classmethod

@@ -1,0 +1,66 @@
+"""`hpcstack test A B`: two stacks one after the other in one allocation, compared."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from hpcstack.cli.session import Session, answer, say
+
+
+def compare(session: Session, names: tuple[str, ...], wanted: Any, options: dict[str, Any], *, as_json: bool) -> None:
+    """Both on the same nodes. Outside an allocation, salloc gets one and this verb runs again in it."""
+    from hpcstack.cli.test_ import one
+    from hpcstack.launch.cluster import allocation
+
+    if options["runtime"] != "local" and not allocation(os.environ):
+        _in_allocation(session, options)
+    found = [one(session, name, wanted, options) for name in names]
+    reports = [report for report, _ in found]
+    rows = compared(*reports)
+    document = {"stacks": [report.stack for report in reports], "verdicts": [report.verdict() for report in reports],
+                "figures": rows, "folders": [str(folder) for _, folder in found]}  # fmt: skip
+    answer(document, as_json, lambda: text(reports, rows))
+    raise click.exceptions.Exit(0 if all(report.verdict() == "PASS" for report in reports) else 1)
+
+
+def _in_allocation(session: Session, options: dict[str, Any]) -> None:
+    """This very command line inside `salloc`; it ends with what that ends with."""
+    from hpcstack.cli.resources import resources
+
+    asked = resources(options)
+    words = ["salloc", "--quiet", *(word for word in asked.slurm() if not word.startswith("--ntasks"))]
+    say("both run in one allocation: salloc")
+    os.execvp(session.runner.which("salloc"), [*words, sys.executable, "-m", "hpcstack", *sys.argv[1:]])
+
+
+def compared(first: Any, second: Any) -> list[dict[str, Any]]:
+    """A row for each check of both: the statuses, and each figure with the ratio of the second to the first."""
+    out = []
+    others = {one.code: one for one in second.outcomes}
+    for one in first.outcomes:
+        other = others.get(one.code)
+        if other is None or (one.status == other.status == "SKIP"):
+            continue
+        figures = {name: [value, other.figures[name], round(other.figures[name] / value, 4) if value else None]
+                   for name, value in one.figures.items() if name in other.figures}  # fmt: skip
+        out.append({"code": one.code, "statuses": [one.status, other.status], "seconds": [one.seconds, other.seconds],
+                    "figures": figures, "informational": one.informational or other.informational})  # fmt: skip
+    return out
+
+
+def text(reports: list[Any], rows: list[dict[str, Any]]) -> str:
+    """Two columns."""
+    a, b = (report.stack for report in reports)
+    lines = [f"NOTE {caveat}" for caveat in reports[0].caveats()]
+    lines += [f"{'':<44} {a:>18} {b:>18} {'ratio':>8}"]
+    for row in rows:
+        mark = "" if row["statuses"][0] == row["statuses"][1] else "  <-- differ"
+        lines.append(f"{row['code']:<44} {row['statuses'][0]:>18} {row['statuses'][1]:>18}{mark}")
+        for name, (one, other, ratio) in row["figures"].items():
+            note = " informational" if row["informational"] else ""
+            lines.append(f"  {name[:42]:<42} {one:>18.5g} {other:>18.5g} {ratio if ratio is not None else '':>8}{note}")
+    return "\n".join(lines) + "\n"

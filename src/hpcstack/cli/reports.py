@@ -1,0 +1,77 @@
+"""The forms of a report as options, and how they are written. A FILE of `-` is stdout, in place of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OPTIONS = (
+    click.option("--junit", default="", metavar="FILE", help="Also write JUnit XML."),
+    click.option("--html", default="", metavar="FILE", help="Also write one self-contained HTML page."),
+    click.option("--markdown", default="", metavar="FILE", help="Also write Markdown."),
+    click.option("--prometheus", default="", metavar="FILE", help="Also write a Prometheus textfile (*.prom)."),
+    click.option(
+        "--tensorboard", default="", metavar="DIR", help="Also write TensorBoard scalars (needs tensorboard)."
+    ),
+    click.option("--mlflow", default="", metavar="URI", help="Also log an MLflow run (needs mlflow)."),
+    click.option("--json-file", default="", metavar="FILE", hidden=True),
+)
+
+
+def FORMS(function: F) -> F:
+    """All of them on a command."""
+    for option in reversed(OPTIONS):
+        function = option(function)
+    return function
+
+
+class JsonFile(click.Command):
+    """`--json` prints on stdout; `--json FILE.json` writes a file, as the other forms do."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        out, words = [], list(args)
+        while words:
+            word = words.pop(0)
+            if word == "--json" and words and words[0].endswith(".json") and not words[0].startswith("-"):
+                out += ["--json-file", words.pop(0)]
+            else:
+                out.append(word)
+        return super().parse_args(ctx, out)
+
+
+def on_stdout(options: dict[str, Any]) -> bool:
+    """Whether a form takes the place of the text."""
+    return "-" in [options.get(name) for name in ("junit", "html", "markdown", "prometheus")]
+
+
+def write_forms(session: Any, report: Any, document: dict[str, Any], options: dict[str, Any]) -> None:
+    """Every form that OPTIONS name, each whole or not at all."""
+    import json
+
+    from hpcstack import report as reports
+    from hpcstack.report import scalars
+    from hpcstack.store import write_text
+
+    makers: dict[str, Callable[[], str]] = {
+        "junit": lambda: reports.junit(report),
+        "html": lambda: reports.html(report),
+        "markdown": lambda: reports.markdown(report),
+        "prometheus": lambda: reports.prometheus(report),
+        "json_file": lambda: json.dumps(document, indent=1) + "\n",
+    }
+    for name, make in makers.items():
+        path = options.get(name, "")
+        if path == "-":
+            click.echo(make(), nl=False)
+        elif path:
+            with session.store.acting(f"{path} was not written"):
+                write_text(Path(path), make())
+    if options.get("tensorboard"):
+        scalars.tensorboard(report, Path(options["tensorboard"]))
+    if options.get("mlflow"):
+        scalars.mlflow(report, options["mlflow"])

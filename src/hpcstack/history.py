@@ -1,0 +1,169 @@
+"""A site's own history of figures: append-only JSON lines, one file a stack, and what regressed against it.
+
+One line a run, written by one `write` of an append: safe between processes, and on a shared filesystem as far as that
+keeps appends whole (a torn line is left out). Regression: below the median of the last N >= 8 comparable runs by more
+than BOTH 3 * 1.4826 * MAD and 5 %, and by more than a floor in the figure's own unit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcstack.report import Outcome, Report
+
+ENOUGH, LAST, SHARE = 8, 50, 0.05
+# What figures must differ by at least to matter, by the unit that their names end with
+FLOORS = {"GB_s": 0.5, "TB_s": 0.02, "TFLOP_s": 5.0, "us": 1.0, "per_s": 10.0}
+LESS_IS_BETTER = ("us",)
+
+
+@dataclass(frozen=True)
+class Past:
+    """One earlier run: when, its key, its figures as {code/name: value}, its report's folder."""
+
+    started: str
+    key: str
+    figures: dict[str, float]
+    verdict: str
+    nodes: tuple[str, ...] = ()
+    folder: str = ""
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+def about(report: Report) -> dict[str, Any]:
+    """What makes two runs comparable: image, node type, node set, GPU and NIC count, NCCL version, ranks, tier."""
+    first = next(iter(report.inventory.values()), {})
+    nccl = next(
+        (word for one in report.outcomes if one.code == "nccl.transport" for word in one.evidence.split(",")), ""
+    )
+    return {
+        "image": report.image_sha256,
+        "nodes": list(report.nodes),
+        "ranks": report.world_size,
+        "tier": report.tier,
+        "gpu": first.get("gpu", ""),
+        "gpus": first.get("gpus", 0),
+        "ports": first.get("ports", 0),
+        "rate_gbps": first.get("rate_gbps", 0),
+        "driver": first.get("driver", ""),
+        "runtime": report.runtime,
+        "nccl": nccl,
+        "backend": report.backend,
+    }
+
+
+def key(report: Report) -> str:
+    """A digest of `about`."""
+    return hashlib.sha256(json.dumps(about(report), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def figures(report: Report) -> dict[str, float]:
+    """{code/name: value} of all that was measured and is not only informational."""
+    return {
+        f"{one.code}/{name}": value
+        for one in report.outcomes
+        if not one.informational
+        for name, value in one.figures.items()
+    }
+
+
+def append(path: Path, report: Report, folder: str) -> None:
+    """One line more. Every figure is kept for drawing; only those that count are compared."""
+    line = {
+        "started": report.started,
+        "key": key(report),
+        "verdict": report.verdict(),
+        "nodes": list(report.nodes),
+        "figures": figures(report),
+        "folder": folder,
+        "about": about(report),
+        "seconds": report.seconds,
+        "all": {f"{one.code}/{name}": value for one in report.outcomes for name, value in one.figures.items()},
+    }
+    data = (json.dumps(line, sort_keys=True) + "\n").encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = (b"\n" if _torn(path) else b"") + data
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, data)
+    finally:
+        os.close(handle)
+
+
+def _torn(path: Path) -> bool:
+    """Whether the last line of PATH was not finished: whoever wrote it was killed."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except OSError:  # not there yet, or empty
+        return False
+
+
+def load(path: Path) -> list[Past]:
+    """All runs of a file, oldest first; a line that is torn is left out."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    out = []
+    for line in text.splitlines():
+        try:
+            one = json.loads(line)
+            out.append(
+                Past(
+                    one["started"],
+                    one["key"],
+                    dict(one.get("all") or one["figures"]),
+                    one["verdict"],
+                    tuple(one["nodes"]),
+                    one.get("folder", ""),
+                    one.get("about", {}),
+                )
+            )
+        except (ValueError, KeyError, TypeError):
+            continue
+    return sorted(out, key=lambda past: past.started)
+
+
+def allowed(values: list[float], name: str) -> float:
+    """How far from their median a new value may be: the larger of three scaled MADs and 5 %, and at least the floor."""
+    middle = statistics.median(values)
+    mad = statistics.median([abs(value - middle) for value in values])
+    floor = next((floor for unit, floor in FLOORS.items() if name.endswith(unit)), 0.0)
+    return max(3 * 1.4826 * mad, SHARE * abs(middle), floor)
+
+
+def regressed(outcome: Outcome, pasts: list[Past]) -> Outcome:
+    """OUTCOME, as a WARN where a figure is worse than this site's own history of it."""
+    if outcome.status != "PASS" or outcome.informational:
+        return outcome
+    worse = []
+    for name, value in outcome.figures.items():
+        past = [one.figures[f"{outcome.code}/{name}"] for one in pasts if f"{outcome.code}/{name}" in one.figures][
+            -LAST:
+        ]
+        if len(past) < ENOUGH:
+            continue
+        middle, room = statistics.median(past), allowed(past, name)
+        off = value - middle if name.endswith(LESS_IS_BETTER) else middle - value
+        if off > room:
+            worse.append(f"{name} {value:g}, median of {len(past)} runs {middle:g}")
+    if not worse:
+        return outcome
+    return outcome.model_copy(
+        update={
+            "status": "WARN",
+            "measured": f"worse than before: {'; '.join(worse)}",
+            "evidence": outcome.measured,
+            "expected": "within 3 scaled MADs and 5 % of the median",
+            "source": "this site's own history (hpcstack report --history)",
+            "remedy": "hpcstack test STACK --sweep compares the nodes; what changed: driver, firmware, neighbours?",
+        }
+    )

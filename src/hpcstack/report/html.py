@@ -1,0 +1,159 @@
+"""One self-contained HTML page: no script, nothing fetched, readable on paper and by a screen reader. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+from typing import Any
+
+from hpcstack.report import plots
+from hpcstack.report.model import Outcome, Report
+
+SIGNS = {"PASS": "✓", "FAIL": "✗", "ERROR": "‼", "WARN": "!", "SKIP": "–"}
+STYLE = """
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--back:#fff;--pass:#116329;--fail:#a40e26;--warn:#7d4e00}
+@media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9da7b1;--line:#3d444d;--back:#0d1117;--pass:#56d364;--fail:#ff7b72;--warn:#e3b341}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--back);max-width:72rem;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.6rem;margin:0}h2{font-size:1.2rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
+table{border-collapse:collapse;font-size:.92em;margin:.5rem 0}th,td{text-align:left;vertical-align:top;padding:.25rem .7rem .25rem 0;
+border-bottom:1px solid var(--line)}thead th{color:var(--soft);font-weight:600}td.num{text-align:right;font-variant-numeric:tabular-nums}
+.PASS{color:var(--pass)}.FAIL,.ERROR{color:var(--fail);font-weight:700}.WARN{color:var(--warn);font-weight:700}.SKIP{color:var(--soft)}
+.verdict{font-size:1.3rem;font-weight:700;margin:.5rem 0}.note{border-left:4px solid var(--warn);padding:.3rem .8rem;margin:.4rem 0}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:.3rem 0}dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
+figure{margin:1rem 0;break-inside:avoid}figcaption{font-weight:600}svg{max-width:100%;height:auto;font:12px system-ui,sans-serif}
+svg text{fill:var(--ink)}svg text[fill]{fill:revert-layer}.end{text-anchor:end}.middle{text-anchor:middle}
+.grid{stroke:var(--line)}.axis{fill:none;stroke:var(--soft)}.gate{stroke:#a40e26;stroke-width:2;stroke-dasharray:5 4}
+details{margin:.3rem 0}summary{cursor:pointer;color:var(--soft)}code{font-size:.95em;overflow-wrap:anywhere}
+.wide{overflow-x:auto}
+@media print{body{margin:0;max-width:none;font-size:10pt}details>*{display:block}a{color:inherit}h2{break-after:avoid}tr{break-inside:avoid}}
+"""
+
+
+def html(report: Report, history: Sequence[Any] = ()) -> str:
+    """The page of REPORT; HISTORY are earlier runs of the same stack, which are drawn."""
+    verdict = report.verdict()
+    parts = [
+        "<!doctype html>\n", f'<html lang="en"><head><meta charset="utf-8"><title>{escape(report.stack)}: {verdict}</title>',
+        '<meta name="viewport" content="width=device-width,initial-scale=1">', f"<style>{STYLE}</style></head><body><main>",
+        f"<h1>{escape(report.stack)}</h1>", f'<p class="verdict {verdict}">{SIGNS[verdict]} {verdict}: {_tally(report)}</p>',
+        *(f'<p class="note" role="note">{escape(caveat)}</p>' for caveat in report.caveats()),
+        _facts(report), _bad(report), _checks(report), _plots(report), _history(history), _inventory(report),
+        "</main></body></html>\n",
+    ]  # fmt: skip
+    return "".join(parts)
+
+
+def _tally(report: Report) -> str:
+    counts = report.counts()
+    return ", ".join(f"{counts[status]} {status}" for status in SIGNS if counts[status]) or "no check ran"
+
+
+def _pairs(values: dict[str, str]) -> str:
+    return (
+        "<dl>"
+        + "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in values.items() if value)
+        + "</dl>"
+    )
+
+
+def _facts(report: Report) -> str:
+    return _pairs({
+        "image": f"sha256:{report.image_sha256}", "suite": report.suite, "tier": report.tier, "runtime": report.runtime,
+        "nodes": f"{len(report.nodes)}: {', '.join(report.nodes)}", "ranks": f"{report.world_size}, {report.backend or 'no'} backend",
+        "started": report.started, "took": f"{report.seconds:.0f} s",
+    })  # fmt: skip
+
+
+def _bad(report: Report) -> str:
+    bad = [one for one in report.outcomes if one.status in ("FAIL", "ERROR", "WARN")]
+    if not bad:
+        return ""
+    return (
+        '<section aria-labelledby="bad"><h2 id="bad">What to look at</h2>' + "".join(map(_detail, bad)) + "</section>"
+    )
+
+
+def _detail(one: Outcome) -> str:
+    expected = f"{one.expected} ({one.source})" if one.source else one.expected
+    values = {
+        "measured": one.measured,
+        "expected": expected,
+        "on": ", ".join(one.where),
+        "seen": one.evidence,
+        "remedy": one.remedy,
+    }
+    return f'<h3><span class="{one.status}">{SIGNS[one.status]} {one.status}</span> <code>{escape(one.code)}</code></h3>{_pairs(values)}'
+
+
+def _checks(report: Report) -> str:
+    rows = []
+    for family, group in groupby(report.outcomes, lambda one: one.family):
+        found = list(group)
+        rows.append(f'<tr><th scope="rowgroup" colspan="4">{escape(family)}</th></tr>')
+        rows += [
+            f'<tr><td class="{one.status}">{SIGNS[one.status]} {one.status}</td><td><code>{escape(one.code)}</code></td>'
+            f'<td>{escape(one.measured or one.evidence)}{_note(one)}</td><td class="num">{one.seconds:.1f} s</td></tr>'
+            for one in found
+        ]
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("status", "check", "measured", "took"))
+    return (f'<section aria-labelledby="checks"><h2 id="checks">Checks</h2><div class="wide"><table><thead><tr>{head}</tr></thead>'
+            f'<tbody>{"".join(rows)}</tbody></table></div></section>')  # fmt: skip
+
+
+def _note(one: Outcome) -> str:
+    if one.informational and one.figures and "informational" not in one.measured:
+        return ' <span class="SKIP">(informational)</span>'
+    return ""
+
+
+def _plots(report: Report) -> str:
+    """Each check's lines by unit in one plot, its matrices each in their own."""
+    figures = []
+    for one in report.outcomes:
+        title = f"{one.code}{' (informational)' if one.informational else ''}"
+        plain = [line for line in one.series if "kind" not in line and len(line.get("x", ())) > 1]
+        for _, group in groupby(plain, lambda line: (line.get("x_unit"), line.get("y_unit"))):
+            figures.append(plots.lines(title, list(group)))
+        for other in one.series:
+            if other.get("kind") == "matrix":
+                figures.append(plots.matrix(f"{title}: {other['name']}", other))
+            elif other.get("kind") == "words":
+                figures.append(
+                    f"<figure><figcaption>{escape(one.code)}: {escape(other['name'])}</figcaption>{plots.words(other)}</figure>"
+                )
+    return (
+        f'<section aria-labelledby="plots"><h2 id="plots">Figures</h2>{"".join(figures)}</section>' if figures else ""
+    )
+
+
+def _history(pasts: Sequence[Any]) -> str:
+    """Every figure of earlier runs, a plot a check; the runs are counted from the oldest."""
+    if len(pasts) < 2:
+        return ""
+    names = sorted({name for past in pasts for name in past.figures})
+    drawn = []
+    for code, group in groupby(names, lambda name: name.partition("/")[0]):
+        lines = []
+        for name in list(group)[:6]:
+            points = [(number, past.figures[name]) for number, past in enumerate(pasts, 1) if name in past.figures]
+            if len(points) > 1:
+                short = name.partition("/")[2]
+                lines.append({"name": short, "x": [n for n, _ in points], "y": [y for _, y in points], "x_unit": "run",
+                              "y_unit": short.rpartition("_")[2]})  # fmt: skip
+        if lines:
+            drawn.append(plots.lines(f"{code} over {len(pasts)} runs", lines))
+    first, last = pasts[0].started, pasts[-1].started
+    return (f'<section aria-labelledby="history"><h2 id="history">History</h2><p>{len(pasts)} runs from {escape(first)} to '
+            f'{escape(last)}, counted from the oldest.</p>{"".join(drawn)}</section>')  # fmt: skip
+
+
+def _inventory(report: Report) -> str:
+    if not report.inventory:
+        return ""
+    names = list(dict.fromkeys(name for node in report.inventory.values() for name in node))
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("node", *names))
+    rows = "".join(f'<tr><th scope="row">{escape(host)}</th>' + "".join(f"<td>{escape(str(node.get(name, '')))}</td>" for name in names)
+                   + "</tr>" for host, node in sorted(report.inventory.items()))  # fmt: skip
+    return (f'<section aria-labelledby="nodes"><h2 id="nodes">Nodes</h2><div class="wide"><table><thead><tr>{head}</tr></thead><tbody>'
+            f'{rows}</tbody></table></div></section>')  # fmt: skip

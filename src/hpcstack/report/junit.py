@@ -1,0 +1,42 @@
+"""JUnit XML: skipped and error are real, figures are properties. Pure."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from hpcstack.report.model import Outcome, Report
+from hpcstack.report.text import details
+
+
+def junit(report: Report) -> str:
+    """JUnit XML: skipped and error are real, figures are properties."""
+    counts = report.counts()
+    suite = ElementTree.Element(
+        "testsuite", name=report.stack, timestamp=report.started, time=f"{report.seconds:.3f}",
+        tests=str(len(report.outcomes)), failures=str(counts["FAIL"]), errors=str(counts["ERROR"]),
+        skipped=str(counts["SKIP"]),
+    )  # fmt: skip
+    properties = ElementTree.SubElement(suite, "properties")
+    for name in ("image_sha256", "suite", "runtime", "backend", "world_size", "stand_in", "virtual_nodes"):
+        ElementTree.SubElement(properties, "property", name=name, value=str(getattr(report, name)))
+    for outcome in report.outcomes:
+        _case(suite, outcome)
+    ElementTree.indent(suite)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def _case(suite: ElementTree.Element, outcome: Outcome) -> None:
+    family, _, name = outcome.code.partition(".")
+    case = ElementTree.SubElement(suite, "testcase", classname=family, name=name, time=f"{outcome.seconds:.3f}")
+    message = _clean(outcome.measured or outcome.evidence)
+    kind = {"FAIL": "failure", "ERROR": "error", "SKIP": "skipped"}.get(outcome.status)
+    if kind:
+        element = ElementTree.SubElement(case, kind, message=message)
+        element.text = _clean("\n".join(line.strip() for line in details(outcome)))
+    output = ElementTree.SubElement(case, "system-out")
+    output.text = _clean(f"{outcome.status}: {message}\n{outcome.evidence}")
+
+
+def _clean(text: str) -> str:
+    """Without the characters that XML 1.0 does not know."""
+    return "".join(char for char in text if char in "\t\n" or (ord(char) >= 32 and not 0xD800 <= ord(char) <= 0xDFFF))

@@ -1,0 +1,109 @@
+"""Reports: the one versioned document that every other form comes from. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Literal
+
+from pydantic import Field
+
+from hpcstack.spec.text import Model
+
+FORMAT: Literal["hpcstack/report/v2"] = (
+    "hpcstack/report/v2"  # v2: tier, inventory, planted, and each outcome's figures, series and peers
+)
+Status = Literal["PASS", "FAIL", "SKIP", "WARN", "ERROR"]
+KEPT = (
+    "code", "status", "measured", "expected", "source", "evidence", "remedy", "figures", "series", "informational",
+)  # fmt: skip
+WORST: tuple[Status, ...] = ("ERROR", "FAIL", "WARN", "PASS", "SKIP")
+
+
+class Outcome(Model):
+    """The result of one check over all ranks: the worst of them, with its evidence."""
+
+    code: str
+    status: Status
+    measured: str = ""
+    expected: str = ""
+    source: str = ""
+    evidence: str = ""
+    remedy: str = ""
+    seconds: float = 0.0
+    where: tuple[str, ...] = ()
+    figures: dict[str, float] = Field(default_factory=dict, description="{name with its unit: number}")
+    series: tuple[dict[str, Any], ...] = Field(
+        (), description="what is drawn: {name, x, y, x_unit, y_unit} or a matrix"
+    )
+    informational: bool = Field(False, description="the figures say nothing of what the hardware can do")
+    peers: dict[str, dict[str, float]] = Field(default_factory=dict, description="{node or rank: its own figures}")
+
+    @property
+    def family(self) -> str:
+        return self.code.partition(".")[0]
+
+
+class Report(Model):
+    """What one run of the suite found, on what, and on what kind of machine."""
+
+    format: Literal["hpcstack/report/v1", "hpcstack/report/v2"] = FORMAT
+    stack: str
+    image: str
+    image_sha256: str
+    suite: str
+    runtime: str
+    tier: str = "quick"
+    backend: str = ""
+    nodes: tuple[str, ...] = ()
+    world_size: int = 0
+    started: str
+    seconds: float
+    stand_in: str = ""
+    virtual_nodes: bool = False
+    planted: str = Field("", description="the file that planted a bug, in the suite's own tests")
+    inventory: dict[str, dict[str, Any]] = Field(default_factory=dict, description="{node: what it is made of}")
+    step_status: int = 0
+    outcomes: tuple[Outcome, ...] = Field(())
+
+    def counts(self) -> Counter[str]:
+        return Counter(outcome.status for outcome in self.outcomes)
+
+    def verdict(self, *, strict: bool = False) -> Status:
+        """PASS only if something passed and nothing failed; SKIP if nothing at all was proven."""
+        counts = self.counts()
+        for bad in ("ERROR", "FAIL"):
+            if counts[bad]:
+                return "ERROR" if bad == "ERROR" else "FAIL"
+        if strict and counts["SKIP"]:
+            return "FAIL"
+        return "PASS" if counts["PASS"] else "SKIP"
+
+    def caveats(self) -> list[str]:
+        """What a reader must know before believing a figure."""
+        out = []
+        if self.stand_in:
+            out.append(f"the image is built on a STAND-IN: {self.stand_in}")
+        if self.virtual_nodes:
+            out.append("the nodes are VIRTUAL: they share one machine, so times and bandwidths say nothing")
+        if self.planted:
+            out.append(f"a bug was PLANTED on purpose: {self.planted}")
+        return out
+
+
+def worst(rows: list[dict[str, Any]]) -> Outcome:
+    """One Outcome from what several ranks or nodes say of one check: the worst of them.
+
+    A check that passes on some and is skipped on others is a WARN: something is missing there.
+    """
+    order = {status: place for place, status in enumerate(WORST)}
+    first = dict(min(rows, key=lambda row: order[row["status"]]))
+    where = sorted({row["where"] for row in rows if row["status"] == first["status"]})
+    skipped = sorted({row["where"] for row in rows if row["status"] == "SKIP"})
+    if first["status"] == "PASS" and skipped:
+        reason = next(row["evidence"] for row in rows if row["status"] == "SKIP")
+        first |= {"status": "WARN", "evidence": f"passes on {', '.join(where)} but: {reason}"}
+        where = skipped
+    fields = {name: first[name] for name in KEPT if first.get(name)}
+    peers = {row["where"]: row["figures"] for row in rows if row.get("figures")}
+    distinct = peers if len({tuple(sorted(one.items())) for one in peers.values()}) > 1 else {}
+    return Outcome(**fields, seconds=max(row.get("seconds", 0.0) for row in rows), where=tuple(where), peers=distinct)

@@ -1,0 +1,80 @@
+"""Markdown, and a Prometheus textfile. Pure."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+from hpcstack.report.model import Report
+
+
+def cell(text: str) -> str:
+    """TEXT as one cell of a Markdown table: nothing in it is markup."""
+    return re.sub(r"([\\`*_{}\[\]|#])", r"\\\1", escape(" ".join(text.split()), quote=False))
+
+
+def markdown(report: Report) -> str:
+    """The report for a ticket or a wiki."""
+    lines = [
+        f"# {cell(report.stack)}: {report.verdict()}",
+        "",
+        *(f"> **NOTE** {cell(caveat)}" for caveat in report.caveats()),
+        *([""] if report.caveats() else []),
+        f"Image `sha256:{report.image_sha256}`, suite {cell(report.suite)}, tier {report.tier}, runtime "
+        f"{report.runtime}, "
+        f"{report.world_size} ranks on {len(report.nodes)} node(s): {cell(', '.join(report.nodes))}. {report.started}, "
+        f"{report.seconds:.0f} s.",
+        "",
+        "| status | check | measured | expected | on | remedy |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in report.outcomes:
+        expected = f"{one.expected} ({one.source})" if one.source else one.expected
+        bad = one.status in ("FAIL", "ERROR", "WARN")
+        cells = (
+            one.status,
+            one.code,
+            one.measured or one.evidence,
+            expected,
+            ", ".join(one.where) if bad else "",
+            one.remedy,
+        )
+        lines.append("| " + " | ".join(cell(text) for text in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def label(text: str) -> str:
+    """TEXT as a label's value in Prometheus' exposition format."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def prometheus(report: Report) -> str:
+    """For node_exporter's textfile collector: one gauge for what was found, one for each figure, one for when."""
+    common = f"stack={label(report.stack)},image={label(report.image_sha256[:12])},runtime={label(report.runtime)}"
+    out = [
+        "# HELP hpcstack_check Result of a check: 1 for the status that it has.",
+        "# TYPE hpcstack_check gauge",
+        *(f"hpcstack_check{{{common},code={label(one.code)},status={label(one.status)}}} 1" for one in report.outcomes),
+        "# HELP hpcstack_figure What a check measured; the unit ends the figure's name.",
+        "# TYPE hpcstack_figure gauge",
+        *(
+            f"hpcstack_figure{{{common},code={label(one.code)},figure={label(name)},"
+            f"informational={label(str(one.informational).lower())}}} {value:.10g}"
+            for one in report.outcomes
+            for name, value in sorted(one.figures.items())
+        ),
+        "# HELP hpcstack_run_seconds How long the run took.",
+        "# TYPE hpcstack_run_seconds gauge",
+        f"hpcstack_run_seconds{{{common}}} {report.seconds:g}",
+        "# HELP hpcstack_run_timestamp_seconds When it started.",
+        "# TYPE hpcstack_run_timestamp_seconds gauge",
+        f"hpcstack_run_timestamp_seconds{{{common}}} {_epoch(report.started):.0f}",
+    ]
+    return "\n".join(out) + "\n"
+
+
+def _epoch(started: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(started).timestamp()

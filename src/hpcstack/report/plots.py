@@ -1,0 +1,187 @@
+"""Plots as SVG text: lines with a gate drawn in, and matrices as heat maps. Each has its data as a table beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 64, 150, 16, 44
+# Okabe and Ito's colours, told apart by the colour-blind; each line has its own dashes too
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4", "4 1")
+
+
+def binary(value: float) -> str:
+    """Bytes in binary units, as message sizes are written: 8 B, 64 KiB, 256 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:g} {unit}"
+        value /= 1024
+    return ""
+
+
+def ticks(least: float, most: float, count: int = 5) -> list[float]:
+    """Round numbers from LEAST to MOST."""
+    if most <= least:
+        return [least]
+    step = 10 ** math.floor(math.log10((most - least) / count))
+    step *= next(factor for factor in (1, 2, 5, 10) if (most - least) / (step * factor) <= count)
+    first = math.ceil(least / step) * step
+    out = []
+    while first <= most + step * 1e-9:
+        out.append(round(first, 10))
+        first += step
+    return out
+
+
+class Axes:
+    """Where a value lies on the paper; x by logarithm for bytes and for ranks that double."""
+
+    def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
+        xs = [float(x) for line in lines for x in line["x"]] or [0.0]
+        ys = [float(y) for line in lines for y in (*line["y"], *line.get("ideal", ()), *_gate(line))] or [0.0]
+        self.unit = lines[0].get("x_unit", "")
+        self.log = self.unit == "bytes" and min(xs) > 0
+        self.x0, self.x1 = min(map(self._x, xs)), max(map(self._x, xs))
+        self.y0, self.y1 = min(0.0, *ys), max(ys) * 1.08 or 1.0
+        self.xs = sorted(set(xs))
+
+    def _x(self, value: float) -> float:
+        return math.log2(value) if self.log else value
+
+    def x(self, value: float) -> float:
+        span = self.x1 - self.x0 or 1.0
+        share = (self._x(value) - self.x0) / span if self.x1 > self.x0 else 0.5
+        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+
+    def y(self, value: float) -> float:
+        return round(HEIGHT - BOTTOM - (value - self.y0) / (self.y1 - self.y0 or 1.0) * (HEIGHT - TOP - BOTTOM), 1)
+
+
+def _gate(line: dict[str, Any]) -> tuple[float, ...]:
+    return (float(line["gate"]),) if line.get("gate") else ()
+
+
+def lines(title: str, series: Sequence[dict[str, Any]]) -> str:
+    """A figure: the SVG and a table of the same numbers."""
+    axes = Axes(series)
+    parts = [_grid(axes, series[0])]
+    for number, line in enumerate(series):
+        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        parts.append(_line(axes, line["x"], line["y"], colour, dash, marks=len(line["x"]) <= 24))
+        if line.get("ideal"):
+            parts.append(_line(axes, line["x"], line["ideal"], "#888", "2 4", marks=False))
+        top = TOP + 14 + 16 * number
+        parts.append(f'<line x1="{WIDTH - RIGHT + 8}" x2="{WIDTH - RIGHT + 30}" y1="{top - 4}" y2="{top - 4}" stroke="{colour}" '
+                     f'stroke-width="2" stroke-dasharray="{dash}"/>')  # fmt: skip
+        parts.append(f'<text x="{WIDTH - RIGHT + 34}" y="{top}">{escape(str(line["name"])[:22])}</text>')
+    gates = sorted({gate for line in series for gate in _gate(line)})
+    for gate in gates:
+        y = axes.y(gate)
+        parts.append(f'<line class="gate" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
+                     f'<text x="{WIDTH - RIGHT + 4}" y="{y + 4}">gate {gate:g}</text>')  # fmt: skip
+    said = "; ".join(
+        f"{line['name']}: {min(line['y']):g} to {max(line['y']):g} {line.get('y_unit', '')}"
+        for line in series
+        if line["y"]
+    )
+    return _figure(title, said, "".join(parts), table(series))
+
+
+def _grid(axes: Axes, first: dict[str, Any]) -> str:
+    parts = []
+    for value in ticks(axes.y0, axes.y1):
+        y = axes.y(value)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
+                     f'<text class="end" x="{LEFT - 6}" y="{y + 4}">{value:g}</text>')  # fmt: skip
+    shown = axes.xs if len(axes.xs) <= 8 else ticks(axes.xs[0], axes.xs[-1]) if not axes.log else axes.xs[::2]
+    for value in shown:
+        label = binary(value) if axes.unit == "bytes" else f"{value:g}"
+        parts.append(f'<text class="middle" x="{axes.x(value)}" y="{HEIGHT - BOTTOM + 16}">{label}</text>')
+    bottom = HEIGHT - BOTTOM
+    parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text class="middle" x="{middle}" y="{HEIGHT - 6}">{escape(str(first.get("x_unit", "")))}</text>')
+    parts.append(f'<text class="middle" transform="translate(14 {(TOP + bottom) / 2}) rotate(-90)">'
+                 f'{escape(str(first.get("y_unit", "")))}</text>')  # fmt: skip
+    return "".join(parts)
+
+
+def _line(axes: Axes, xs: Sequence[float], ys: Sequence[float], colour: str, dash: str, *, marks: bool) -> str:
+    points = [(axes.x(float(x)), axes.y(float(y))) for x, y in zip(xs, ys, strict=False)]
+    path = " ".join(f"{x},{y}" for x, y in points)
+    out = f'<polyline fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}" points="{path}"/>'
+    if marks:
+        out += "".join(f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>' for x, y in points)
+    return out
+
+
+def table(series: Sequence[dict[str, Any]]) -> str:
+    """The numbers of a plot as an HTML table."""
+    xs = sorted({float(x) for line in series for x in line["x"]})
+    unit = series[0].get("x_unit", "")
+    head = "".join(
+        f'<th scope="col">{escape(str(line["name"]))} ({escape(str(line.get("y_unit", "")))})</th>' for line in series
+    )
+    rows = []
+    for x in xs:
+        cells = []
+        for line in series:
+            known = {float(one): y for one, y in zip(line["x"], line["y"], strict=False)}
+            cells.append(f"<td>{known[x]:g}</td>" if x in known else "<td></td>")
+        label = binary(x) if unit == "bytes" else f"{x:g}"
+        rows.append(f'<tr><th scope="row">{label}</th>{"".join(cells)}</tr>')
+    return f'<table><thead><tr><th scope="col">{escape(unit)}</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+
+
+def matrix(title: str, one: dict[str, Any]) -> str:
+    """A heat map with the numbers written in; darker is faster."""
+    labels, values = [str(label) for label in one["labels"]], one["values"]
+    numbers = [value for row in values for value in row if isinstance(value, (int, float)) and value]
+    most, least = max(numbers, default=1.0), min(numbers, default=0.0)
+    size, left, top = max(26, min(64, 480 // max(1, len(labels)))), 110, 28
+    parts = []
+    for r, row in enumerate(values):
+        parts.append(
+            f'<text class="end" x="{left - 6}" y="{top + r * size + size / 2 + 4}">{escape(labels[r][:16])}</text>'
+        )
+        parts.append(
+            f'<text class="middle" x="{left + r * size + size / 2}" y="{top - 8}">{escape(labels[r][-6:])}</text>'
+        )
+        for c, value in enumerate(row):
+            share = (value - least) / (most - least) if value and most > least else 1.0 if value else 0.0
+            fill = f"hsl(210 70% {92 - 55 * share:.0f}%)" if value else "#f4f4f4"
+            text = f"{value:.3g}" if value else ""
+            x, y = left + c * size, top + r * size
+            parts.append(f'<rect x="{x}" y="{y}" width="{size}" height="{size}" fill="{fill}" stroke="#fff"/>')
+            if size >= 36:
+                ink = "#fff" if share > 0.55 else "#111"
+                parts.append(
+                    f'<text class="middle" x="{x + size / 2}" y="{y + size / 2 + 4}" fill="{ink}">{text}</text>'
+                )
+    width, height = left + size * len(labels) + 20, top + size * len(labels) + 10
+    said = f"{least:g} to {most:g} {one.get('y_unit', '')}"
+    return _figure(title, said, "".join(parts), words(one), width, height)
+
+
+def words(one: dict[str, Any]) -> str:
+    """A matrix as a table."""
+    labels = [escape(str(label)) for label in one["labels"]]
+    head = "".join(f'<th scope="col">{label}</th>' for label in labels)
+    rows = "".join(
+        f'<tr><th scope="row">{labels[n]}</th>'
+        + "".join(f"<td>{escape(str(value)) if value else ''}</td>" for value in row)
+        + "</tr>"
+        for n, row in enumerate(one["values"])
+    )
+    return f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _figure(title: str, said: str, inside: str, data: str, width: float = WIDTH, height: float = HEIGHT) -> str:
+    return (
+        f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'role="img" aria-label="{escape(title)}: {escape(said)}"><title>{escape(title)}</title><desc>{escape(said)}</desc>{inside}</svg>'
+        f"<details><summary>the numbers</summary>{data}</details></figure>"
+    )

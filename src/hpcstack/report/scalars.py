@@ -1,0 +1,43 @@
+"""Figures as TensorBoard scalars or an MLflow run, by those tools' own libraries where they are installed."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from hpcstack.errors import MissingToolError
+from hpcstack.report.model import Report
+
+
+def _library(name: str, package: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise MissingToolError(f"{package} is not installed beside hpcstack", f"pip install {package}") from None
+
+
+def tensorboard(report: Report, folder: Path) -> None:
+    """An event file in FOLDER: each figure, and each line that was drawn, step by step."""
+    writer_module = _library("tensorboard.summary", "tensorboard")
+    writer = writer_module.Writer(str(folder))
+    for one in report.outcomes:
+        for name, value in one.figures.items():
+            writer.add_scalar(f"{one.code}/{name}", value, 0)
+        for line in one.series:
+            for x, y in zip(line.get("x", ()), line.get("y", ()), strict=False):
+                writer.add_scalar(f"{one.code}/{line['name']}", float(y), int(x))
+    writer.close()
+
+
+def mlflow(report: Report, uri: str) -> None:
+    """One run in MLflow at URI, experiment hpcstack: figures as metrics, what was tested as tags."""
+    library = _library("mlflow", "mlflow")
+    library.set_tracking_uri(uri)
+    library.set_experiment("hpcstack")
+    with library.start_run(run_name=report.stack):
+        library.set_tags({"stack": report.stack, "image": report.image_sha256, "runtime": report.runtime,
+                          "verdict": report.verdict(), "nodes": ",".join(report.nodes)})  # fmt: skip
+        library.log_metrics(
+            {f"{one.code}/{name}": value for one in report.outcomes for name, value in one.figures.items()}
+        )

@@ -1,0 +1,250 @@
+"""The agent of one node: its own checks, then the ranks in as many rounds as it takes, watched.
+
+A check that breaks the process group ends the ranks; the next round begins behind it, so that one broken check hides no
+other. All nodes decide the same: they read what the ranks of all nodes left in the run's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hpcstack_smoke import __version__
+from hpcstack_smoke.result import ERROR, SKIP, Result, run, write
+from hpcstack_smoke.select import Check, selected
+
+ROUNDS = 6
+MEET_S = 90.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run was asked for. `launcher` is what starts ranks: it takes RANKS MIN:MAX RESTARTS COMMAND..."""
+
+    output: str
+    tests: str = ""
+    tier: str = "quick"
+    skip: str = ""
+    stack: str = ""
+    gpus: int = 0
+    ranks: int = 2
+    nodes: int = 1
+    stall_s: float = 240.0
+    deadline_s: float = 0.0
+    fabric_rate: float = 0.0
+    launcher: tuple[str, ...] = ()
+
+    def words(self) -> list[str]:
+        """The same, for the ranks."""
+        return [
+            "--output", self.output, "--tests", self.tests, "--tier", self.tier, "--skip", self.skip,
+            "--gpus", str(self.gpus), "--nodes", str(self.nodes),
+        ]  # fmt: skip
+
+
+def function(check: Check) -> Callable[[Any], Result]:
+    """What CHECK runs, imported here: its module may need a framework."""
+    module, _, name = check.where.partition(":")
+    found: Callable[[Any], Result] = getattr(importlib.import_module(f"hpcstack_smoke.{module}"), name)
+    return found
+
+
+def tell(row: dict[str, Any]) -> None:
+    """One line on stdout, for whoever watches. (Only the first node's is shown.)"""
+    said = (row.get("measured") or row.get("evidence", "")).replace("\n", " ")[:160]
+    print(f":: {row['status']} {row['code']} {row.get('seconds', 0):.1f} {said}", flush=True)
+
+
+class Agent:
+    """One node's part of a run."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.host = socket.gethostname()
+        self.first = os.environ.get("SLURM_NODEID", "0") == "0"
+        self.rows: list[dict[str, Any]] = []
+        self.began = time.monotonic()
+
+    def add(self, row: dict[str, Any]) -> None:
+        """ROW into node-HOST.json, and told."""
+        self.rows.append(row)
+        if self.first:
+            tell(row)
+        self.save()
+
+    def save(self) -> None:
+        from hpcstack_smoke.node.inventory import inventory
+
+        if not hasattr(self, "inventory"):
+            self.inventory = inventory()
+        document = {"host": self.host, "suite": __version__, "inventory": self.inventory, "rows": self.rows}
+        write(self.asked.output, f"node-{self.host}.json", document)
+
+    def node_checks(self) -> None:
+        asked = self.asked
+        self.save()
+        for check in selected(asked.tests, "node", asked.tier, asked.skip):
+            self.add(run(check.code, lambda found=check: function(found)(asked), self.host))  # type: ignore[misc]
+
+    def after(self) -> None:
+        """What only shows once the fabric was used: error counters that went up during the run."""
+        from hpcstack_smoke.node import fabric
+
+        if row := fabric.counters_row(self.asked, self.host):
+            self.add(row)
+
+    def rank_checks(self) -> int:
+        """The torchrun rounds; the status of the last."""
+        done: list[str] = []
+        status = 0
+        for number in range(1, ROUNDS + 1):
+            left = selected(self.asked.tests, "ranks", self.asked.tier, self.asked.skip, ",".join(done))
+            if not left:
+                break
+            if missing := self._without("torch", left):
+                return missing % 2
+            command = [
+                "-m",
+                "hpcstack_smoke.ranks",
+                *self.asked.words(),
+                "--round",
+                str(number),
+                "--done",
+                ",".join(done),
+            ]
+            status = self.launch(command, f"launcher-{self.host}-{number}.log")
+            if status == 0:
+                break
+            if not self.meet(f"round-{number}"):
+                break
+            tried = attempted(self.asked.output, number)
+            if not tried:
+                break
+            done += tried
+        return status
+
+    def _without(self, module: str, checks: list[Check]) -> int:
+        """Rows for CHECKS where MODULE is not in the image: ERROR if the recipe or the user named them, else SKIP.
+
+        `node` is every stack's family: that those of its checks which need torch are missing is no error.
+        """
+        import importlib.util
+
+        if importlib.util.find_spec(module):
+            return 0
+        named = False
+        for check in checks:
+            wanted = bool(self.asked.tests) and (check.family != "node" or check.code in self.asked.tests.split(","))
+            named = named or wanted
+            row = {"code": check.code, "where": self.host, "status": ERROR if wanted else SKIP, "seconds": 0.0}
+            self.add({**row, "evidence": f"the image has no {module}"})
+        return 1 if named else 2
+
+    def launch(self, command: list[str], log: str, *, elastic: bool = False) -> int:
+        """Start the ranks with COMMAND, their output in LOG; the launcher's status, 124 where it had to be ended."""
+        asked = self.asked
+        if asked.launcher:
+            range_ = f"{asked.nodes}:{asked.nodes}" if elastic else ""
+            argv = [*asked.launcher, str(asked.ranks), range_, "3" if elastic else "0", *command]
+        else:
+            restarts = ["--max-restarts", "3"] if elastic else []
+            argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+                    str(asked.ranks), *restarts, *command]  # fmt: skip
+        with open(os.path.join(asked.output, log), "wb") as file:
+            child = subprocess.Popen(
+                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, env=environment(elastic)
+            )
+            return self.watch(child, file)
+
+    def watch(self, child: subprocess.Popen[bytes], file: Any) -> int:
+        """Pass on what CHILD says, and end it where nothing has moved for too long."""
+        import threading
+
+        threading.Thread(target=self._relay, args=(child, file), daemon=True).start()
+        while True:
+            try:
+                return child.wait(0.3)
+            except subprocess.TimeoutExpired:
+                quiet = time.time() - moved(self.asked.output, time.time() - (time.monotonic() - self.began))
+                over = self.asked.deadline_s and time.monotonic() - self.began > self.asked.deadline_s
+                if quiet > self.asked.stall_s or over:
+                    why = "the run's time is up" if over else f"nothing has moved for {quiet:.0f} s"
+                    print(f"hpcstack: {why}: the ranks are ended", flush=True)
+                    write(self.asked.output, f"ended-{self.host}.json", {"host": self.host, "why": why})
+                    end(child)
+                    return 124
+
+    def _relay(self, child: subprocess.Popen[bytes], file: Any) -> None:
+        for line in child.stdout or ():
+            if line.startswith(b":: "):
+                if self.first:
+                    print(line.decode(errors="replace").rstrip(), flush=True)
+            else:
+                with contextlib.suppress(ValueError):  # the launcher has ended, its file is closed
+                    file.write(line)
+                    file.flush()
+
+    def meet(self, name: str) -> bool:
+        """Wait for the agents of all nodes to come to NAME; whether all did."""
+        write(self.asked.output, f"meet-{name}-{self.host}.json", {"host": self.host})
+        until = time.monotonic() + MEET_S
+        while time.monotonic() < until:
+            if len(glob.glob(os.path.join(glob.escape(self.asked.output), f"meet-{name}-*.json"))) >= self.asked.nodes:
+                return True
+            time.sleep(0.1)
+        return False
+
+
+def environment(elastic: bool) -> dict[str, str]:
+    """The ranks' own: where they may start again, each start has a store of its own (pytorch #135712)."""
+    return {**os.environ, **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if elastic else {})}
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """CHILD and all that it started, kindly, then not."""
+    for how, wait in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, how)
+        try:
+            child.wait(wait)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def documents(output: str, pattern: str) -> list[dict[str, Any]]:
+    """What the ranks of one round left."""
+    out = []
+    for path in glob.glob(os.path.join(glob.escape(output), pattern)):
+        with open(path) as file:
+            out.append(json.load(file))
+    return out
+
+
+def moved(output: str, began: float) -> float:
+    """When a rank or a node last wrote something, in seconds since the epoch; BEGAN where none has."""
+    times = [began]
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(output):
+            with contextlib.suppress(OSError):
+                times.append(entry.stat().st_mtime)
+    return max(times)
+
+
+def attempted(output: str, number: int) -> list[str]:
+    """The codes that any rank began in round NUMBER."""
+    codes = []
+    for document in documents(output, f"rank-*-{number}.json"):
+        codes += [row["code"] for row in document["rows"]] + [document.get("running", "")]
+    return sorted({code for code in codes if code})

@@ -1,0 +1,221 @@
+"""One rank of the MPI step: the first compiles the program in the image, all run it, the first judges what it printed.
+
+python3 -m hpcstack_smoke.apps.mpi --output DIR     in every task of `srun --mpi=pmix`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from hpcstack_smoke.agent import tell
+from hpcstack_smoke.apps.mpi_source import SOURCE
+from hpcstack_smoke.result import ERROR, PASS, Result, Skip, judge, run, write
+from hpcstack_smoke.select import Check, selected
+
+SAMPLES = {"quick": 2_000_000, "standard": 20_000_000, "full": 200_000_000}
+WAIT_S, RUN_S = 120.0, 600.0
+
+
+def world(found: Any) -> Result:
+    """As many ranks as tasks: with a PMI that does not fit, each would be alone in a world of 1."""
+    measured = f"{found['world']} ranks on {found['hosts']} host(s), {found['library']}"
+    good = found["world"] == found["tasks"] and found["hosts"] == found["nodes"]
+    return judge(
+        good,
+        measured,
+        f"{found['tasks']} ranks on {found['nodes']} host(s)",
+        "Slurm",
+        remedy="the image's MPI and Slurm's PMI do not fit: srun --mpi=list, hpcstack doctor",
+    )
+
+
+def exact(found: Any) -> Result:
+    """Point-to-point and eight collectives."""
+    return judge(found["wrong"] == 0, f"{found['wrong']} wrong values", "0", "values as computed")
+
+
+def device(found: Any) -> Result:
+    """A GPU's memory, sent and received as it is."""
+    if found["device"] == 2:
+        raise Skip("no GPU, or no CUDA driver, on these nodes")
+    return judge(
+        found["device"] == 0,
+        "right" if found["device"] == 0 else "another content",
+        "each value as sent",
+        "CUDA-aware MPI",
+        remedy="this MPI is not built for CUDA, or UCX has no cuda transport: ucx_info -d",
+    )
+
+
+def compiled(found: Any) -> Result:
+    """mpicc is in the image and what it makes runs."""
+    return Result(PASS, f"{found['compiler']} in {found['compile_s']:.1f} s", "compiled and started in the image")
+
+
+def pi(found: Any) -> Result:
+    """Both rules on 1 to all ranks: the values, and strong and weak scaling; informational where ranks share cores."""
+    runs = found["runs"]
+    samples = found["samples"]
+    off = max(abs(one["midpoint"] - math.pi) for one in runs)
+    # five standard deviations of 4 * (a share of hits)
+    limit = 5 * 4 * math.sqrt(math.pi / 4 * (1 - math.pi / 4) / samples)
+    dots = max(abs(one["monte_carlo"] - math.pi) for one in runs)
+    first, last = runs[0], runs[-1]
+    strong = first["strong_s"] / max(last["strong_s"], 1e-9)
+    weak = first["weak_s"] / max(last["weak_s"], 1e-9)
+    crowded = found["world"] // found["nodes"] > len(os.sched_getaffinity(0)) or found["virtual"]
+    note = "; informational (oversubscribed)" if crowded else ""
+    measured = f"midpoint off by {off:.1e}, Monte Carlo by {dots:.1e}"
+    measured += f"; S({last['ranks']}) = {strong:.2f}, weak E = {weak:.2f}{note}"
+    ranks = [one["ranks"] for one in runs]
+    series = [
+        {
+            "name": "pi: strong speed-up",
+            "x": ranks,
+            "y": [round(first["strong_s"] / max(one["strong_s"], 1e-9), 3) for one in runs],
+            "x_unit": "ranks",
+            "y_unit": "S(n)",
+            "ideal": [float(n) for n in ranks],
+        },
+        {
+            "name": "pi: weak efficiency",
+            "x": ranks,
+            "y": [round(first["weak_s"] / max(one["weak_s"], 1e-9), 3) for one in runs],
+            "x_unit": "ranks",
+            "y_unit": "E(n)",
+        },
+    ]
+    return judge(
+        off < 1e-9 and dots < limit,
+        measured,
+        f"midpoint within 1e-9, Monte Carlo within {limit:.1e}",
+        "pi; five standard deviations",
+        figures={"strong_speedup": round(strong, 3), "weak_efficiency": round(weak, 3)},
+        series=series,
+        informational=bool(crowded),
+    )
+
+
+FUNCTIONS = {"mpi.world": world, "mpi.exact": exact, "mpi.device": device, "mpi.compile": compiled, "mpi.pi": pi}
+
+
+def compiler() -> str:
+    """The MPI compiler of the image; empty where there is none."""
+    return next(
+        (found for name in ("mpicc", "mpicc.openmpi", "mpicc.mpich") if (found := shutil.which(name) or "")), ""
+    )
+
+
+def build(output: str) -> dict[str, Any]:
+    """Compile the program into OUTPUT; what is to know of it, or why there is none."""
+    found = compiler()
+    if not found:
+        return {"skip": "no mpicc in the image"}
+    source, binary = os.path.join(output, "mpi-probe.c"), os.path.join(output, "mpi-probe")
+    with open(source, "w") as file:
+        file.write(SOURCE)
+    began = time.monotonic()
+    argv = [found, "-O2", "-o", f"{binary}.part", source, "-lm", "-ldl"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=WAIT_S)
+    if done.returncode:
+        said = " ".join(done.stdout.decode(errors="replace").split())
+        return {"error": f"{found} ended with {done.returncode}: {said[:300]}"}
+    os.replace(f"{binary}.part", binary)
+    return {"compiler": found, "compile_s": time.monotonic() - began}
+
+
+def await_build(output: str) -> dict[str, Any]:
+    """What the first rank says of the program."""
+    path = os.path.join(output, "mpi-built.json")
+    until = time.monotonic() + WAIT_S
+    while not os.path.exists(path) and time.monotonic() < until:
+        time.sleep(0.1)
+    if not os.path.exists(path):
+        return {"error": "the first rank did not say that the program is compiled"}
+    with open(path) as file:
+        said: dict[str, Any] = json.load(file)
+    return said
+
+
+def rows(
+    checks: list[Check], built: dict[str, Any], found: dict[str, Any] | None, why: str, named: bool
+) -> list[dict[str, Any]]:
+    """A row for each of CHECKS: from what the program FOUND, or why it did not."""
+    where = f"{socket.gethostname()}:0"
+    out = []
+    for check in checks:
+        if found is not None:
+            out.append(run(check.code, lambda code=check.code: FUNCTIONS[code](found), where))  # type: ignore[misc]
+        else:
+            status = "SKIP" if "skip" in built and not named else ERROR
+            out.append(
+                {
+                    "code": check.code,
+                    "where": where,
+                    "seconds": 0.0,
+                    "status": status,
+                    "evidence": why or built.get("skip") or built.get("error", ""),
+                }
+            )
+    return out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    for name in ("output", "tests", "tier", "skip"):
+        parser.add_argument(f"--{name}", default="quick" if name == "tier" else "")
+    parser.add_argument("--nodes", type=int, default=1)
+    options = parser.parse_args()
+    rank, tasks = int(os.environ.get("SLURM_PROCID", "0")), int(os.environ.get("SLURM_NTASKS", "1"))
+    if rank == 0:
+        write(options.output, "mpi-built.json", build(options.output))
+    built = await_build(options.output)
+    found, why = None, ""
+    if "compiler" in built:
+        found, why = start(options.output, options.tier, rank)
+    if rank == 0:
+        checks = selected(options.tests, "mpi", options.tier, options.skip)
+        if found is not None:
+            found |= built | {
+                "tasks": tasks,
+                "nodes": options.nodes,
+                "samples": SAMPLES[options.tier],
+                "virtual": len(os.sched_getaffinity(0)) * options.nodes < tasks,
+            }
+        made = rows(checks, built, found, why, bool(options.tests))
+        for row in made:
+            tell(row)
+        write(options.output, "mpi-0.json", {"rows": made})
+    return 0
+
+
+def start(output: str, tier: str, rank: int) -> tuple[dict[str, Any] | None, str]:
+    """(what the program printed on the first rank, or nothing) and why it said nothing."""
+    env = dict(os.environ)
+    if os.path.exists("/proc/driver/nvidia/version"):
+        env["HPCSTACK_SMOKE_DEVICE"] = "1"
+    argv = [os.path.join(output, "mpi-probe"), str(SAMPLES[tier])]
+    try:
+        done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=RUN_S)
+    except subprocess.TimeoutExpired:
+        return None, f"the program did not end in {RUN_S:.0f} s"
+    text, said = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip()[-300:]
+    lines = [line for line in text.splitlines() if line.startswith("{")]
+    if rank:
+        return {}, ""
+    if done.returncode or not lines:
+        return None, f"the program ended with {done.returncode}: {said}"
+    return json.loads(lines[-1]), ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Latency and bus bandwidth of the collectives, by nccl-tests' definitions (doc/PERFORMANCE.md, commit a0b82b2).
+
+algbw = S / t with S the bytes of the whole buffer and t the time of the slowest rank; busbw = algbw * factor. 1 GB is
+1e9 bytes. On GPUs ten calls are queued between two events; on CPUs each call is timed behind a barrier.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hpcstack_smoke.collectives.exact import on_cpu
+from hpcstack_smoke.context import Context
+from hpcstack_smoke.result import PASS, Result, Skip
+
+MIB = 1 << 20
+SIZES = {
+    "quick": (256 * MIB,),
+    "standard": (MIB, 16 * MIB, 256 * MIB, 1024 * MIB),
+    "full": (MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB, 4096 * MIB, 8192 * MIB),
+}
+CPU_SIZES = {
+    "quick": (MIB,),
+    "standard": (MIB // 16, MIB, 8 * MIB),
+    "full": (MIB // 16, MIB, 4 * MIB, 16 * MIB, 64 * MIB),
+}
+LATENCY_SIZES = (8, 128, 1024, 8192, 65536)
+EVERY = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv")
+WARM_UP, QUEUED, ROUNDS = 5, 10, 5
+
+
+def factor(name: str, world: int) -> float:
+    """busbw / algbw."""
+    if name == "all_reduce":
+        return 2 * (world - 1) / world
+    if name in ("all_gather", "reduce_scatter", "all_to_all"):
+        return (world - 1) / world
+    return 1.0
+
+
+def call(name: str, size: int, context: Context, group: Any, dtype: Any) -> Callable[[], None]:
+    """The collective NAME on a buffer of SIZE bytes (of all ranks together where it gathers or scatters)."""
+    import torch
+    import torch.distributed as dist
+
+    world, rank = context.world, context.rank
+    count = max(world, size // dtype.itemsize // world * world)
+    whole = torch.ones(count, dtype=dtype, device=context.device)
+    part = torch.ones(count // world, dtype=dtype, device=context.device)
+    if name == "all_reduce":
+        # Zeros stay zeros however often they are added: no call between the calls that are timed
+        whole.zero_()
+        return lambda: dist.all_reduce(whole, group=group)
+    if name == "all_gather":
+        return lambda: dist.all_gather_into_tensor(whole, part, group=group)
+    if name == "reduce_scatter":
+        return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
+    if name == "all_to_all":
+        other = torch.empty_like(whole)
+        return lambda: dist.all_to_all_single(other, whole, group=group)
+    if name == "broadcast":
+        return lambda: dist.broadcast(whole, src=0, group=group)
+    if name == "reduce":
+        whole.zero_()
+        return lambda: dist.reduce(whole, dst=0, group=group)
+    got = torch.empty_like(whole)
+    after, before = (rank + 1) % world, (rank - 1) % world
+
+    def ring() -> None:
+        work = [dist.P2POp(dist.isend, whole, after, group), dist.P2POp(dist.irecv, got, before, group)]
+        for one in dist.batch_isend_irecv(work):
+            one.wait()
+
+    return ring
+
+
+def seconds(work: Callable[[], None], context: Context, group: Any) -> float:
+    """Seconds of one call: the median over rounds, then the slowest rank's."""
+    import torch
+    import torch.distributed as dist
+
+    times = _queued(work, group) if context.gpu else _single(work, group)
+    slowest = torch.tensor([statistics.median(times)], dtype=torch.float64, device=context.device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
+    return float(slowest)
+
+
+def _queued(work: Callable[[], None], group: Any) -> list[float]:
+    import torch
+    import torch.distributed as dist
+
+    for _ in range(WARM_UP):
+        work()
+    out = []
+    for _ in range(ROUNDS):
+        dist.barrier(group=group)
+        torch.cuda.synchronize()
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(QUEUED):
+            work()
+        stop.record()
+        stop.synchronize()
+        out.append(start.elapsed_time(stop) / 1e3 / QUEUED)
+    return out
+
+
+def _single(work: Callable[[], None], group: Any) -> list[float]:
+    import torch.distributed as dist
+
+    out = []
+    for number in range(2 + ROUNDS):
+        dist.barrier(group=group)
+        began = time.perf_counter()
+        work()
+        if number >= 2:
+            out.append(time.perf_counter() - began)
+    return out
+
+
+def swept(
+    context: Context, group: Any, names: tuple[str, ...], sizes: tuple[int, ...], dtypes: tuple[Any, ...]
+) -> Result:
+    """Every collective of NAMES at every one of SIZES bytes: busbw as figures and as lines to draw."""
+    figures, series = {}, []
+    best = 0.0
+    for dtype in dtypes:
+        short = str(dtype).removeprefix("torch.")
+        for name in names:
+            values = []
+            for size in sizes:
+                took = seconds(call(name, size, context, group, dtype), context, group)
+                values.append(round(size / took * factor(name, context.world) / 1e9, 4))
+                figures[f"{name}_{short}_{size}_busbw_GB_s"] = values[-1]
+            series.append(
+                {"name": f"{name} {short}", "x": list(sizes), "y": values, "x_unit": "bytes", "y_unit": "GB/s"}
+            )
+            best = max(best, values[-1]) if name == "all_reduce" else best
+    measured = (
+        f"all_reduce {best:.3g} GB/s busbw at {sizes[-1] / MIB:.4g} MiB, {context.world} ranks, {context.backend}"
+    )
+    note = context.note()
+    return Result(
+        PASS,
+        f"{measured}{'; ' + note if note else ''}",
+        "no gate for these nodes",
+        figures=figures,
+        series=series,
+        informational=bool(note),
+    )
+
+
+def needs_nccl(context: Context) -> None:
+    if not context.gpu:
+        raise Skip("no GPU: NCCL does not run here")
+    if context.world < 2:
+        raise Skip("one rank: bus bandwidth is 0 by definition")
+
+
+def nccl(context: Context) -> Result:
+    """Bus bandwidth by NCCL; the gate is the host's to know."""
+    import torch
+
+    needs_nccl(context)
+    names = EVERY if context.tier != "quick" else ("all_reduce",)
+    dtypes = (torch.float32, torch.bfloat16) if context.tier != "quick" else (torch.float32,)
+    free, _ = torch.cuda.mem_get_info()
+    sizes = tuple(size for size in SIZES[context.tier] if size * 3 < min(context.all(free)))
+    return swept(context, None, names, sizes, dtypes)
+
+
+def gloo(context: Context) -> Result:
+    """The same by gloo on the CPU: informational."""
+    import torch
+
+    if context.world < 2:
+        raise Skip("one rank: bus bandwidth is 0 by definition")
+    with on_cpu(context) as (alike, group):
+        return swept(alike, group, ("all_reduce", "all_gather", "broadcast"), CPU_SIZES[context.tier], (torch.float32,))
+
+
+def nccl_latency(context: Context) -> Result:
+    """Microseconds of a small all_reduce."""
+    import torch
+
+    needs_nccl(context)
+    values = [
+        round(seconds(call("all_reduce", size, context, None, torch.float32), context, None) * 1e6, 2)
+        for size in LATENCY_SIZES
+    ]
+    series = [{"name": "all_reduce", "x": list(LATENCY_SIZES), "y": values, "x_unit": "bytes", "y_unit": "us"}]
+    figures = {f"all_reduce_{size}_us": value for size, value in zip(LATENCY_SIZES, values)}  # noqa: B905
+    return Result(
+        PASS, f"{values[0]:g} us at 8 bytes, {values[-1]:g} us at 64 KiB", "no gate", figures=figures, series=series
+    )

@@ -1,0 +1,180 @@
+"""Exactness of the collectives: every value is an integer that the dtype knows, and is compared with ==."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from hpcstack_smoke.context import Context
+from hpcstack_smoke.result import Result, Skip, judge
+
+COUNT = 4096
+NAMES = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "gather", "scatter",
+)  # fmt: skip
+
+
+def placement(context: Context) -> Result:
+    """Ranks are on as many hosts as the step has nodes; a launcher that puts all on one passes nothing else off."""
+    distinct = sorted(set(context.all(socket.gethostname())))
+    remedy = "the launcher started ranks on the wrong hosts: look at --ntasks-per-node"
+    measured = f"{context.world} ranks on {len(distinct)} host(s): {', '.join(distinct)}"
+    return judge(len(distinct) == context.nodes, measured, f"{context.nodes} host(s)", "torchrun", remedy=remedy)
+
+
+def moved(context: Context, rank: int, dtype: Any) -> Any:
+    """What is only moved: all integers that bf16 knows exactly up to 255, by position and rank."""
+    import torch
+
+    return ((torch.arange(COUNT, device=context.device) * 7 + rank * 13) % 256).to(dtype)
+
+
+def summed(context: Context, rank: int, dtype: Any) -> Any:
+    """What is added: 1 or 2 from at most 128 ranks a position, so that sums stay exact in bf16 (<= 256) at any size."""
+    import torch
+
+    every = -(-context.world // 128)
+    turn = torch.arange(COUNT, device=context.device) + rank
+    return ((turn % every == 0) * (1 + (turn // every) % 2)).to(dtype)
+
+
+def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any]]:
+    """(name, whether it was right, as a function that runs it) of the collectives that move data."""
+    import torch
+    import torch.distributed as dist
+
+    rank, world = context.rank, context.world
+    mine = moved(context, rank, dtype)
+    everyone = [moved(context, other, dtype) for other in range(world)]
+
+    def all_gather() -> bool:
+        out = [torch.empty_like(mine) for _ in everyone]
+        dist.all_gather(out, mine, group=group)
+        return torch.equal(torch.stack(out), torch.stack(everyone))
+
+    def broadcast() -> bool:
+        sent = mine.clone()
+        dist.broadcast(sent, src=world - 1, group=group)
+        return torch.equal(sent, everyone[-1])
+
+    def all_to_all() -> bool:
+        part = COUNT // world
+        out = torch.empty(part * world, device=context.device, dtype=dtype)
+        dist.all_to_all_single(out, mine[: part * world].contiguous(), group=group)
+        right = torch.cat([other[rank * part : (rank + 1) * part] for other in everyone])
+        return torch.equal(out, right)
+
+    def send_recv() -> bool:
+        got = torch.empty_like(mine)
+        after, before = (rank + 1) % world, (rank - 1) % world
+        work = [dist.P2POp(dist.isend, mine, after, group), dist.P2POp(dist.irecv, got, before, group)]
+        for one in dist.batch_isend_irecv(work):
+            one.wait()
+        return torch.equal(got, everyone[before])
+
+    def gather() -> bool:
+        out = [torch.empty_like(mine) for _ in everyone] if rank == 0 else None
+        dist.gather(mine, out, dst=0, group=group)
+        return out is None or torch.equal(torch.stack(out), torch.stack(everyone))
+
+    def scatter() -> bool:
+        got = torch.empty_like(mine)
+        dist.scatter(got, [one.contiguous() for one in everyone] if rank == 0 else None, src=0, group=group)
+        return torch.equal(got, mine)
+
+    yield from (("all_gather", all_gather), ("broadcast", broadcast), ("all_to_all", all_to_all),
+                ("send_recv", send_recv), ("gather", gather), ("scatter", scatter))  # fmt: skip
+
+
+def _adding(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any]]:
+    """The same of the collectives that add."""
+    import torch
+    import torch.distributed as dist
+
+    rank, world = context.rank, context.world
+    mine = summed(context, rank, dtype)
+    whole = torch.stack([summed(context, other, dtype) for other in range(world)]).sum(0)
+
+    def all_reduce() -> bool:
+        total = mine.clone()
+        dist.all_reduce(total, group=group)
+        return torch.equal(total, whole)
+
+    def reduce() -> bool:
+        total = mine.clone()
+        dist.reduce(total, dst=0, group=group)
+        return rank != 0 or torch.equal(total, whole)
+
+    def reduce_scatter() -> bool:
+        part = COUNT // world
+        out = torch.empty(part, device=context.device, dtype=dtype)
+        dist.reduce_scatter_tensor(out, mine[: part * world].contiguous(), group=group)
+        return torch.equal(out, whole[rank * part : (rank + 1) * part])
+
+    yield from (("all_reduce", all_reduce), ("reduce", reduce), ("reduce_scatter", reduce_scatter))
+
+
+def exact(context: Context, group: Any = None) -> tuple[list[str], list[str], list[str]]:
+    """(right, wrong, not known to this backend) of nine collectives in fp32 and bf16."""
+    import torch
+
+    right: list[str] = []
+    wrong: list[str] = []
+    unknown: list[str] = []
+    for dtype in (torch.float32, torch.bfloat16):
+        for make in (_moving, _adding):
+            for name, work in make(context, dtype, group):
+                label = f"{name} in {str(dtype).removeprefix('torch.')}"
+                try:
+                    (right if work() else wrong).append(label)
+                except (RuntimeError, NotImplementedError, ValueError) as error:
+                    if not any(word in str(error).lower() for word in ("does not support", "unsupported", "invalid")):
+                        raise
+                    unknown.append(label)
+    return right, wrong, unknown
+
+
+def _judged(context: Context, group: Any, remedy: str = "") -> Result:
+    right, wrong, unknown = exact(context, group)
+    said = f"wrong: {', '.join(wrong)}" if wrong else f"{len(right)} of {2 * len(NAMES)} (collective, dtype) exact"
+    evidence = f"not in this version of the backend: {', '.join(unknown)}" if unknown else ""
+    good = not wrong and len(right) >= len(NAMES)
+    return judge(good, f"{said}, {context.world} ranks", "each value as computed", "integers that the dtype knows",
+                 evidence, remedy)  # fmt: skip
+
+
+def nccl_exact(context: Context) -> Result:
+    """Nine collectives by NCCL."""
+    if not context.gpu:
+        raise Skip("no GPU: NCCL does not run here")
+    if context.world < 2:
+        raise Skip("one rank: nothing is communicated")
+    return _judged(context, None, "run nccl-tests with -c 1 on these nodes, and nccl.pairs to find which")
+
+
+def gloo(context: Context) -> Result:
+    """The same on the CPU by gloo. Says nothing of NCCL."""
+    if context.world < 2:
+        raise Skip("one rank: nothing is communicated")
+    with on_cpu(context) as (alike, group):
+        return _judged(alike, group, "gloo goes over TCP: look at GLOO_SOCKET_IFNAME and the nodes' addresses")
+
+
+@contextlib.contextmanager
+def on_cpu(context: Context) -> Iterator[tuple[Context, Any]]:
+    """The same ranks on the CPU, and a gloo group of them."""
+    from dataclasses import replace
+
+    import torch
+    import torch.distributed as dist
+
+    if context.backend == "gloo":
+        yield context, None
+        return
+    group = dist.new_group(backend="gloo")
+    try:
+        yield replace(context, backend="gloo", gpu=False, device=torch.device("cpu")), group
+    finally:
+        dist.destroy_process_group(group)

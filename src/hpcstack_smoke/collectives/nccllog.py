@@ -1,0 +1,124 @@
+"""NCCL's log, read: its version, networks, HCAs, and the transport of each pair of ranks. Pure, standard library.
+
+Lines are those of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH(,TUNING), from NCCL 2.4 to 2.30: `Channel
+00/0 : 0[0] -> 1[1] via ...` of 2.12 and newer, `Channel 00 : 0[1a000] -> 1[1c000] via ...` before, `Ring 00 : 0[0] ->
+1[1] via ...` in 2.4. Whatever a launcher puts before a line is skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+\S*?)\+cuda(\d+\.\d+)")
+CHANNEL = re.compile(
+    r"(?:Channel|Ring) (\d+)(?:/(\d+))? : (\d+)(?:\[(\w+)\])? -> (\d+)(?:\[(\w+)\])?(?: \[(send|receive)\])?"
+    r" via (P2P/[^\s]+(?: pointer(?:/\w+)?)?|SHM(?:/\S+)?|direct shared memory|NET/.+?/\d+\S*)(?=\s|$)"
+)
+HCAS = re.compile(r"NET/IB : Using (.*?)\s*(?:\[RO\])?; OOB ([^:]+):(\S+)")
+NO_IB = re.compile(r"NET/IB : No device found")
+NETWORK = re.compile(r"Using network (.+?)\s*$")
+PLUGIN = re.compile(r"NET/Plugin: Loaded net plugin (.+?) \((v\d+)\)")
+GDR = re.compile(r"(?:NET/)?(\S+) : GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'")
+NVLS = re.compile(r"NVLS multicast support is (not )?available on dev (\d+)")
+CHANNELS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(\d+) nvls channels, (\d+) p2p channels")
+ALGORITHM = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
+INIT = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) .*?Init (START|COMPLETE)")
+IB_ERROR = re.compile(
+    r"NET/IB ?: ?Got completion from peer (\S+) with (?:status|error)[= ](?:([A-Za-z_ ]+)\()?(\d+)\)?"
+    r"(?:.*?vendor[_ ]err[= ](\d+))?(?:.*?hca (\S+))?"
+)
+HCA = re.compile(r"\[(\d+)\]([^\s:]+):(\d+)/(\S+)")
+
+
+@dataclass
+class Log:
+    """What NCCL said of one run. `pairs`: {(rank, rank): {transport}}, as `kind` names them."""
+
+    version: str = ""
+    cuda: str = ""
+    network: str = ""
+    plugin: str = ""
+    hcas: list[str] = field(default_factory=list)
+    layers: list[str] = field(default_factory=list)
+    no_ib: bool = False
+    pairs: dict[tuple[int, int], set[str]] = field(default_factory=dict)
+    gdr: dict[str, bool] = field(default_factory=dict)
+    nvls: bool | None = None
+    nvls_channels: int = 0
+    algorithms: dict[str, int] = field(default_factory=dict)
+    began: set[tuple[str, int]] = field(default_factory=set)
+    done: set[tuple[str, int]] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+
+    def kinds(self) -> dict[str, int]:
+        """How many pairs of ranks go by each transport."""
+        out: dict[str, int] = {}
+        for kinds in self.pairs.values():
+            for kind in sorted(kinds):
+                out[kind] = out.get(kind, 0) + 1
+        return out
+
+    def hung(self) -> list[int]:
+        """Ranks that began to make a communicator and never finished."""
+        return sorted({rank for _, rank in self.began - self.done})
+
+
+def kind(via: str) -> str:
+    """The transport in one word: P2P, SHM, Socket, IB, IB+GDR, or a plugin's own name."""
+    if via.startswith("P2P"):
+        return "P2P"
+    if via.startswith("SHM") or via == "direct shared memory":
+        return "SHM"
+    name = via.removeprefix("NET/")
+    direct = "GDRDMA" in name
+    name = re.sub(r"/\d+.*$", "", name)
+    if name == "Socket":
+        return "Socket"
+    short = "IB" if re.fullmatch(r"IB(ext)?(_v\d+)?", name) else name
+    return f"{short}+GDR" if direct else short
+
+
+def read(lines: Iterable[str]) -> Log:
+    """The Log of LINES, of as many ranks as wrote them."""
+    log = Log()
+    for line in lines:
+        _line(log, line.rstrip("\n"))
+    return log
+
+
+def _line(log: Log, line: str) -> None:
+    if match := CHANNEL.search(line):
+        pair = (int(match[3]), int(match[5]))
+        log.pairs.setdefault((min(pair), max(pair)), set()).add(kind(match[8]))
+    elif match := VERSION.search(line):
+        log.version, log.cuda = match[1], match[2]
+    elif match := HCAS.search(line):
+        found = HCA.findall(match[1])
+        log.hcas = list(dict.fromkeys([*log.hcas, *(name for _, name, _, _ in found)]))
+        log.layers = list(dict.fromkeys([*log.layers, *(layer for _, _, _, layer in found)]))
+    elif NO_IB.search(line):
+        log.no_ib = True
+    elif match := NETWORK.search(line):
+        log.network = match[1]
+    elif match := PLUGIN.search(line):
+        log.plugin = f"{match[1]} {match[2]}"
+    else:
+        _detail(log, line)
+
+
+def _detail(log: Log, line: str) -> None:
+    if match := GDR.search(line):
+        log.gdr[match[4]] = match[2] == "Enabled"
+    elif match := NVLS.search(line):
+        log.nvls = not match[1]
+    elif match := CHANNELS.search(line):
+        log.nvls_channels = max(log.nvls_channels, int(match[3]))
+    elif match := ALGORITHM.search(line):
+        name = f"{match[1]} {match[3]}/{match[4]}"
+        log.algorithms[name] = max(log.algorithms.get(name, 0), int(match[2]))
+    elif match := INIT.search(line):
+        (log.began if match[3] == "START" else log.done).add((match[1], int(match[2])))
+    elif match := IB_ERROR.search(line):
+        log.errors.append(line.strip()[:300])

@@ -1,0 +1,181 @@
+"""Each two nodes alone, in rounds in which every node has one partner: names the node whose pairs are all slow.
+
+A round-robin tournament: n - 1 rounds (n for odd n), so all pairs in about n rounds however many nodes there are.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from typing import Any
+
+from hpcstack_smoke.collectives.bandwidth import MIB, needs_nccl
+from hpcstack_smoke.collectives.exact import on_cpu
+from hpcstack_smoke.context import Context
+from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
+
+SLOW = 0.7  # of the median of the others: far outside what healthy pairs differ by
+MAX_NODES = 64
+
+
+def tournament(count: int) -> list[list[tuple[int, int]]]:
+    """Rounds of pairs of 0 .. COUNT-1 in which each meets each once (the circle method)."""
+    players = [*range(count)] + ([-1] if count % 2 else [])
+    rounds = []
+    for _ in range(len(players) - 1):
+        half = len(players) // 2
+        pairs = [(players[n], players[-1 - n]) for n in range(half)]
+        rounds.append([(min(pair), max(pair)) for pair in pairs if -1 not in pair])
+        players = [players[0], players[-1], *players[1:-1]]
+    return rounds
+
+
+def odd_ones(matrix: dict[tuple[int, int], float], count: int, slow: float = SLOW) -> list[int]:
+    """Nodes whose best pair is still slow against the median of all pairs without them.
+
+    With two nodes there is one pair and nobody to blame; with three or more a slow node is slow with everybody, and
+    a slow LINK leaves each of its two nodes a fast pair elsewhere.
+    """
+    if count < 3:
+        return []
+    out = []
+    for node in range(count):
+        own = [value for pair, value in matrix.items() if node in pair]
+        rest = [value for pair, value in matrix.items() if node not in pair]
+        if own and rest and max(own) < slow * statistics.median(rest):
+            out.append(node)
+    return out
+
+
+def slow_pairs(matrix: dict[tuple[int, int], float], guilty: list[int], slow: float = SLOW) -> list[tuple[int, int]]:
+    """Pairs that are slow although neither of their nodes is."""
+    good = {pair: value for pair, value in matrix.items() if not set(pair) & set(guilty)}
+    if len(good) < 3:
+        return []
+    middle = statistics.median(good.values())
+    return sorted(pair for pair, value in good.items() if value < slow * middle)
+
+
+Matrix = dict[tuple[int, int], list[float]]
+"""{(node, node): GB/s of each local rank with its like on the other node}."""
+
+
+def guilty(matrix: Matrix, count: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """(nodes that are slow on every rail, (node, local rank) that are slow on theirs alone)."""
+    rails = len(next(iter(matrix.values())))
+    odd = [set(odd_ones({pair: values[rail] for pair, values in matrix.items()}, count)) for rail in range(rails)]
+    nodes = set.intersection(*odd)
+    single = [(node, rail) for rail, found in enumerate(odd) for node in sorted(found - nodes)]
+    return sorted(nodes), single
+
+
+def odd_rails(matrix: Matrix, slow: float = SLOW) -> list[int]:
+    """Local ranks whose rail is slow between two nodes, against the other rails: all that one pair can tell."""
+    values = next(iter(matrix.values()))
+    if len(matrix) != 1 or len(values) < 3:
+        return []
+    out = []
+    for rail, value in enumerate(values):
+        rest = [other for number, other in enumerate(values) if number != rail]
+        if value < slow * statistics.median(rest):
+            out.append(rail)
+    return out
+
+
+def measured(context: Context, group: Any, size: int, repeat: int) -> Matrix:
+    """GB/s of each pair of nodes, both ways at once: all local ranks together, each with its like on the other."""
+    import torch
+    import torch.distributed as dist
+
+    here, each = context.rank // context.per_node, context.per_node
+    sent = torch.ones(size // 4, device=context.device)
+    got = torch.empty_like(sent)
+    mine: dict[tuple[int, int], float] = {}
+    for pairs in tournament(context.nodes):
+        dist.barrier(group=group)
+        pair = next((pair for pair in pairs if here in pair), None)
+        if pair is None:
+            continue
+        other = (pair[1] if here == pair[0] else pair[0]) * each + context.local_rank
+        mine[pair] = size / _fastest(context, group, sent, got, other, repeat) / 1e9
+    matrix: Matrix = {}
+    for rank, one in enumerate(context.all(mine)):
+        for pair, value in one.items():
+            values = matrix.setdefault(pair, [float("inf")] * each)
+            values[rank % each] = min(values[rank % each], value)
+    return matrix
+
+
+def _fastest(context: Context, group: Any, sent: Any, got: Any, other: int, repeat: int) -> float:
+    """Seconds of the fastest exchange with rank OTHER, after one that is not counted."""
+    import torch
+    import torch.distributed as dist
+
+    best = float("inf")
+    for turn in range(repeat + 1):
+        if context.gpu:
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        work = [dist.P2POp(dist.isend, sent, other, group), dist.P2POp(dist.irecv, got, other, group)]
+        for one in dist.batch_isend_irecv(work):
+            one.wait()
+        if context.gpu:
+            torch.cuda.synchronize()
+        if turn:
+            best = min(best, time.perf_counter() - began)
+    return best
+
+
+def judged(context: Context, matrix: Matrix, hosts: list[str]) -> Result:
+    """PASS, or FAIL with the slow nodes' names; a single slow pair is a WARN."""
+    nodes, rails = guilty(matrix, context.nodes)
+    rails += [(-1, rail) for rail in odd_rails(matrix)]
+    least = {pair: min(values) for pair, values in matrix.items()}
+    links = slow_pairs(least, [*nodes, *(node for node, _ in rails)])
+    values = sorted(least.values())
+    names = [hosts[node] for node in nodes]
+    names += [
+        f"local rank {rail} (its GPU or HCA) of {hosts[node] if node >= 0 else 'one of both'}" for node, rail in rails
+    ]
+    said = f"{len(matrix)} pair(s), {values[0]:.3g} to {values[-1]:.3g} GB/s"
+    if names:
+        said = f"slow: {', '.join(names)}; {said}"
+    elif links:
+        said = f"slow between {', '.join(f'{hosts[a]} and {hosts[b]}' for a, b in links)}; {said}"
+    table = [
+        [round(least.get((min(a, b), max(a, b)), 0.0), 4) for b in range(context.nodes)] for a in range(context.nodes)
+    ]
+    note = context.note()
+    heat = [{"kind": "matrix", "name": "pairs of nodes", "labels": hosts, "values": table, "y_unit": "GB/s"}]
+    remedy = ""
+    if names or links:
+        remedy = "take what is slow out (scontrol update state=drain), look at its HCA's rate, error counters and cable"
+    return Result(
+        FAIL if names else WARN if links else PASS, f"{said}{'; ' + note if note else ''}",
+        f"each node and rail has a pair with >= {SLOW:g} of the others' median", "peers in the same run", remedy=remedy,
+        figures={"slowest_pair_GB_s": round(values[0], 4), "median_pair_GB_s": round(statistics.median(values), 4)},
+        series=heat, informational=bool(note) and not names,
+    )  # fmt: skip
+
+
+def _run(context: Context, group: Any, size: int, repeat: int) -> Result:
+    if context.nodes < 2:
+        raise Skip("one node: no pairs of nodes")
+    if context.nodes > MAX_NODES:
+        raise Skip(f"more than {MAX_NODES} nodes: hpcstack test --sweep measures pairs as jobs")
+    names = context.all(socket.gethostname())
+    hosts = [names[node * context.per_node] for node in range(context.nodes)]
+    return judged(context, measured(context, group, size, repeat), hosts)
+
+
+def nccl(context: Context) -> Result:
+    """Pairs of nodes by NCCL: local rank i with local rank i, which share a rail."""
+    needs_nccl(context)
+    return _run(context, None, 256 * MIB, 5)
+
+
+def gloo(context: Context) -> Result:
+    """The same by gloo on the CPU."""
+    with on_cpu(context) as (alike, group):
+        return _run(alike, group, 4 * MIB, 5)

@@ -1,0 +1,1 @@
+"""Checks of each rank's own GPU, by torch."""

@@ -1,0 +1,83 @@
+"""Checks of one node: image, driver, GPUs, shared memory."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from typing import Any
+
+from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge
+
+STACK_FILE = "/opt/hpcstack/stack.json"
+DRIVER_FILE = "/proc/driver/nvidia/version"
+SHM_BYTES = 1 << 30
+GPU_REMEDY = "look at nvidia-smi and dmesg on the node, at --gpus-per-node, and with Pyxis at NVIDIA_VISIBLE_DEVICES"
+
+
+def image(asked: Any) -> Result:
+    """The image says that it is the stack that was asked for."""
+    try:
+        with open(STACK_FILE) as file:
+            stack = json.load(file)["stack"]
+    except FileNotFoundError:
+        raise Skip(f"no {STACK_FILE}: not an image of hpcstack") from None
+    return judge(not asked.stack or stack == asked.stack, stack, asked.stack, source="the launcher")
+
+
+def torch_is_the_bases(asked: Any) -> Result:
+    """torch is the build that the base image says it brings, not one that pip put over it."""
+    said = os.environ.get("PYTORCH_VERSION", "")
+    if not said:
+        raise Skip("the image names no PYTORCH_VERSION")
+    from importlib import metadata
+
+    source = "PYTORCH_VERSION of the image"
+    try:
+        found = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return Result(FAIL, "no torch", said, source=source, remedy="build the image again")
+    remedy = "a pip requirement replaced torch: pin it to a version that accepts the base's torch"
+    return judge(found.startswith(said), found, f"{said}...", source=source, remedy=remedy)
+
+
+def driver(asked: Any) -> Result:
+    """The NVIDIA kernel driver. Missing where GPUs are expected is a failure, never a SKIP."""
+    try:
+        with open(DRIVER_FILE) as file:
+            line = file.readline()
+    except FileNotFoundError:
+        if asked.gpus:
+            expected = f"a driver: {asked.gpus} GPU(s) were asked for"
+            return Result(FAIL, "no NVIDIA driver", expected, remedy=GPU_REMEDY)
+        raise Skip("no NVIDIA driver on this node") from None
+    version = next((word for word in line.split() if word[0].isdigit() and "." in word), "")
+    return Result(PASS, version, evidence=line.strip())
+
+
+def gpus(asked: Any) -> Result:
+    """As many GPUs as the step was given, counted by opening their devices: a cgroup hides what it does not list."""
+    have = sum(_opens(path) for path in glob.glob("/dev/nvidia[0-9]*"))
+    if not have and not asked.gpus:
+        raise Skip("no GPU on this node")
+    source = "what the step asked for"
+    return judge(have >= asked.gpus, f"{have} GPU(s)", f">= {asked.gpus}", source, remedy=GPU_REMEDY)
+
+
+def _opens(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError:
+        return False
+    return True
+
+
+def shared_memory(asked: Any) -> Result:
+    """/dev/shm is there, can be written, and is larger than the 64 MB that Docker gives."""
+    stat = os.statvfs("/dev/shm")
+    size = stat.f_blocks * stat.f_frsize
+    if not os.access("/dev/shm", os.W_OK):
+        return Result(FAIL, "/dev/shm is not writable", remedy="mount a tmpfs on /dev/shm")
+    status = PASS if size >= SHM_BYTES else WARN
+    source = "NCCL takes about 9.6 MB a segment; DataLoader workers more"
+    return Result(status, f"{size / 1e9:.1f} GB", ">= 1 GB", source, figures={"shm_GB": round(size / 1e9, 2)})

@@ -1,0 +1,151 @@
+"""One task of a framework that does not meet by torchrun: `python3 -m hpcstack_smoke.tasks`, a process a rank.
+
+The agent starts as many on its node as the run has ranks there. They know RANK, WORLD_SIZE and the run's folder, find
+each other by files in it, and each check is a function of that `Task`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcstack_smoke.agent import function, tell
+from hpcstack_smoke.result import ERROR, run, write
+from hpcstack_smoke.select import Check, selected
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.agent import Agent
+
+MEET_S = 60.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One of WORLD tasks, LOCAL on its node; `named`: the check was asked for by name."""
+
+    rank: int
+    world: int
+    local: int
+    output: str
+    code: str
+    named: bool = False
+
+    def post(self, name: str, value: Any) -> None:
+        """VALUE for the others, under NAME."""
+        write(self.output, f".task-{self.code}-{name}-{self.rank}.json", {"value": value})
+
+    def read(self, name: str, rank: int, seconds: float = MEET_S) -> Any:
+        """What RANK posted under NAME. TimeoutError names who did not."""
+        path = os.path.join(self.output, f".task-{self.code}-{name}-{rank}.json")
+        until = time.monotonic() + seconds
+        while not os.path.exists(path):
+            if time.monotonic() > until:
+                raise TimeoutError(f"task {rank} said nothing of {name} in {seconds:.0f} s")
+            time.sleep(0.05)
+        with open(path) as file:
+            return json.load(file)["value"]
+
+    def all(self, name: str, value: Any, seconds: float = MEET_S) -> list[Any]:
+        """VALUE of every task."""
+        self.post(name, value)
+        return [self.read(name, rank, seconds) for rank in range(self.world)]
+
+
+def address() -> str:
+    """This host's address, as the others reach it."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return int(one.getsockname()[1])
+
+
+def start(agent: Agent) -> int:
+    """All task checks of the run on this node, one after another; 0, as each leaves its own rows."""
+    for check in selected(agent.asked.tests, "tasks", agent.asked.tier, agent.asked.skip):
+        _one(agent, check)
+    return 0
+
+
+def _one(agent: Agent, check: Check) -> None:
+    asked = agent.asked
+    first = int(os.environ.get("SLURM_NODEID", "0")) * asked.ranks
+    children = []
+    for local in range(asked.ranks):
+        argv = [sys.executable, "-m", "hpcstack_smoke.tasks", "--output", asked.output, "--code", check.code]
+        env = {**os.environ, "RANK": str(first + local), "LOCAL_RANK": str(local),
+               "WORLD_SIZE": str(asked.ranks * asked.nodes)}  # fmt: skip
+        env |= {"HPCSTACK_SMOKE_NAMED": "1"} if asked.tests else {}
+        with open(os.path.join(asked.output, f"task-{check.code}-{first + local}.log"), "wb") as log:
+            children.append(
+                subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            )
+    until = time.monotonic() + asked.stall_s
+    for child in children:
+        try:
+            child.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            from hpcstack_smoke.agent import end
+
+            end(child)
+    _told(agent, check, first)
+
+
+def _told(agent: Agent, check: Check, first: int) -> None:
+    """The first task's row, for whoever watches; an ERROR row for each task of this node that left none."""
+    for rank in range(first, first + agent.asked.ranks):
+        path = os.path.join(agent.asked.output, f"task-{check.code}-{rank}.json")
+        if not os.path.exists(path):
+            row = {"code": check.code, "where": f"{agent.host}:{rank}", "status": ERROR, "seconds": 0.0,
+                   "evidence": _last_line(path.removesuffix("json") + "log")}  # fmt: skip
+            write(agent.asked.output, f"task-{check.code}-{rank}.json", {"rank": rank, "rows": [row]})
+        if rank == 0:
+            with open(path) as file:
+                tell(json.load(file)["rows"][0])
+        log = path.removesuffix("json") + "log"
+        if os.path.exists(log) and not os.path.getsize(log):
+            os.unlink(log)
+
+
+def _last_line(path: str) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return ([line.strip() for line in file if line.strip()] or ["the task left nothing"])[-1][:400]
+    except OSError:
+        return "the task left nothing"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--code", required=True)
+    options = parser.parse_args()
+    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    named = os.environ.get("HPCSTACK_SMOKE_NAMED", "") == "1"
+    task = Task(rank, int(os.environ["WORLD_SIZE"]), local, options.output, options.code, named)
+    from hpcstack_smoke.select import CHECKS
+
+    check = next(check for check in CHECKS if check.code == options.code)
+    row = run(check.code, lambda: function(check)(task), f"{socket.gethostname()}:{rank}")
+    write(
+        options.output, f"task-{options.code}-{rank}.json", {"rank": rank, "host": socket.gethostname(), "rows": [row]}
+    )
+    sys.stdout.flush()
+    os._exit(0)  # frameworks may wait in their own ends for tasks that are gone
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Checks of training over all ranks, each by two oracles (see task.py)."""

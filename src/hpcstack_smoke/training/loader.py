@@ -1,0 +1,85 @@
+"""Data loading: shards that are disjoint and complete, with and without workers; a sweep says what is fastest."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+from hpcstack_smoke.context import Context
+from hpcstack_smoke.result import Result, judge
+
+ROWS = 512
+WORKERS = {"quick": (0,), "standard": (0, 2), "full": (0, 1, 2, 4, 8)}
+BATCHES = {"quick": (32,), "standard": (16, 64), "full": (16, 64, 256)}
+
+
+class Numbers(Dataset):  # type: ignore[misc]
+    """Row n is a small picture whose first value is n: what arrives can be counted."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, number: int) -> Any:
+        row = torch.full((3, 32, 32), float(number % 7))
+        row[0, 0, 0] = float(number)
+        return row
+
+
+def seen(context: Context, workers: int, size: int) -> tuple[list[int], float]:
+    """(row numbers that this rank got, rows a second) of one epoch."""
+    data = Numbers()
+    sampler = DistributedSampler(data, context.world, context.rank, shuffle=True, seed=3)
+    sampler.set_epoch(1)
+    loader = DataLoader(data, batch_size=size, sampler=sampler, num_workers=workers, pin_memory=context.gpu)
+    rows: list[int] = []
+    began = time.perf_counter()
+    for batch in loader:
+        rows += [int(value) for value in batch.to(context.device)[:, 0, 0, 0]]
+    return rows, len(rows) / (time.perf_counter() - began)
+
+
+def loader(context: Context) -> Result:
+    """Every row is seen once over all ranks, whatever the number of workers; which sweep point is fastest is told."""
+    rates: dict[tuple[int, int], float] = {}
+    wrong = ""
+    for workers in WORKERS[context.tier]:
+        if workers and workers * context.per_node > 4 * (os.cpu_count() or 1):
+            continue
+        for size in BATCHES[context.tier]:
+            rows, rate = seen(context, workers, size)
+            everyone = [row for part in context.all(rows) for row in part]
+            # The sampler repeats some rows so that all ranks have as many
+            spare = len(everyone) - ROWS
+            if set(everyone) != set(range(ROWS)) or not 0 <= spare < context.world:
+                wrong = f"{len(set(everyone))} of {ROWS} rows seen, {spare} twice, with {workers} workers"
+            rates[workers, size] = min(context.all(rate))
+    best = max(rates, key=lambda key: rates[key])
+    measured = (
+        wrong
+        or f"{ROWS} rows once each; {best[0]} workers, batches of {best[1]} fastest: {rates[best]:,.0f} rows/s a rank"
+    )
+    series = [
+        {
+            "name": f"batch {size}",
+            "x": [w for w, s in rates if s == size],
+            "x_unit": "workers",
+            "y_unit": "rows/s",
+            "y": [round(rate) for (w, s), rate in rates.items() if s == size],
+        }
+        for size in BATCHES[context.tier]
+    ]
+    return judge(
+        not wrong,
+        measured,
+        "each row once over all ranks",
+        "DistributedSampler",
+        series=series,
+        remedy="workers use /dev/shm: look at its size in the container",
+        figures={"rows_per_s": round(rates[best])},
+        informational=bool(context.note()),
+    )

@@ -1,0 +1,165 @@
+"""Models that are split over ranks: tensor parallel, pipeline parallel, and FSDP2 by tensor parallel."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpcstack_smoke.context import Context
+from hpcstack_smoke.result import Result, Skip
+from hpcstack_smoke.training import task
+from hpcstack_smoke.training.fsdp import fully_shard, mesh_of
+
+MAX_STAGES = 16
+
+
+def _tensor_parallel(network: Any, mesh: Any) -> Any:
+    """The two linear layers of the task's network over MESH: the first by columns, the second by rows."""
+    try:
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    except ImportError:
+        raise Skip(f"torch {torch.__version__} has no tensor parallel") from None
+    return parallelize_module(network, mesh, {"1": ColwiseParallel(), "3": RowwiseParallel()})
+
+
+def tensor(context: Context) -> Result:
+    """Every rank sees the whole batch and has a part of each linear layer."""
+    if context.world < 2 or 2 * task.WIDTH % context.world or task.VOCABULARY % context.world:
+        raise Skip(f"{context.world} rank(s) do not divide the layers")
+    network = _tensor_parallel(task.model(task.SEED, context.device), mesh_of(context, context.world))
+    optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE, foreach=False)
+    losses = task.learn(network, optimizer, lambda step: task.batch(step, context.world, context.device), task.mean)
+    part = network[1].weight.to_local().shape[0]
+    proof = "" if part == 2 * task.WIDTH // context.world else f"{part} columns here: not split"
+    return task.judged(
+        context,
+        losses,
+        task.gathered(network.parameters()),
+        f"{part} of {2 * task.WIDTH} columns on this rank",
+        sharded=True,
+        proof=proof,
+    )
+
+
+def mesh(context: Context) -> Result:
+    """Two dimensions: FSDP2 over one, tensor parallel over pairs of neighbours."""
+    if context.world < 4 or context.world % 2:
+        raise Skip(f"{context.world} rank(s): two dimensions take 4 or more, and an even number")
+    shard = fully_shard()
+    grid = mesh_of(context, context.world // 2, 2, names=("data", "tensor"))
+    network = _tensor_parallel(task.model(task.SEED, context.device), grid["tensor"])
+    for layer in (network[1], network[3], network):
+        shard(layer, mesh=grid["data"])
+    optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE, foreach=False)
+    groups, group = context.world // 2, context.rank // 2
+
+    def rows(step: int) -> tuple[Any, Any]:
+        x, y = task.batch(step, context.world, context.device)
+        return x[group::groups], y[group::groups]
+
+    losses = task.learn(network, optimizer, rows, task.mean)
+    kinds = "x".join(str(placement) for placement in network[1].weight.placements)
+    return task.judged(
+        context, losses, task.gathered(network.parameters()), f"{groups} x 2 ranks, {kinds}", sharded=True
+    )
+
+
+def blocks(count: int, device: Any) -> nn.Sequential:
+    """A network of COUNT stages: an embedding, residual blocks, a head."""
+    torch.manual_seed(task.SEED)
+    first: nn.Module = nn.Embedding(task.VOCABULARY, task.WIDTH)
+    last = nn.Sequential(Block(), nn.Linear(task.WIDTH, task.VOCABULARY))
+    return nn.Sequential(first, *(Block() for _ in range(count - 2)), last).to(device)
+
+
+class Block(nn.Module):
+    """x + relu(Wx)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(task.WIDTH, task.WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        return x + torch.relu(self.linear(x))
+
+
+def _alone(count: int, context: Context) -> task.Trained:
+    """The same network and steps in one process."""
+    network = blocks(count, context.device)
+    optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE / 4)
+    losses = task.learn(
+        network,
+        optimizer,
+        lambda step: task.batch(step, context.world, context.device),
+        lambda loss: float(loss.detach()),
+    )
+    return task.Trained(losses, task.flat(network.parameters()))
+
+
+def pipeline(context: Context) -> Result:
+    """A stage a rank, GPipe with as many micro-batches as the schedule wants; the weights are gathered and compared."""
+    try:
+        from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+    except ImportError:
+        raise Skip(f"torch {torch.__version__} has no torch.distributed.pipelining (2.5 and newer)") from None
+    if not 2 <= context.world <= MAX_STAGES:
+        raise Skip(f"{context.world} rank(s): a pipeline of 2 to {MAX_STAGES} stages is made")
+    import torch.distributed as dist
+
+    world, micro = context.world, context.world
+    rows = task.PER_RANK * world
+    part = blocks(world, context.device)[context.rank]
+    stage = _stage(PipelineStage, part, context, rows // micro)
+    options = {"scale_grads": False} if "scale_grads" in inspect.signature(ScheduleGPipe.__init__).parameters else {}
+
+    def loss_fn(out: Any, target: Any) -> Any:
+        return nn.functional.cross_entropy(out.float(), target, reduction="sum") / rows
+
+    schedule = ScheduleGPipe(stage, micro, loss_fn=loss_fn, **options)
+    optimizer = torch.optim.SGD(part.parameters(), lr=task.RATE / 4)
+    losses = []
+    for step in range(task.STEPS):
+        x, y = task.batch(step, world, context.device)
+        optimizer.zero_grad()
+        pieces: list[Any] = []
+        if context.rank == 0:
+            schedule.step(x)
+        elif context.rank == world - 1:
+            schedule.step(target=y, losses=pieces)
+        else:
+            schedule.step()
+        optimizer.step()
+        total = sum((piece.detach() for piece in pieces), torch.zeros((), device=context.device))
+        dist.broadcast(total, src=world - 1)
+        losses.append(float(total))
+    everyone = context.all(task.flat(part.parameters()).cpu())
+    values = torch.cat(everyone).to(context.device)
+    return task.judged(
+        context,
+        losses,
+        values,
+        f"{world} stages, {micro} micro-batches, GPipe",
+        sharded=True,
+        against=_alone(world, context),
+    )
+
+
+def _stage(kind: Any, part: Any, context: Context, rows: int) -> Any:
+    """This rank's stage. torch 2.5 wants an example of its input; newer ones ask the stage before."""
+    if inspect.signature(kind.__init__).parameters["input_args"].default is None and not _old():
+        return kind(part, context.rank, context.world, context.device)
+    given = (
+        torch.zeros(rows, dtype=torch.long, device=context.device)
+        if context.rank == 0
+        else torch.zeros(rows, task.WIDTH, device=context.device, requires_grad=True)
+    )
+    return kind(part, context.rank, context.world, context.device, input_args=(given,), output_args=part(given))
+
+
+def _old() -> bool:
+    """Whether torch is 2.5, whose stages do not find out their inputs by themselves."""
+    major, minor = (int(one) for one in torch.__version__.split(".")[:2])
+    return (major, minor) < (2, 6)

@@ -1,0 +1,150 @@
+"""The suite on the testbed: planted bugs are caught through the launched job, every form of the report, other stacks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from support.testbed import REPO, Testbed
+
+pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.registry, pytest.mark.apptainer]
+STACK = "pytorch-24.11"
+PLANTS = REPO / "tests/plants"
+BUGS = {
+    "ddp.fp32": "spread 0.",  # no gradient sync: ranks drift apart
+    "ddp.buckets": "off the reference by",  # the sum, not the mean
+    "ddp.autocast": "off the reference by",  # the same data on all ranks
+    "train.checkpointing": "spread 0.0",  # one wrong row of one rank's gradient
+    "train.digits": "off one process by",
+    "nccl.gloo": "wrong: all_reduce in float32",  # a corrupted all-reduce
+    "nccl.transport": "1 pair(s) by Socket",  # sockets on nodes with InfiniBand
+    "nccl.gloo-pairs": "slow: n2;",  # one node made slow
+}
+
+
+@pytest.fixture(scope="module")
+def plants(testbed: Testbed) -> Path:
+    for path in PLANTS.iterdir():
+        testbed.give(f"plants/{path.name}", path.read_text())
+    return testbed.home / "plants"
+
+
+def run(testbed: Testbed, *argv: str, **env: Any) -> tuple[int, dict[str, Any]]:
+    done = testbed.run("hpcstack", "test", STACK, "-N", "2", "--runtime", "apptainer", *argv, "--json", **env)
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_every_planted_bug_is_caught_and_nothing_else(testbed: Testbed, built: dict[str, Any], plants: Path) -> None:
+    status, document = run(
+        testbed, "--only", f"{','.join(BUGS)},fsdp.fsdp2", HPCSTACK_SMOKE_PLANT=str(plants / "bugs.py")
+    )
+    found = {one["code"]: one for one in document["outcomes"]}
+    assert status == 1 and document["verdict"] == "FAIL" and document["planted"].endswith("bugs.py")
+    for code, said in BUGS.items():
+        assert found[code]["status"] == "FAIL" and said in found[code]["measured"], found[code]
+        assert found[code]["remedy"]
+    assert found["fsdp.fsdp2"]["status"] == "PASS"  # nothing was planted there
+
+
+def test_a_rank_that_never_comes_is_named_in_time(testbed: Testbed, built: dict[str, Any], plants: Path) -> None:
+    status, document = run(
+        testbed, "--only", "ddp.fp32", HPCSTACK_SMOKE_PLANT=str(plants / "never.py"), HPCSTACK_SMOKE_TIMEOUT="15"
+    )
+    (one,) = document["outcomes"]
+    assert status == 1 and one["status"] == "ERROR" and "never started: rank 3" in one["measured"]
+    assert document["seconds"] < 60
+
+
+BREAKS = """\
+from hpcstack_smoke.training import ddp, fsdp
+from hpcstack_smoke import context
+import os
+def broken(context):
+    if context.rank == 1:
+        raise ValueError("planted")
+    context.all(0)
+    context.all(0)
+ddp.fp32 = broken
+"""
+
+
+def test_one_broken_check_hides_no_other(testbed: Testbed, built: dict[str, Any]) -> None:
+    plant = testbed.give("plants/breaks.py", BREAKS)
+    _, document = run(
+        testbed, "--only", "ddp.fp32,fsdp.fsdp2", HPCSTACK_SMOKE_PLANT=str(plant), HPCSTACK_SMOKE_TIMEOUT="20"
+    )
+    found = {one["code"]: one for one in document["outcomes"]}
+    assert found["ddp.fp32"]["status"] == "ERROR" and found["fsdp.fsdp2"]["status"] == "PASS"
+
+
+@pytest.mark.parametrize("turn", range(2))  # and one of the standard tier in test_chain; ci/soak does 50
+def test_without_bugs_the_quick_tier_passes(testbed: Testbed, built: dict[str, Any], turn: int) -> None:
+    status, document = run(
+        testbed, "--html", "h.html", "--junit", "j.xml", "--markdown", "m.md", "--prometheus", "p.prom"
+    )
+    assert (status, document["verdict"]) == (0, "PASS"), document
+    assert document["tier"] == "quick" and document["seconds"] < 120
+    assert {one["status"] for one in document["outcomes"]} == {"PASS", "SKIP"}
+    assert ElementTree.fromstring((testbed.home / "j.xml").read_text().split("\n", 1)[1]).get("failures") == "0"
+    assert (testbed.home / "m.md").read_text().startswith(f"# {STACK}: PASS")
+    assert 'code="ddp.fp32",status="PASS"} 1' in (testbed.home / "p.prom").read_text()
+
+
+def test_json_into_a_file_and_the_history(testbed: Testbed, built: dict[str, Any]) -> None:
+    testbed.hpcstack("test", STACK, "--runtime", "apptainer", "--only", "node.shm", "--json", "r.json")
+    document = json.loads((testbed.home / "r.json").read_text())
+    assert document["verdict"] == "PASS" and document["format"] == "hpcstack/report/v2"
+    runs = testbed.json("report", "--history", STACK)["runs"]
+    assert runs[-1]["folder"] == document["folder"] and "node.shm/shm_GB" in runs[-1]["figures"]
+    page = testbed.hpcstack("report", "--history", STACK, "--html", "history.html")
+    assert "node.shm/shm_GB" in page.stdout
+
+
+@pytest.mark.chromium
+def test_a_browser_shows_the_page_whole(testbed: Testbed, built: dict[str, Any], tmp_path: Path) -> None:
+    """The page of a standard run: nothing is fetched, nothing sticks out, every figure is drawn."""
+    testbed.hpcstack("test", STACK, "-N", "2", "--runtime", "apptainer", "--tier", "standard", "--only",
+                     "nccl.gloo-bandwidth,scaling.strong,nccl.gloo-pairs", "--html", "shown.html")  # fmt: skip
+    page = tmp_path / "page.html"
+    shutil.copy(testbed.home / "shown.html", page)
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1100,2400"]
+    shot = subprocess.run(
+        [*browser, f"--screenshot={tmp_path}/shot.png", page.as_uri()], capture_output=True, timeout=120, check=False
+    )
+    assert (tmp_path / "shot.png").stat().st_size > 20_000, shot.stderr
+    dom = subprocess.run(
+        [*browser, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    assert dom.count("<svg") == 4 and "VIRTUAL" in dom  # bandwidth, pairs, speed-up, efficiency
+
+
+def test_a_stack_without_torch_is_proven_by_its_own_check(testbed: Testbed) -> None:
+    testbed.hpcstack("build", "python-3.12-mpi", timeout=900)
+    document = testbed.json("test", "python-3.12-mpi", "-N", "2", "--runtime", "apptainer", "--tier", "standard")
+    found = {one["code"]: one for one in document["outcomes"]}
+    assert document["verdict"] == "PASS", document
+    for code in ("mpi.world", "mpi.exact", "mpi.compile", "mpi.pi", "tasks.exchange", "io.shared"):
+        assert found[code]["status"] == "PASS", found[code]
+    assert "4 ranks on 2 host(s)" in found["mpi.world"]["measured"]
+
+
+def test_two_stacks_are_compared_in_one_allocation(testbed: Testbed, built: dict[str, Any]) -> None:
+    document = testbed.json(
+        "test", STACK, "python-3.12-mpi", "-N", "2", "--runtime", "apptainer", "--only", "io.lock,node.shm,tasks"
+    )
+    assert document["verdicts"] == ["PASS", "PASS"]
+    rows = {row["code"]: row for row in document["figures"]}
+    assert rows["node.shm"]["figures"]["shm_GB"][2] == 1.0 and rows["tasks.exchange"]["statuses"] == ["PASS", "PASS"]
+
+
+def test_a_sweep_measures_the_pair_and_blames_nobody(testbed: Testbed, built: dict[str, Any]) -> None:
+    document = testbed.json("test", STACK, "--sweep", "--runtime", "apptainer", "--only", "nccl.gloo-bandwidth")
+    assert document["nodes"] == ["node1", "node2"] and document["odd"] == {}
+    assert document["pairs"][0]["busbw_GB_s"] > 0
+    assert Path(document["folder"], "drain.txt").read_text() == ""

@@ -1,0 +1,115 @@
+"""Gates of a topology, the site's own history, and what virtual nodes may not prove."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcstack import gates, history
+from hpcstack.judging import judged
+from hpcstack.report import Outcome, Report
+
+GIB = 1 << 30
+
+
+def report(
+    gpu: str = "NVIDIA A100-SXM4-80GB", gpus: int = 8, value: float = 235.0, size: int = 4 * GIB, **more: Any
+) -> Report:
+    name = f"all_reduce_float32_{size}_busbw_GB_s"
+    line = {"name": "all_reduce float32", "x": [size], "y": [value], "x_unit": "bytes", "y_unit": "GB/s"}
+    outcome = Outcome(code="nccl.bandwidth", status="PASS", measured="m", figures={name: value}, series=(line,))
+    base: dict[str, Any] = {
+        "stack": "s-1", "image": "/i", "image_sha256": "0" * 64, "suite": "0", "runtime": "pyxis", "backend": "nccl",
+        "nodes": ("n1",), "world_size": gpus, "started": "2026-01-01T00:00:00+00:00", "seconds": 1.0,
+        "inventory": {"n1": {"gpu": gpu, "gpus": gpus, "ports": 8, "rate_gbps": 200.0}}, "outcomes": (outcome,),
+    }  # fmt: skip
+    return Report(**{**base, **more})
+
+
+@pytest.mark.parametrize(("made", "status"), [
+    (report(value=235.0), "PASS"),
+    (report(value=200.0), "FAIL"),
+    (report(value=200.0, size=GIB // 4), "PASS"),  # the quick tier's size is held against nothing
+    (report(gpu="NVIDIA H200", value=460.0, size=8 * GIB), "PASS"),
+    (report(gpu="NVIDIA H200", value=400.0, size=8 * GIB), "WARN"),  # others have seen more; nobody demands it
+    (report(gpu="NVIDIA H200", gpus=4, value=300.0, size=8 * GIB), "PASS"),  # four GPUs are another topology
+    (report(gpu="NVIDIA L40S", value=5.0), "PASS"),  # nothing is sourced
+    (report(value=100.0, world_size=4), "PASS"),  # not every GPU of the node took part
+])  # fmt: skip
+def test_gates(made: Report, status: str) -> None:
+    one = judged(made, []).outcomes[0]
+    assert one.status == status
+    if status != "PASS":
+        assert one.source and one.expected.startswith(">= ") and one.series[0]["gate"] > 0
+
+
+def test_every_gate_has_a_source() -> None:
+    table = gates.table()
+    for gate in table["gates"]:
+        assert gate["source"] in table["sources"] and gate["kind"] in ("gate", "seen") and gate["busbw"] > 0
+
+
+def fill(path: Path, values: list[float]) -> list[history.Past]:
+    for number, value in enumerate(values):
+        made = report(gpu="NVIDIA L40S", value=value).model_copy(
+            update={"started": f"2026-01-{number + 1:02}T00:00:00+00:00"}
+        )
+        history.append(path, made, "/runs")
+    return history.load(path)
+
+
+def test_worse_than_the_sites_own_history_is_a_warning(tmp_path: Path) -> None:
+    pasts = fill(tmp_path / "h.jsonl", [40.0, 40.4, 39.8, 40.1, 40.2, 39.9, 40.0, 40.3])
+    assert judged(report(gpu="NVIDIA L40S", value=39.0), pasts).outcomes[0].status == "PASS"
+    one = judged(report(gpu="NVIDIA L40S", value=36.0), pasts).outcomes[0]
+    assert one.status == "WARN" and "median of 8 runs 40" in one.measured
+
+
+def test_seven_runs_are_too_few_and_other_nodes_are_no_history(tmp_path: Path) -> None:
+    pasts = fill(tmp_path / "h.jsonl", [40.0] * 7)
+    assert judged(report(gpu="NVIDIA L40S", value=10.0), pasts).outcomes[0].status == "PASS"
+    pasts = fill(tmp_path / "h.jsonl", [40.0])
+    assert judged(report(gpu="NVIDIA L40S", value=10.0), pasts).outcomes[0].status == "WARN"
+    assert judged(report(gpu="NVIDIA L40S", value=10.0, nodes=("n2",)), pasts).outcomes[0].status == "PASS"
+
+
+def test_noisy_figures_have_more_room(tmp_path: Path) -> None:
+    pasts = fill(tmp_path / "h.jsonl", [40.0, 20.0, 60.0, 30.0, 50.0, 45.0, 35.0, 40.0])
+    assert judged(report(gpu="NVIDIA L40S", value=30.0), pasts).outcomes[0].status == "PASS"
+
+
+def test_latency_gets_worse_upwards() -> None:
+    outcome = Outcome(code="nccl.latency", status="PASS", figures={"all_reduce_8_us": 30.0})
+    pasts = [history.Past("2026", "k", {"nccl.latency/all_reduce_8_us": 20.0}, "PASS") for _ in range(8)]
+    assert history.regressed(outcome, pasts).status == "WARN"
+    lower = outcome.model_copy(update={"figures": {"all_reduce_8_us": 10.0}})
+    assert history.regressed(lower, pasts).status == "PASS"
+
+
+def test_virtual_nodes_prove_no_figure(tmp_path: Path) -> None:
+    one = judged(report(value=1.0, virtual_nodes=True), []).outcomes[0]
+    assert one.informational and one.status == "PASS"
+
+
+def test_a_torn_line_is_left_out_and_the_next_append_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    fill(path, [40.0])
+    with path.open("a") as file:
+        file.write('{"started": "2026-01-02T00:00')  # killed here
+    assert len(fill(path, [41.0])) == 2
+    assert all(json.loads(line) for line in path.read_text().splitlines() if line.endswith("}"))
+
+
+@given(st.lists(st.floats(1, 1000), min_size=8, max_size=30))
+def test_the_median_itself_never_regresses(values: list[float]) -> None:
+    import statistics
+
+    assert history.allowed(values, "x_GB_s") >= 0.5
+    outcome = Outcome(code="c.d", status="PASS", figures={"x_GB_s": statistics.median(values)})
+    pasts = [history.Past("2026", "k", {"c.d/x_GB_s": value}, "PASS") for value in values]
+    assert history.regressed(outcome, pasts).status == "PASS"

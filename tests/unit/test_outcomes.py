@@ -1,0 +1,76 @@
+"""One outcome a check, from what nodes and ranks left; who left nothing is named."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from hpcstack.outcomes import Found, Size, lagging, outcomes, telling
+from hpcstack.report import Outcome, worst
+
+SIZE = Size(nodes=2, world=4, tests="ddp.fp32", tier="quick")
+
+
+def row(rank: int, status: str = "PASS", code: str = "ddp.fp32", **more: Any) -> dict[str, Any]:
+    return {"code": code, "where": f"n{rank // 2}:{rank}", "status": status, "seconds": 1.0, "evidence": "", **more}
+
+
+def found(*documents: dict[str, Any]) -> Found:
+    out = Found()
+    for document in documents:
+        out.add(document)
+    return out
+
+
+def test_all_ranks_must_answer() -> None:
+    documents = [{"rank": rank, "host": f"n{rank // 2}", "rows": [row(rank)]} for rank in range(4)]
+    assert [one.status for one in outcomes(SIZE, found(*documents), "")] == ["PASS"]
+
+
+def test_a_rank_that_never_came_is_named() -> None:
+    documents: list[dict[str, Any]] = [{"rank": rank, "host": f"n{rank // 2}", "rows": []} for rank in (0, 1, 3)]
+    (one,) = outcomes(SIZE, found(*documents), "DistStoreError: timeout")
+    assert (one.status, one.measured) == ("ERROR", "4 of 4 rank(s) left no result; never started: rank 2")
+    assert one.evidence == "DistStoreError: timeout"
+
+
+def test_a_rank_that_hangs_in_a_check_is_named() -> None:
+    documents = [{"rank": rank, "host": f"n{rank // 2}", "rows": [row(rank)]} for rank in range(3)]
+    stuck = {"rank": 3, "host": "n1", "rows": [], "running": "ddp.fp32"}
+    (one,) = outcomes(SIZE, found(*documents, stuck), "")
+    assert one.measured == "1 of 4 rank(s) left no result; in the middle of it: n1:3"
+
+
+def test_an_agents_word_for_its_image_counts_for_all_its_ranks() -> None:
+    rows = [
+        {"code": "ddp.fp32", "where": f"n{n}", "status": "SKIP", "seconds": 0.0, "evidence": "no torch"} for n in (0, 1)
+    ]
+    (one,) = outcomes(SIZE, found({"host": "n0", "inventory": {}, "rows": rows}), "")
+    assert (one.status, one.evidence) == ("SKIP", "no torch")
+
+
+def test_families_stay_together() -> None:
+    codes = [one.code for one in outcomes(Size(1, 1, "", "full"), Found(), "")]
+    families = [code.partition(".")[0] for code in codes]
+    assert len([1 for a, b in pairwise(families) if a != b]) == len(set(families)) - 1
+
+
+def test_a_gpu_that_lags_behind_the_others_is_named() -> None:
+    rows = [row(rank, code="node.hbm", figures={"hbm_TB_s": 2.0 if rank != 3 else 1.2}) for rank in range(4)]
+    one = lagging(worst(rows))
+    assert one.status == "WARN" and "n1:3 1.2 of 2 hbm_TB_s" in one.measured
+    assert lagging(worst(rows[:3])).status == "PASS"
+
+
+def test_figures_and_series_of_the_first_rank_are_kept() -> None:
+    series = [{"name": "loss", "x": [0], "y": [1.0]}]
+    one = worst([row(0, figures={"a_GB_s": 1.0}, series=series), row(1, figures={"a_GB_s": 1.0}, series=series)])
+    assert one.figures == {"a_GB_s": 1.0} and one.series == tuple(series) and one.peers == {}
+    assert isinstance(one, Outcome)
+
+
+def test_the_line_that_tells_most() -> None:
+    lines = ["noise", "[rank1]: ValueError: no", "SomeError in the launcher"]
+    assert telling(lines, "last") == "[rank1]: ValueError: no"
+    assert telling(["x", "an Error here"], "last") == "an Error here"
+    assert telling([], "last") == "last"

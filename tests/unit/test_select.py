@@ -1,0 +1,40 @@
+"""The table of checks, and which of them a run asks for."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import hpcstack_smoke
+from hpcstack_smoke.select import CHECKS, FAMILIES, SCOPES, TIERS, names, selected
+
+PACKAGE = Path(hpcstack_smoke.__file__).parent
+
+
+def codes(*args: str) -> list[str]:
+    return [check.code for check in selected(*args)]
+
+
+def test_every_check_has_a_function_and_a_known_tier() -> None:
+    assert len({check.code for check in CHECKS}) == len(CHECKS)
+    for check in CHECKS:
+        module, _, function = check.where.partition(":")
+        tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)} | {"restart"}, check
+        assert check.tier in TIERS and check.scope in SCOPES and check.about
+    assert set(FAMILIES) < set(names())
+
+
+def test_a_tier_holds_the_ones_below_it() -> None:
+    quick, standard, full = (set(codes("", "ranks", tier)) for tier in TIERS)
+    assert quick < standard < full
+
+
+def test_a_code_runs_at_any_tier_and_a_family_up_to_the_tier() -> None:
+    assert codes("deepspeed", "ranks", "quick") == ["deepspeed.zero3"]
+    assert codes("deepspeed.zero1", "ranks", "quick") == ["deepspeed.zero1"]
+    assert "fsdp.fsdp2" in codes("training", "ranks", "standard")
+
+
+def test_skip_wins_and_what_was_done_is_not_done_again() -> None:
+    assert codes("ddp", "ranks", "standard", "ddp.scaler", "ddp.fp32,ddp.placement") == ["ddp.buckets", "ddp.autocast"]

@@ -1,0 +1,122 @@
+"""Checks of a node against trees in the kernel's form. The layout of sysfs is Documentation/ABI/stable/sysfs-class-infiniband."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcstack_smoke.agent import Asked
+from hpcstack_smoke.node import fabric, host, io, sysfs
+from hpcstack_smoke.result import FAIL, PASS, WARN, Skip, run
+
+HERE = Asked(output=".")
+EIGHT = Asked(output=".", gpus=8)
+
+
+@pytest.fixture
+def hcas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sysfs, "HCAS", str(tmp_path))
+    return tmp_path
+
+
+def port(
+    folder: Path, name: str, number: int, state: str, rate: str = "400 Gb/sec (4X NDR)", layer: str = "InfiniBand"
+) -> Path:
+    where = folder / name / "ports" / str(number)
+    (where / "counters").mkdir(parents=True)
+    for file, text in (("state", state), ("rate", rate), ("link_layer", layer), ("counters/symbol_error", "0")):
+        (where / file).write_text(f"{text}\n")
+    return where
+
+
+def test_no_hca_is_a_skip(hcas: Path) -> None:
+    for check in (fabric.hcas, fabric.rate, fabric.gid, fabric.memlock):
+        with pytest.raises(Skip):
+            check(HERE)
+
+
+def test_every_port_counts(hcas: Path) -> None:
+    port(hcas, "mlx5_0", 1, "1: DOWN")
+    port(hcas, "mlx5_0", 2, "4: ACTIVE")
+    result = fabric.hcas(HERE)
+    assert result.status == FAIL
+    assert "mlx5_0:1" in result.remedy and "mlx5_0:2" not in result.remedy
+
+
+def test_all_active(hcas: Path) -> None:
+    port(hcas, "mlx5_0", 1, "4: ACTIVE")
+    result = fabric.hcas(HERE)
+    assert result.status == PASS and result.figures == {"ports": 1.0, "active_ports": 1.0}
+
+
+def test_a_slow_port_is_a_warning_and_below_the_sites_word_a_failure(hcas: Path) -> None:
+    port(hcas, "mlx5_0", 1, "4: ACTIVE")
+    port(hcas, "mlx5_1", 1, "4: ACTIVE", "200 Gb/sec (4X HDR)")
+    assert fabric.rate(HERE).status == WARN
+    result = fabric.rate(Asked(output=".", fabric_rate=400.0))
+    assert result.status == FAIL and "mlx5_1:1 200" in result.measured and "mlx5_0" not in result.measured
+
+
+def test_roce_wants_a_routable_gid(hcas: Path) -> None:
+    where = port(hcas, "mlx5_0", 1, "4: ACTIVE", layer="Ethernet")
+    for index, (gid, kind) in enumerate([("fe80::1", "RoCE v2"), ("::ffff:10.0.0.1", "IB/RoCE v1")]):
+        for path, text in ((f"gids/{index}", gid), (f"gid_attrs/types/{index}", kind)):
+            (where / path).parent.mkdir(parents=True, exist_ok=True)
+            (where / path).write_text(f"{text}\n")
+    assert fabric.gid(HERE).status == FAIL
+    (where / "gids/3").write_text("0000:0000:0000:0000:0000:ffff:0a00:0001\n")
+    (where / "gid_attrs/types/3").write_text("RoCE v2\n")
+    result = fabric.gid(HERE)
+    assert result.status == PASS and "GID 3" in result.measured
+
+
+def test_counters_that_move_during_the_run_are_found(hcas: Path) -> None:
+    where = port(hcas, "mlx5_0", 1, "4: ACTIVE")
+    before = sysfs.counters()
+    assert fabric.gained(before, sysfs.counters()).status == PASS
+    (where / "counters/symbol_error").write_text("7\n")
+    result = fabric.gained(before, sysfs.counters())
+    assert result.status == FAIL and result.measured == "mlx5_0:1/symbol_error +7"
+
+
+def test_a_missing_driver_is_a_skip_only_where_no_gpu_is_expected(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(host, "DRIVER_FILE", str(tmp_path / "none"))
+    assert host.driver(EIGHT).status == FAIL
+    with pytest.raises(Skip):
+        host.driver(HERE)
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
+def test_missing_gpus_are_a_failure_where_they_were_asked_for() -> None:
+    assert host.gpus(EIGHT).status == FAIL
+    with pytest.raises(Skip):
+        host.gpus(HERE)
+
+
+def test_torch_that_pip_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import metadata
+
+    monkeypatch.setenv("PYTORCH_VERSION", "2.6.0a0+df5bbc0")
+    monkeypatch.setattr(metadata, "version", lambda _: "2.6.0a0+df5bbc09d1.nv24.11")
+    assert host.torch_is_the_bases(HERE).status == PASS
+    monkeypatch.setattr(metadata, "version", lambda _: "2.9.1")
+    assert host.torch_is_the_bases(HERE).status == FAIL
+
+
+def test_the_filesystem_gives_back_what_was_written_and_nothing_is_left(tmp_path: Path) -> None:
+    asked = Asked(output=str(tmp_path))
+    for check in (io.bandwidth, io.metadata, io.small, io.lock):
+        assert check(asked).status == PASS
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_that_breaks_is_an_error_and_not_a_crash() -> None:
+    def broken() -> None:
+        raise RuntimeError("no\nway")
+
+    row = run("node.broken", broken, "n1")  # type: ignore[arg-type]
+    assert row["status"] == "ERROR"
+    assert row["evidence"].startswith("RuntimeError: no way (")
