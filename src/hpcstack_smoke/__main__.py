@@ -17,7 +17,7 @@ import tempfile
 
 from hpcstack_smoke import __version__
 from hpcstack_smoke.agent import Agent, Asked
-from hpcstack_smoke.select import CHECKS, TIERS, selected
+from hpcstack_smoke.select import CHECKS, STALL_S, TIERS, selected
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -33,7 +33,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that the node should have")
     parser.add_argument("--ranks", type=int, default=2, help="ranks on each node")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of this run")
-    parser.add_argument("--stall", type=float, default=240.0, help="seconds without a result before ranks are ended")
+    parser.add_argument("--stall", type=float, default=0.0, help="seconds without a result before ranks are ended")
     parser.add_argument("--deadline", type=float, default=0.0, help="seconds for all of it; none by default")
     parser.add_argument("--fabric-rate", type=float, default=0.0, help="Gb/s that each port should have")
     parser.add_argument("--list", action="store_true", help="print the checks and end")
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
         options.gpus,
         options.ranks,
         options.nodes,
-        options.stall,
+        options.stall or STALL_S[options.tier],
         options.deadline,
         options.fabric_rate,
         tuple(launcher),

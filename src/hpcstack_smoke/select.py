@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 TIERS = ("quick", "standard", "full")
+STALL_S = {"quick": 150.0, "standard": 240.0, "full": 600.0}  # what is compiled first may take minutes
 TIER_SECONDS = {"quick": 120, "standard": 900, "full": 7200}
 
 

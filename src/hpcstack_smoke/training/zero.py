@@ -136,10 +136,12 @@ def _swapped(context: Context, deepspeed: Any, folder: str) -> tuple[int, list[f
     config = {
         "train_micro_batch_size_per_gpu": 4,
         "zero_optimization": {"stage": 3, "offload_optimizer": place},
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own would be compiled first, for minutes
         "aio": {},
-        "optimizer": {"type": "Adam", "params": {"lr": 1e-3}},
     }
-    engine, *_ = deepspeed.initialize(model=network, model_parameters=network.parameters(), config=config)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    engine, *_ = deepspeed.initialize(model=network, optimizer=optimizer, config=config)
     stop, most = threading.Event(), [0]
 
     def look() -> None:
