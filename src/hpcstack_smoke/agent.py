@@ -103,6 +103,10 @@ class Agent:
 
         if row := fabric.counters_row(self.asked, self.host):
             self.add(row)
+        if self.first and failed(self.asked.output):
+            from hpcstack_smoke.bundle import write as bundle
+
+            print(f"hpcstack: what helps to find out why is in {bundle(self.asked.output)}", flush=True)
 
     def rank_checks(self) -> int:
         """The torchrun rounds; the status of the last."""
@@ -230,6 +234,13 @@ def documents(output: str, pattern: str) -> list[dict[str, Any]]:
         with open(path) as file:
             out.append(json.load(file))
     return out
+
+
+def failed(output: str) -> bool:
+    """Whether a row of any node or rank is a FAIL or an ERROR, or a rank ended in the middle of a check."""
+    found = [one for pattern in ("node-*.json", "rank-*.json", "task-*.json") for one in documents(output, pattern)]
+    bad = any(row["status"] in ("FAIL", "ERROR") for one in found for row in one.get("rows", []))
+    return bad or bool(glob.glob(os.path.join(glob.escape(output), "ended-*.json")))
 
 
 def moved(output: str, began: float) -> float:

@@ -115,6 +115,7 @@ train.restart       full     training.restart:restart      a rank dies; torchrun
 TASKS = """
 tasks.exchange      quick    apps.exchange:exchange        tasks of all nodes reach each other and agree on a sum
 io.shared           quick    apps.exchange:shared        every node sees what another wrote in the run's folder
+fabric.write        full     apps.perftest:write_bw      ib_write_bw between neighbouring nodes
 jax.psum            quick    apps.jax_:psum                jax.distributed: a sum over all processes
 tensorflow.sum      quick    apps.tensorflow_:total        tf.distribute: a sum over all workers
 serve.triton        quick    apps.serve:triton             Triton is ready, seen from every node
@@ -131,6 +132,7 @@ mpi.world           quick    apps.mpi:world                as many ranks as task
 mpi.exact           quick    apps.mpi:exact                point-to-point and collectives, compared with ==
 mpi.device          standard apps.mpi:device               a GPU's memory is sent and received as it is
 mpi.compile         standard apps.mpi:compiled             a program is compiled in the image and started
+mpi.nccl            standard apps.mpi:nccl               nccl-tests' own all_reduce_perf, started by MPI
 mpi.pi              standard apps.mpi:pi                   pi by Monte Carlo and by the midpoint rule, on 1 to all ranks
 """
 

@@ -38,3 +38,9 @@ def test_a_code_runs_at_any_tier_and_a_family_up_to_the_tier() -> None:
 
 def test_skip_wins_and_what_was_done_is_not_done_again() -> None:
     assert codes("ddp", "ranks", "standard", "ddp.scaler", "ddp.fp32,ddp.placement") == ["ddp.buckets", "ddp.autocast"]
+
+
+def test_every_check_stands_in_the_docs() -> None:
+    docs = (PACKAGE.parents[1] / "docs/testing.md").read_text()
+    for check in CHECKS:
+        assert f"| `{check.code}` | {check.tier} | {check.about} |" in docs, check.code

@@ -14,7 +14,7 @@ SIGNS = {"PASS": "✓", "FAIL": "✗", "ERROR": "‼", "WARN": "!", "SKIP": "–
 STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--back:#fff;--pass:#116329;--fail:#a40e26;--warn:#7d4e00}
 @media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9da7b1;--line:#3d444d;--back:#0d1117;--pass:#56d364;--fail:#ff7b72;--warn:#e3b341}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--back);max-width:72rem;margin:2rem auto;padding:0 1rem}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--back);max-width:80rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.6rem;margin:0}h2{font-size:1.2rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
 table{border-collapse:collapse;font-size:.92em;margin:.5rem 0}th,td{text-align:left;vertical-align:top;padding:.25rem .7rem .25rem 0;
 border-bottom:1px solid var(--line)}thead th{color:var(--soft);font-weight:600}td.num{text-align:right;font-variant-numeric:tabular-nums}
@@ -25,7 +25,7 @@ figure{margin:1rem 0;break-inside:avoid}figcaption{font-weight:600}svg{max-width
 svg text{fill:var(--ink)}svg text[fill]{fill:revert-layer}.end{text-anchor:end}.middle{text-anchor:middle}
 .grid{stroke:var(--line)}.axis{fill:none;stroke:var(--soft)}.gate{stroke:#a40e26;stroke-width:2;stroke-dasharray:5 4}
 details{margin:.3rem 0}summary{cursor:pointer;color:var(--soft)}code{font-size:.95em;overflow-wrap:anywhere}
-.wide{overflow-x:auto}
+.wide{overflow-x:auto}.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(30rem,1fr));gap:0 1.5rem}
 @media print{body{margin:0;max-width:none;font-size:10pt}details>*{display:block}a{color:inherit}h2{break-after:avoid}tr{break-inside:avoid}}
 """
 
@@ -123,7 +123,9 @@ def _plots(report: Report) -> str:
                     f"<figure><figcaption>{escape(one.code)}: {escape(other['name'])}</figcaption>{plots.words(other)}</figure>"
                 )
     return (
-        f'<section aria-labelledby="plots"><h2 id="plots">Figures</h2>{"".join(figures)}</section>' if figures else ""
+        f'<section aria-labelledby="plots"><h2 id="plots">Figures</h2><div class="figures">{"".join(figures)}</div></section>'
+        if figures
+        else ""
     )
 
 
@@ -145,7 +147,7 @@ def _history(pasts: Sequence[Any]) -> str:
             drawn.append(plots.lines(f"{code} over {len(pasts)} runs", lines))
     first, last = pasts[0].started, pasts[-1].started
     return (f'<section aria-labelledby="history"><h2 id="history">History</h2><p>{len(pasts)} runs from {escape(first)} to '
-            f'{escape(last)}, counted from the oldest.</p>{"".join(drawn)}</section>')  # fmt: skip
+            f'{escape(last)}, counted from the oldest.</p><div class="figures">{"".join(drawn)}</div></section>')  # fmt: skip
 
 
 def _inventory(report: Report) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 from hpcstack_smoke.agent import tell
 from hpcstack_smoke.apps.mpi_source import SOURCE
+from hpcstack_smoke.collectives.nccltests import program, read
 from hpcstack_smoke.result import ERROR, PASS, Result, Skip, judge, run, write
 from hpcstack_smoke.select import Check, selected
 
@@ -105,7 +106,32 @@ def pi(found: Any) -> Result:
     )
 
 
-FUNCTIONS = {"mpi.world": world, "mpi.exact": exact, "mpi.device": device, "mpi.compile": compiled, "mpi.pi": pi}
+def nccl(found: Any) -> Result:
+    """nccl-tests' all_reduce_perf over all ranks: no wrong value, and its bus bandwidth beside torch's."""
+    if "nccl_tests" not in found:
+        raise Skip(found.get("nccl_skip", "no all_reduce_perf in the image"))
+    table = read(found["nccl_tests"])
+    if not table.rows:
+        raise RuntimeError(f"all_reduce_perf printed no row: {found['nccl_tests'][-300:]}")
+    sizes = sorted(table.rows)
+    figures = {f"all_reduce_float32_{size}_busbw_GB_s": table.rows[size][1] for size in sizes}
+    figures |= {f"all_reduce_{size}_us": table.rows[size][0] for size in sizes if size <= 65536}
+    series = [{"name": "nccl-tests all_reduce", "x": sizes, "y": [table.rows[size][1] for size in sizes],
+               "x_unit": "bytes", "y_unit": "GB/s"}]  # fmt: skip
+    measured = f"{table.rows[sizes[-1]][1]:g} GB/s busbw at {sizes[-1]} bytes, {table.wrong} wrong, {table.ranks} ranks"
+    return judge(table.wrong == 0 and table.ranks == found["tasks"], measured, f"0 wrong, {found['tasks']} ranks",
+                 "nccl-tests -c 1", figures=figures, series=series,
+                 remedy="ranks that are alone: the image's nccl-tests were built without MPI=1")  # fmt: skip
+
+
+FUNCTIONS = {
+    "mpi.world": world,
+    "mpi.exact": exact,
+    "mpi.device": device,
+    "mpi.compile": compiled,
+    "mpi.pi": pi,
+    "mpi.nccl": nccl,
+}
 
 
 def compiler() -> str:
@@ -182,6 +208,9 @@ def main() -> int:
     found, why = None, ""
     if "compiler" in built:
         found, why = start(options.output, options.tier, rank)
+    wanted = [check.code for check in selected(options.tests, "mpi", options.tier, options.skip)]
+    if "mpi.nccl" in wanted and found is not None:
+        found |= nccl_tests(options.tier)
     if rank == 0:
         checks = selected(options.tests, "mpi", options.tier, options.skip)
         if found is not None:
@@ -196,6 +225,20 @@ def main() -> int:
             tell(row)
         write(options.output, "mpi-0.json", {"rows": made})
     return 0
+
+
+def nccl_tests(tier: str) -> dict[str, Any]:
+    """What all_reduce_perf printed here, if this rank is the one that prints; every rank takes part."""
+    path = program()
+    if not path or not os.path.exists("/proc/driver/nvidia/version"):
+        return {"nccl_skip": "no all_reduce_perf in the image" if not path else "no GPU: NCCL does not run here"}
+    most = {"quick": "256M", "standard": "1G", "full": "8G"}[tier]
+    argv = [path, "-b", "8", "-e", most, "-f", "4", "-g", "1", "-c", "1", "-n", "20", "-w", "5"]
+    try:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=RUN_S)
+    except subprocess.TimeoutExpired:
+        return {"nccl_tests": f"all_reduce_perf did not end in {RUN_S:.0f} s"}
+    return {"nccl_tests": done.stdout.decode(errors="replace")}
 
 
 def start(output: str, tier: str, rank: int) -> tuple[dict[str, Any] | None, str]:

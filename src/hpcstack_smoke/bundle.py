@@ -1,0 +1,80 @@
+"""What helps to find out why a run failed: reports of torch, DeepSpeed, GPUs and network, and the environment.
+
+Written below the run's folder by the first node's agent after a failure. Nothing that looks like a secret is kept.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+from hpcstack_smoke.collectives.nccllog import read
+
+SECRET = re.compile(r"TOKEN|SECRET|PASS|_KEY\b|_KEY$|APIKEY|API_KEY|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE)
+LOGIN = re.compile(r"://[^/\s@]+@")
+HIDDEN = "(not kept)"
+COMMANDS = {
+    "collect_env.txt": [sys.executable, "-m", "torch.utils.collect_env"],
+    "ds_report.txt": ["ds_report"],
+    "nvidia-smi.txt": ["nvidia-smi", "-q"],
+    "topology.txt": ["nvidia-smi", "topo", "-m"],
+    "nvlink.txt": ["nvidia-smi", "nvlink", "-s"],
+    "ibstat.txt": ["ibstat"],
+    "addresses.txt": ["ip", "-brief", "address"],
+    "limits.txt": ["sh", "-c", "ulimit -a; df -h /dev/shm /tmp"],
+}
+
+
+def cleaned(environment: dict[str, str]) -> str:
+    """NAME=VALUE lines, sorted, without secrets and without logins in URLs."""
+    lines = []
+    for name, value in sorted(environment.items()):
+        shown = HIDDEN if SECRET.search(name) else LOGIN.sub("://***@", value)
+        lines.append(f"{name}={shown}".replace("\n", "\\n"))
+    return "\n".join(lines) + "\n"
+
+
+def nccl_summary(output: str) -> str:
+    """What NCCL's logs of all ranks say, in a few lines; empty where there are none."""
+    lines: list[str] = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(output), "nccl-*.*"))):
+        with open(path, errors="replace") as file:
+            lines += file.readlines()
+    if not lines:
+        return ""
+    log = read(lines)
+    hung = ", ".join(map(str, log.hung())) or "none"
+    out = [f"NCCL {log.version} for CUDA {log.cuda}, network {log.network}, plugin {log.plugin or 'none'}",
+           f"HCAs: {' '.join(log.hcas) or 'none'}", f"pairs by transport: {log.kinds()}",
+           f"ranks that began to connect and never finished: {hung}", *log.errors[:20]]  # fmt: skip
+    warnings = [line.strip() for line in lines if " NCCL WARN " in line]
+    return "\n".join([*out, *dict.fromkeys(warnings[:50])]) + "\n"
+
+
+def write(output: str) -> str:
+    """The bundle's folder. A tool that is missing, hangs or fails leaves what it said, or nothing."""
+    folder = os.path.join(output, "bundle")
+    os.makedirs(folder, exist_ok=True)
+    texts = {"environment.txt": cleaned(dict(os.environ)), "nccl.txt": nccl_summary(output)}
+    for name, argv in COMMANDS.items():
+        texts[name] = said(argv)
+    for name, text in texts.items():
+        if text:
+            with open(os.path.join(folder, name), "w", errors="replace") as file:
+                file.write(text)
+    return folder
+
+
+def said(argv: list[str]) -> str:
+    """What ARGV prints in a minute at most."""
+    if not shutil.which(argv[0]):
+        return ""
+    try:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{' '.join(argv)}: {error}\n"
+    return LOGIN.sub("://***@", done.stdout.decode(errors="replace"))
