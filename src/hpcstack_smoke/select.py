@@ -109,7 +109,7 @@ scaling.weak        standard training.scaling:weak         more work on more ran
 """
 
 RESTART = """
-train.restart       full     training.restart:restart      a rank dies; torchrun starts again and the steps go on
+train.restart       full     training.restart:start        a rank dies; torchrun starts again and the steps go on
 """
 
 TASKS = """

@@ -1,7 +1,7 @@
 """nccl-tests' own programs, where the image has them: their table, read. Pure but for finding the program.
 
 Columns since 2.0: size, count, type, redop, root, then time, algbw, busbw, #wrong (`error` before 2.11) out of place,
-and the same four in place. A line of NCCL's may stand between two of them, or in the middle of one: such a row is left out.
+and the same four in place. A line of NCCL's may stand between two rows, or in the middle of one, which is left out.
 """
 
 from __future__ import annotations
