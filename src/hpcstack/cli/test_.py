@@ -9,7 +9,7 @@ import click
 
 from hpcstack.cli.reports import FORMS, JsonFile, on_stdout, write_forms
 from hpcstack.cli.resources import resource_options, resources
-from hpcstack.cli.session import Session, answer, json_option, progress, say
+from hpcstack.cli.session import Session, answer, complete, json_option, progress, say
 
 
 def checked(words: str) -> tuple[str, ...]:
@@ -26,7 +26,8 @@ def checked(words: str) -> tuple[str, ...]:
 
 
 @click.command("test", cls=JsonFile)
-@click.argument("names", metavar="STACK [STACK]", nargs=-1)
+@click.argument("names", metavar="STACK [STACK]", nargs=-1,
+                shell_complete=lambda ctx, _param, start: complete(ctx, start))  # fmt: skip
 @resource_options
 @click.option(
     "--tier",
