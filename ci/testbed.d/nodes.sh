@@ -34,8 +34,8 @@ node_network_up() { # NODE
     ip netns list | grep -qw "$space" || ip netns add "$space"
     if ! ip link show "$host" >/dev/null 2>&1; then
         ip link add "$host" type veth peer name eth0 netns "$space"
-        ip link set "$host" master "$BRIDGE" up
     fi
+    ip link set "$host" master "$BRIDGE" up # also where it is left from a testbed with more nodes, whose bridge went
     ip -n "$space" address replace "$(node_address "$1")/24" dev eth0
     ip -n "$space" link set lo up
     ip -n "$space" link set eth0 up

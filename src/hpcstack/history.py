@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from hpcstack.report import Outcome, Report
+from hpcstack.report.model import number
 
 ENOUGH, LAST, SHARE = 8, 50, 0.05
 # What figures must differ by at least to matter, by the unit that their names end with
 FLOORS = {"GB_s": 0.5, "TB_s": 0.02, "TFLOP_s": 5.0, "us": 1.0, "per_s": 10.0}
 LESS_IS_BETTER = ("us",)
+COMPARED = (*FLOORS, "speedup", "efficiency")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Past:
     key: str
     figures: dict[str, float]
     verdict: str
+    drawn: dict[str, float] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
     folder: str = ""
     about: dict[str, Any] = field(default_factory=dict)
@@ -116,18 +119,14 @@ def load(path: Path) -> list[Past]:
     for line in text.splitlines():
         try:
             one = json.loads(line)
+            kept, drawn = ({name: float(value) for name, value in found.items() if number(value)}
+                           for found in (one["figures"], one.get("all") or one["figures"]))  # fmt: skip
+            started, key_, verdict = (str(one[name]) for name in ("started", "key", "verdict"))
+            nodes = tuple(map(str, one["nodes"]))
             out.append(
-                Past(
-                    one["started"],
-                    one["key"],
-                    dict(one.get("all") or one["figures"]),
-                    one["verdict"],
-                    tuple(one["nodes"]),
-                    one.get("folder", ""),
-                    one.get("about", {}),
-                )
+                Past(started, key_, kept, verdict, drawn, nodes, str(one.get("folder", "")), one.get("about", {}))
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return sorted(out, key=lambda past: past.started)
 
@@ -146,6 +145,8 @@ def regressed(outcome: Outcome, pasts: list[Past]) -> Outcome:
         return outcome
     worse = []
     for name, value in outcome.figures.items():
+        if not name.endswith(COMPARED):
+            continue
         past = [one.figures[f"{outcome.code}/{name}"] for one in pasts if f"{outcome.code}/{name}" in one.figures][
             -LAST:
         ]

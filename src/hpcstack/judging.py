@@ -10,7 +10,7 @@ TIMED = ("_s", "_us", "speedup", "efficiency")  # figures that virtual nodes, wh
 
 def judged(report: Report, pasts: list[history.Past]) -> Report:
     """REPORT with each outcome held against what is known."""
-    same = [past for past in pasts if past.key == history.key(report)]
+    same = [past for past in pasts if past.key == history.key(report) and past.verdict not in ("FAIL", "ERROR")]
     out = []
     for outcome in report.outcomes:
         if report.virtual_nodes and any(name.endswith(TIMED) for name in outcome.figures):

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcstack.report import Outcome, worst
+from hpcstack.report.model import WORST
 from hpcstack_smoke.select import CHECKS, Check, selected
 
 RANK_ERROR = re.compile(r"^(\[rank\d+\]: ?)?\w*(Error|Exception|Interrupt)\b")
-PEER_FAMILIES = ("node", "io")
+PEER_FAMILIES = ("node",)  # what nodes do at once on a shared filesystem differs for other reasons
 LAGS, ENOUGH_PEERS = 0.85, 4
+NOT_COMPARED = ("h2d_GB_s", "d2h_GB_s")  # NUMA and shared PCIe switches make healthy GPUs differ
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Found:
     seen: set[int] = field(default_factory=set)
 
     def add(self, document: dict[str, Any]) -> None:
-        """One file's document."""
-        self.rows += document.get("rows", [])
+        """One file's document. What is no row of ours is left out: whoever should have written it is then missing."""
+        self.rows += [row for row in document.get("rows", []) if _is_row(row)]
         if "inventory" in document:
             self.hosts.add(document["host"])
             self.inventory[document["host"]] = document["inventory"]
@@ -56,6 +58,10 @@ class Found:
             self.seen.add(int(document["rank"]))
         if code := document.get("running"):
             self.running.setdefault(code, []).append(f"{document.get('host', '?')}:{document.get('rank', '?')}")
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, dict) and {"code", "where", "status"} <= set(row) and row["status"] in WORST
 
 
 def outcomes(size: Size, found: Found, tail: str) -> list[Outcome]:
@@ -103,6 +109,8 @@ def lagging(outcome: Outcome) -> Outcome:
         return outcome
     slow = []
     for name in sorted({name for figures in outcome.peers.values() for name in figures if name.endswith("_s")}):
+        if name in NOT_COMPARED:
+            continue
         values = {where: figures[name] for where, figures in outcome.peers.items() if name in figures}
         if len(values) < ENOUGH_PEERS:
             continue

@@ -23,7 +23,8 @@ from hpcstack.store import write_text
 from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, tournament
 
 ONLY = "node,fabric,nccl"
-POLL_S, LOST_S = 1.0, 60.0
+NO_REPORT = "no report"
+POLL_S, LOST_S = 3.0, 60.0
 WHICH = ("nccl.bandwidth/all_reduce_float32", "nccl.gloo-bandwidth/all_reduce_float32")
 
 
@@ -125,6 +126,9 @@ def follow(pairs: Sequence[Pair], runner: Runner, say: Callable[[str], None]) ->
     try:
         while left:
             done = runner.output(["squeue", "--noheader", "--format=%i", "--jobs", ",".join(left)])
+            if done.status and "Invalid job id" not in done.stdout:  # slurmctld is busy: ask again
+                time.sleep(POLL_S)
+                continue
             running = set(done.stdout.split()) if done.status == 0 else set()
             for job in [job for job in left if job not in running]:
                 pair = left.pop(job)
@@ -143,7 +147,7 @@ def read(pairs: Sequence[Pair], nodes: Sequence[str]) -> Swept:
         names = (pair.first, pair.second)
         document = _report(pair.report)
         if document is None:
-            swept.failed[names] = f"no report; see {pair.report.with_suffix('.log')}"
+            swept.failed[names] = f"{NO_REPORT}; see {pair.report.with_suffix('.log')}"
             continue
         if document["verdict"] in ("FAIL", "ERROR"):
             bad = next(one for one in document["outcomes"] if one["status"] in ("FAIL", "ERROR"))
@@ -194,7 +198,7 @@ def judge(swept: Swept) -> None:
         swept.odd[node] = f"hpcstack sweep: best pair {best:.3g} GB/s, others' median {rest:.3g} (limit {SLOW:g})"
     for node in swept.nodes:
         own = [pair for pair in (*swept.busbw, *swept.failed) if node in pair]
-        bad = [pair for pair in own if pair in swept.failed]
+        bad = [pair for pair in own if not swept.failed.get(pair, NO_REPORT).startswith(NO_REPORT)]
         others = [pair for pair in swept.failed if node not in pair]
         if own and len(bad) == len(set(own)) and len(set(own)) > 1 and not others:
             swept.odd.setdefault(node, f"hpcstack sweep: failed with every partner: {swept.failed[bad[0]]}")

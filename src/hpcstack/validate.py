@@ -154,7 +154,12 @@ def collect(folder: Path) -> Found:
     found = Found()
     for pattern in ("node-*.json", "task-*.json", "rank-*.json", "mpi-*.json"):
         for path in sorted(folder.glob(pattern), key=lambda path: (path.stem.split("-")[-1], path.name)):
-            found.add(json.loads(path.read_text(encoding="utf-8")))
+            try:
+                document = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):  # torn, or replaced while it was read: who wrote it is named as missing
+                continue
+            if isinstance(document, dict):
+                found.add(document)
     return found
 
 

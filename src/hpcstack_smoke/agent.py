@@ -25,7 +25,7 @@ from hpcstack_smoke.result import ERROR, SKIP, Result, run, write
 from hpcstack_smoke.select import Check, selected
 
 ROUNDS = 6
-MEET_S = 90.0
+MEET_S, BROKEN_S, LOOK_S = 240.0, 20.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Agent:
         self.first = os.environ.get("SLURM_NODEID", "0") == "0"
         self.rows: list[dict[str, Any]] = []
         self.began = time.monotonic()
+        self.round = 0
 
     def add(self, row: dict[str, Any]) -> None:
         """ROW into node-HOST.json, and told."""
@@ -92,7 +93,10 @@ class Agent:
         write(self.asked.output, f"node-{self.host}.json", document)
 
     def node_checks(self) -> None:
+        from hpcstack_smoke.node import fabric, sysfs
+
         asked = self.asked
+        fabric.BEFORE.update(sysfs.counters())
         self.save()
         for check in selected(asked.tests, "node", asked.tier, asked.skip):
             self.add(run(check.code, lambda found=check: function(found)(asked), self.host))  # type: ignore[misc]
@@ -127,16 +131,30 @@ class Agent:
                 "--done",
                 ",".join(done),
             ]
+            self.round = number
             status = self.launch(command, f"launcher-{self.host}-{number}.log")
             if status == 0:
                 break
             if not self.meet(f"round-{number}"):
                 break
-            tried = attempted(self.asked.output, number)
+            tried = self.agreed(number)
             if not tried:
                 break
             done += tried
         return status
+
+    def agreed(self, number: int) -> list[str]:
+        """What was attempted in round NUMBER: the first node looks and says, so that all go on with the same."""
+        name = f"attempted-{number}.json"
+        if self.first:
+            write(self.asked.output, name, {"codes": attempted(self.asked.output, number)})
+        until = time.monotonic() + MEET_S
+        while time.monotonic() < until:
+            if found := documents(self.asked.output, name):
+                codes: list[str] = found[0]["codes"]
+                return codes
+            time.sleep(0.2)
+        return []
 
     def _without(self, module: str, checks: list[Check]) -> int:
         """Rows for CHECKS where MODULE is not in the image: ERROR if the recipe or the user named them, else SKIP.
@@ -176,18 +194,33 @@ class Agent:
         import threading
 
         threading.Thread(target=self._relay, args=(child, file), daemon=True).start()
+        newest, since, looked, broken = 0.0, time.monotonic(), 0.0, 0.0
         while True:
             try:
                 return child.wait(0.3)
             except subprocess.TimeoutExpired:
-                quiet = time.time() - moved(self.asked.output, time.time() - (time.monotonic() - self.began))
-                over = self.asked.deadline_s and time.monotonic() - self.began > self.asked.deadline_s
-                if quiet > self.asked.stall_s or over:
-                    why = "the run's time is up" if over else f"nothing has moved for {quiet:.0f} s"
+                now = time.monotonic()
+                if now - looked < LOOK_S:
+                    continue
+                looked = now
+                if (last := moved(self.asked.output)) != newest:  # the file server's clock, compared with itself alone
+                    newest, since = last, now
+                if not broken and os.path.exists(os.path.join(self.asked.output, f"broken-{self.round}")):
+                    broken = now
+                if why := self._over(now, since, broken):
                     print(f"hpcstack: {why}: the ranks are ended", flush=True)
-                    write(self.asked.output, f"ended-{self.host}.json", {"host": self.host, "why": why})
+                    write(self.asked.output, f"ended-{self.host}-{self.round}.json", {"host": self.host, "why": why})
                     end(child)
                     return 124
+
+    def _over(self, now: float, since: float, broken: float) -> str:
+        """Why the ranks must be ended; empty where they may go on."""
+        asked = self.asked
+        if broken and now - broken > BROKEN_S:
+            return "a rank elsewhere broke the process group"
+        if asked.deadline_s and now - self.began > asked.deadline_s:
+            return "the run's time is up"
+        return f"nothing has moved for {now - since:.0f} s" if now - since > asked.stall_s else ""
 
     def _relay(self, child: subprocess.Popen[bytes], file: Any) -> None:
         for line in child.stdout or ():
@@ -200,13 +233,14 @@ class Agent:
                     file.flush()
 
     def meet(self, name: str) -> bool:
-        """Wait for the agents of all nodes to come to NAME; whether all did."""
+        """Wait for the agents of all nodes to come to NAME; whether all did. Who waited in vain tells the others."""
         write(self.asked.output, f"meet-{name}-{self.host}.json", {"host": self.host})
         until = time.monotonic() + MEET_S
         while time.monotonic() < until:
             if len(glob.glob(os.path.join(glob.escape(self.asked.output), f"meet-{name}-*.json"))) >= self.asked.nodes:
-                return True
-            time.sleep(0.1)
+                return not documents(self.asked.output, f"gone-{name}-*.json")
+            time.sleep(0.2)
+        write(self.asked.output, f"gone-{name}-{self.host}.json", {"host": self.host})
         return False
 
 
@@ -231,7 +265,7 @@ def documents(output: str, pattern: str) -> list[dict[str, Any]]:
     """What the ranks of one round left."""
     out = []
     for path in glob.glob(os.path.join(glob.escape(output), pattern)):
-        with open(path) as file:
+        with contextlib.suppress(OSError, ValueError), open(path) as file:  # it may be replaced while it is read
             out.append(json.load(file))
     return out
 
@@ -243,14 +277,12 @@ def failed(output: str) -> bool:
     return bad or bool(glob.glob(os.path.join(glob.escape(output), "ended-*.json")))
 
 
-def moved(output: str, began: float) -> float:
-    """When a rank or a node last wrote something, in seconds since the epoch; BEGAN where none has."""
-    times = [began]
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(output):
-            with contextlib.suppress(OSError):
-                times.append(entry.stat().st_mtime)
-    return max(times)
+def moved(output: str) -> float:
+    """When the folder last changed, by the file server's clock: every file of a run appears there by rename."""
+    try:
+        return os.stat(output).st_mtime
+    except OSError:
+        return 0.0
 
 
 def attempted(output: str, number: int) -> list[str]:

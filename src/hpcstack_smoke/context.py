@@ -28,6 +28,7 @@ class Context:
     output: str = ""
     tier: str = "quick"
     cores: int = 1
+    step_nodes: int = 0
 
     @property
     def per_node(self) -> int:
@@ -52,6 +53,13 @@ class Context:
         dist.all_gather_object(out, value)
         return out
 
+    def alive(self) -> None:
+        """A sign of life in the run's folder, between the parts of a long check."""
+        if self.rank == 0 and self.output:
+            from hpcstack_smoke.result import write
+
+            write(self.output, "alive", {})
+
     def skip_together(self, reason: str) -> None:
         """SKIP on all ranks if any has a REASON: one that went on alone would wait for the others."""
         reasons = [one for one in self.all(reason) if one]
@@ -59,7 +67,9 @@ class Context:
             raise Skip(reasons[0])
 
 
-def join(timeout_s: float, *, gpus: int, named: bool = False, output: str = "", tier: str = "quick") -> Context:
+def join(
+    timeout_s: float, *, gpus: int, named: bool = False, output: str = "", tier: str = "quick", nodes: int = 0
+) -> Context:
     """Join the process group that torchrun has prepared: NCCL where every rank has a GPU of its own, else gloo.
 
     Where GPUS are expected on each node, fewer are an error, not a reason to fall back.
@@ -83,6 +93,6 @@ def join(timeout_s: float, *, gpus: int, named: bool = False, output: str = "", 
     backend = "nccl" if gpu else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     world, rank = dist.get_world_size(), dist.get_rank()
-    nodes = max(1, world // ranks_here)
+    counted = max(1, world // ranks_here)
     cores = len(os.sched_getaffinity(0))
-    return Context(rank, world, local, nodes, backend, gpu, device, named, output, tier, cores)
+    return Context(rank, world, local, counted, backend, gpu, device, named, output, tier, cores, nodes)

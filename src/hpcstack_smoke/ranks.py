@@ -25,6 +25,8 @@ CACHES = ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "TORCHIN
 def settle() -> None:
     """What the frameworks write goes to the agent's folder on the node; read-only homes and images do no harm."""
     scratch = os.environ.get("HPCSTACK_SMOKE_SCRATCH", "") or tempfile.mkdtemp(prefix="hpcstack-smoke-")
+    # NVIDIA's images allow tf32 where fp32 was asked for; what a check computes in is the check's to say
+    os.environ["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] = "0"
     for name in CACHES:
         os.environ[name] = os.path.join(scratch, name.lower())
     if not os.access(os.environ.get("HOME", "/"), os.W_OK):
@@ -83,7 +85,8 @@ def main() -> None:
     from hpcstack_smoke.context import join
 
     timeout = float(os.environ.get("HPCSTACK_SMOKE_TIMEOUT", TIMEOUT_S))
-    context = join(timeout, gpus=options.gpus, named=bool(options.tests), output=options.output, tier=options.tier)
+    context = join(timeout, gpus=options.gpus, named=bool(options.tests), output=options.output, tier=options.tier,
+                   nodes=options.nodes)  # fmt: skip
     document |= {"world": context.world, "backend": context.backend}
     for check in selected(options.tests, "ranks", options.tier, options.skip, options.done):
         write(options.output, name, {**document, "running": check.code})
@@ -93,8 +96,18 @@ def main() -> None:
         if context.rank == 0:
             tell(row)
         if row["status"] == ERROR:
+            write(options.output, f"broken-{options.round}", {"code": check.code, "where": where})
             leave(check.code, context.world)
+        if context.gpu:
+            empty_cache()
     dist.destroy_process_group()
+
+
+def empty_cache() -> None:
+    """What a check has freed is the next one's."""
+    import torch
+
+    torch.cuda.empty_cache()
 
 
 def leave(code: str, world: int) -> None:

@@ -72,9 +72,9 @@ node.matmul         standard gpu.single:matmul             matrix rate in bf16, 
 node.copies         standard gpu.single:copies             copies between host and GPU
 node.p2p            standard gpu.single:p2p                copies between each two GPUs of the node
 nccl.exact          quick    collectives.exact:nccl_exact  nine collectives by NCCL, compared with ==
+nccl.transport      quick    collectives.transport:check   what NCCL's log says of each pair of ranks
 nccl.bandwidth      quick    collectives.bandwidth:nccl    bus bandwidth by nccl-tests' definition
 nccl.latency        standard collectives.bandwidth:nccl_latency   time of small collectives
-nccl.transport      quick    collectives.transport:check   what NCCL's log says of each pair of ranks
 nccl.pairs          standard collectives.pairs:nccl        each two nodes alone: names the slow one
 nccl.gloo           quick    collectives.exact:gloo        nine collectives by gloo on the CPU, compared with ==
 nccl.gloo-bandwidth standard collectives.bandwidth:gloo    bus bandwidth of gloo: informational

@@ -7,11 +7,13 @@ each other by files in it, and each check is a function of that `Task`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,7 @@ from hpcstack_smoke.select import Check, selected
 if TYPE_CHECKING:
     from hpcstack_smoke.agent import Agent
 
-MEET_S = 60.0
+MEET_S = 150.0
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,15 @@ class Task:
     def read(self, name: str, rank: int, seconds: float = MEET_S) -> Any:
         """What RANK posted under NAME. TimeoutError names who did not."""
         path = os.path.join(self.output, f".task-{self.code}-{name}-{rank}.json")
-        until = time.monotonic() + seconds
+        began = looked = time.monotonic()
         while not os.path.exists(path):
-            if time.monotonic() > until:
+            now = time.monotonic()
+            if now - began > seconds:
                 raise TimeoutError(f"task {rank} said nothing of {name} in {seconds:.0f} s")
+            if now - looked > 2:  # NFS remembers that a name was not there until the folder changes here
+                looked = now
+                with contextlib.suppress(OSError):
+                    tempfile.TemporaryFile(dir=self.output).close()
             time.sleep(0.05)
         with open(path) as file:
             return json.load(file)["value"]
@@ -59,11 +66,18 @@ class Task:
 
 
 def address() -> str:
-    """This host's address, as the others reach it."""
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "127.0.0.1"
+    """This host's address, as the others reach it: Debian's /etc/hosts gives the host's own name a loopback address.
+
+    A UDP socket is not used, only asked which address it would send from.
+    """
+    with contextlib.suppress(OSError):
+        found = socket.gethostbyname(socket.gethostname())
+        if not found.startswith("127."):
+            return found
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or "192.0.2.1", 9))
+        return str(one.getsockname()[0])
+    return "127.0.0.1"
 
 
 def free_port() -> int:

@@ -113,3 +113,9 @@ def test_the_median_itself_never_regresses(values: list[float]) -> None:
     outcome = Outcome(code="c.d", status="PASS", figures={"x_GB_s": statistics.median(values)})
     pasts = [history.Past("2026", "k", {"c.d/x_GB_s": value}, "PASS") for value in values]
     assert history.regressed(outcome, pasts).status == "PASS"
+
+
+def test_only_figures_with_a_direction_are_compared() -> None:
+    outcome = Outcome(code="ddp.fp32", status="PASS", figures={"loss_error": 1e-7, "ports": 1.0})
+    pasts = [history.Past("2026", "k", {"ddp.fp32/loss_error": 5e-7, "ddp.fp32/ports": 8.0}, "PASS") for _ in range(9)]
+    assert history.regressed(outcome, pasts).status == "PASS"

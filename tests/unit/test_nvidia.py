@@ -43,6 +43,14 @@ def test_a_field_that_the_driver_lacks_is_left_out(monkeypatch: pytest.MonkeyPat
     ]  # fmt: skip
 
 
+def test_a_gpu_that_does_not_answer_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    smi(monkeypatch, {"index": "0|1", **dict.fromkeys(nvidia.THROTTLE, "Not Active|[GPU requires reset]")})
+    result = gpu.throttle(HERE)
+    assert result.status == FAIL and result.measured == "GPU 1: [GPU requires reset]"
+    smi(monkeypatch, {})
+    assert gpu.ecc(Asked(output=".", gpus=8)).status == FAIL  # nvidia-smi says nothing, and eight were asked for
+
+
 def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch) -> None:
     good = {"index": "0|1", "gpu_uuid": "a|b", "ecc.mode.current": "Enabled|Enabled",
             "ecc.errors.uncorrected.volatile.total": "0|0", "ecc.errors.corrected.volatile.total": "3|0",

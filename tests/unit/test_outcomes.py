@@ -74,3 +74,16 @@ def test_the_line_that_tells_most() -> None:
     assert telling(lines, "last") == "[rank1]: ValueError: no"
     assert telling(["x", "an Error here"], "last") == "an Error here"
     assert telling([], "last") == "last"
+
+
+def test_the_slowest_rank_speaks_for_all_and_nothing_infinite_is_kept() -> None:
+    rows = [row(n, figures={"a_GB_s": 5.0 - n, "b_us": 1.0 + n, "loss_error": float("inf")},
+                series=[{"name": "loss", "x": [0], "y": [float("nan")]}]) for n in range(2)]  # fmt: skip
+    one = worst(rows)
+    assert one.figures == {"a_GB_s": 4.0, "b_us": 2.0} and one.series == ()
+    assert "loss" not in one.model_dump_json()
+
+
+def test_what_is_no_row_of_ours_is_left_out() -> None:
+    out = found({"rank": 0, "host": "n0", "rows": [{"code": "x"}, 5, {**row(0), "status": "FINE"}, row(0)]})
+    assert len(out.rows) == 1

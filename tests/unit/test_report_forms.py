@@ -79,7 +79,7 @@ def checked(page: str) -> list[str]:
 
 def test_the_page_is_whole_and_tells_all() -> None:
     page = html(
-        made(), [Past(f"2026-01-0{n}", "k", {"nccl.bandwidth/busbw_GB_s": 40.0 + n}, "PASS") for n in (1, 2, 3)]
+        made(), [Past(f"2026-01-0{n}", "k", {}, "PASS", {"nccl.bandwidth/busbw_GB_s": 40.0 + n}) for n in (1, 2, 3)]
     )
     seen = checked(page)
     assert seen.count("svg") == 4  # bandwidth, pairs, scaling, history

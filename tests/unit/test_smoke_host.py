@@ -50,12 +50,30 @@ def test_all_active(hcas: Path) -> None:
     assert result.status == PASS and result.figures == {"ports": 1.0, "active_ports": 1.0}
 
 
-def test_a_slow_port_is_a_warning_and_below_the_sites_word_a_failure(hcas: Path) -> None:
+def test_a_port_without_a_cable_is_a_warning_and_none_at_all_a_failure(hcas: Path) -> None:
+    (port(hcas, "mlx5_1", 1, "1: DOWN") / "phys_state").write_text("2: Polling\n")
+    assert fabric.hcas(HERE).status == FAIL
     port(hcas, "mlx5_0", 1, "4: ACTIVE")
+    result = fabric.hcas(HERE)
+    assert result.status == WARN and result.evidence == "no link: mlx5_1:1"
+
+
+def test_what_nccl_leaves_out_is_not_looked_at(hcas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port(hcas, "mlx5_0", 1, "4: ACTIVE")
+    port(hcas, "mlx5_bond_0", 1, "1: DOWN", "25 Gb/sec (1X EDR)", "Ethernet")
+    assert fabric.hcas(HERE).status == FAIL
+    for said in ("^mlx5_bond", "=mlx5_0:1", "mlx5_0", "^=mlx5_bond_0:1"):
+        monkeypatch.setenv("NCCL_IB_HCA", said)
+        assert fabric.hcas(HERE).status == PASS, said
+
+
+def test_a_slow_port_is_a_warning_and_all_below_the_sites_word_a_failure(hcas: Path) -> None:
     port(hcas, "mlx5_1", 1, "4: ACTIVE", "200 Gb/sec (4X HDR)")
-    assert fabric.rate(HERE).status == WARN
     result = fabric.rate(Asked(output=".", fabric_rate=400.0))
-    assert result.status == FAIL and "mlx5_1:1 200" in result.measured and "mlx5_0" not in result.measured
+    assert result.status == FAIL and "mlx5_1:1 200" in result.measured
+    port(hcas, "mlx5_0", 1, "4: ACTIVE")
+    assert fabric.rate(HERE).status == WARN
+    assert fabric.rate(Asked(output=".", fabric_rate=400.0)).status == WARN  # a management port is slower, and healthy
 
 
 def test_roce_wants_a_routable_gid(hcas: Path) -> None:
@@ -77,7 +95,11 @@ def test_counters_that_move_during_the_run_are_found(hcas: Path) -> None:
     assert fabric.gained(before, sysfs.counters()).status == PASS
     (where / "counters/symbol_error").write_text("7\n")
     result = fabric.gained(before, sysfs.counters())
-    assert result.status == FAIL and result.measured == "mlx5_0:1/symbol_error +7"
+    assert result.status == WARN and result.measured == "mlx5_0:1/symbol_error +7"  # healthy links count some
+    (where / "counters/link_downed").write_text("1\n")
+    assert fabric.gained({**before, "mlx5_0:1/link_downed": 0}, sysfs.counters()).status == FAIL
+    with pytest.raises(Skip):
+        fabric.gained({}, sysfs.counters())
 
 
 def test_a_missing_driver_is_a_skip_only_where_no_gpu_is_expected(

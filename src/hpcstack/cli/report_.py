@@ -24,7 +24,7 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
     pasts = past(path) if history_ else []
     if history_ and pasts:
         file = Path(pasts[-1].folder) / "report.json"
-        rows = [{"started": one.started, "verdict": one.verdict, "nodes": list(one.nodes), "figures": one.figures,
+        rows = [{"started": one.started, "verdict": one.verdict, "nodes": list(one.nodes), "figures": one.drawn,
                  "folder": one.folder, "key": one.key} for one in pasts]  # fmt: skip
         answer({"stack": path, "runs": rows}, as_json, lambda: table(pasts))
         if options["html"]:
@@ -60,9 +60,9 @@ def table(pasts: list[Any]) -> str:
     lines = [f"{one.started}  {one.verdict:<5} {len(one.nodes)} node(s)  {one.folder}" for one in pasts]
     last = pasts[-1]
     lines += ["", f"{'figure':<60} {'runs':>4} {'median':>12} {'last':>12}"]
-    for name in sorted(last.figures):
-        values = [one.figures[name] for one in pasts if one.key == last.key and name in one.figures]
-        lines.append(f"{name:<60} {len(values):>4} {statistics.median(values):>12g} {last.figures[name]:>12g}")
+    for name in sorted(last.drawn):
+        values = [one.drawn[name] for one in pasts if one.key == last.key and name in one.drawn]
+        lines.append(f"{name:<60} {len(values):>4} {statistics.median(values):>12g} {last.drawn[name]:>12g}")
     return "\n".join([*lines, "", "figures are of runs with the last one's image, nodes, GPUs and NCCL"]) + "\n"
 
 

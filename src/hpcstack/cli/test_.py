@@ -110,6 +110,7 @@ def one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tu
         report, folder = validate.test(
             recipe.stack, artifact, wanted, resources(options), session.site, session.runner, step
         )
+    write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")  # before anything can go wrong
     path = state_folder() / "history" / f"{recipe.stack.full_name}.jsonl"
     report = judged(report, history.load(path))
     with session.store.acting("the report was not written"):

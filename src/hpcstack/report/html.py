@@ -133,12 +133,12 @@ def _history(pasts: Sequence[Any]) -> str:
     """Every figure of earlier runs, a plot a check; the runs are counted from the oldest."""
     if len(pasts) < 2:
         return ""
-    names = sorted({name for past in pasts for name in past.figures})
+    names = sorted({name for past in pasts for name in past.drawn})
     drawn = []
     for code, group in groupby(names, lambda name: name.partition("/")[0]):
         lines = []
         for name in list(group)[:6]:
-            points = [(number, past.figures[name]) for number, past in enumerate(pasts, 1) if name in past.figures]
+            points = [(number, past.drawn[name]) for number, past in enumerate(pasts, 1) if name in past.drawn]
             if len(points) > 1:
                 short = name.partition("/")[2]
                 lines.append({"name": short, "x": [n for n, _ in points], "y": [y for _, y in points], "x_unit": "run",

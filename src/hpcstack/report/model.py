@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any, Literal
 
@@ -104,6 +105,28 @@ def worst(rows: list[dict[str, Any]]) -> Outcome:
         first |= {"status": "WARN", "evidence": f"passes on {', '.join(where)} but: {reason}"}
         where = skipped
     fields = {name: first[name] for name in KEPT if first.get(name)}
-    peers = {row["where"]: row["figures"] for row in rows if row.get("figures")}
+    peers = {row["where"]: finite(row["figures"]) for row in rows if row.get("figures")}
+    if "figures" in fields:
+        fields["figures"] = least(fields["figures"], list(peers.values()))
+        fields["series"] = tuple(one for one in fields.get("series", ()) if all(map(number, one.get("y", ()))))
     distinct = peers if len({tuple(sorted(one.items())) for one in peers.values()}) > 1 else {}
     return Outcome(**fields, seconds=max(row.get("seconds", 0.0) for row in rows), where=tuple(where), peers=distinct)
+
+
+def number(value: Any) -> bool:
+    """Whether VALUE can be drawn and compared."""
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def finite(figures: dict[str, Any]) -> dict[str, float]:
+    """FIGURES without what is not a number: a loss that exploded is told in words."""
+    return {name: float(value) for name, value in figures.items() if number(value)}
+
+
+def least(figures: dict[str, Any], peers: list[dict[str, float]]) -> dict[str, float]:
+    """Each figure as its slowest rank or node has it: the smallest rate, the longest time."""
+    out = finite(figures)
+    for name in out:
+        values = [one[name] for one in peers if name in one]
+        out[name] = (max if name.endswith("us") else min)([out[name], *values])
+    return out

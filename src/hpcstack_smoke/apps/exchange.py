@@ -9,7 +9,7 @@ import socket
 from hpcstack_smoke.result import Result, judge
 from hpcstack_smoke.tasks import Task, address
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 def exchange(task: Task) -> Result:

@@ -37,6 +37,6 @@ def psum(task: Task) -> Result:
 
 
 def _gpus() -> bool:
-    import glob
+    from hpcstack_smoke.node.host import open_gpus
 
-    return bool(glob.glob("/dev/nvidia[0-9]*"))
+    return bool(open_gpus())

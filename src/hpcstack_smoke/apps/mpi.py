@@ -46,7 +46,7 @@ def exact(found: Any) -> Result:
 
 def device(found: Any) -> Result:
     """A GPU's memory, sent and received as it is."""
-    if found["device"] == 2:
+    if found.get("device", 2) == 2:
         raise Skip("no GPU, or no CUDA driver, on these nodes")
     return judge(
         found["device"] == 0,
@@ -207,7 +207,8 @@ def main() -> int:
     built = await_build(options.output)
     found, why = None, ""
     if "compiler" in built:
-        found, why = start(options.output, options.tier, rank)
+        device = any(check.code == "mpi.device" for check in selected(options.tests, "mpi", options.tier, options.skip))
+        found, why = start(options.output, options.tier, rank, device=device)
     wanted = [check.code for check in selected(options.tests, "mpi", options.tier, options.skip)]
     if "mpi.nccl" in wanted and found is not None:
         found |= nccl_tests(options.tier)
@@ -241,10 +242,11 @@ def nccl_tests(tier: str) -> dict[str, Any]:
     return {"nccl_tests": done.stdout.decode(errors="replace")}
 
 
-def start(output: str, tier: str, rank: int) -> tuple[dict[str, Any] | None, str]:
+def start(output: str, tier: str, rank: int, *, device: bool) -> tuple[dict[str, Any] | None, str]:
     """(what the program printed on the first rank, or nothing) and why it said nothing."""
     env = dict(os.environ)
-    if os.path.exists("/proc/driver/nvidia/version"):
+    env.pop("HPCSTACK_SMOKE_DEVICE", None)
+    if device and os.path.exists("/proc/driver/nvidia/version"):
         env["HPCSTACK_SMOKE_DEVICE"] = "1"
     argv = [os.path.join(output, "mpi-probe"), str(SAMPLES[tier])]
     try:
@@ -255,9 +257,12 @@ def start(output: str, tier: str, rank: int) -> tuple[dict[str, Any] | None, str
     lines = [line for line in text.splitlines() if line.startswith("{")]
     if rank:
         return {}, ""
-    if done.returncode or not lines:
+    if not lines or (done.returncode and "HPCSTACK_SMOKE_DEVICE" not in env):
         return None, f"the program ended with {done.returncode}: {said}"
-    return json.loads(lines[-1]), ""
+    printed: dict[str, Any] = {"device": 1} if done.returncode else {}  # it died of a GPU's memory
+    for line in lines:
+        printed |= json.loads(line)
+    return printed, ""
 
 
 if __name__ == "__main__":

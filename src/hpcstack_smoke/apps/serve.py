@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import importlib
 import importlib.util
 import os
@@ -14,6 +13,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from hpcstack_smoke.node.host import open_gpus
 from hpcstack_smoke.result import Result, Skip, judge
 from hpcstack_smoke.tasks import Task, address, free_port
 
@@ -77,7 +77,7 @@ def tensorrt_llm(task: Task) -> Result:
 def _imported(task: Task, name: str) -> Result:
     if not importlib.util.find_spec(name):
         return _missing(task, name)
-    if not glob.glob("/dev/nvidia[0-9]*"):
+    if not open_gpus():
         raise Skip(f"no GPU: {name} is not started without one")
     module: Any = importlib.import_module(name)
     versions = task.all("version", str(module.__version__))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 import importlib.util
 import json
 import os
 from typing import Any
 
+from hpcstack_smoke.node.host import open_gpus
 from hpcstack_smoke.result import Result, Skip, judge
 from hpcstack_smoke.tasks import Task, address, free_port
 
@@ -18,8 +18,9 @@ def total(task: Task) -> Result:
         if task.named:
             raise RuntimeError("no tensorflow in the image")
         raise Skip("the image has no tensorflow")
-    if glob.glob("/dev/nvidia[0-9]*"):
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(task.local)
+    if open_gpus():
+        given = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
+        os.environ["CUDA_VISIBLE_DEVICES"] = given[task.local] if len(given) > task.local else str(task.local)
     workers = task.all("worker", f"{address()}:{free_port()}")
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": workers}, "task": {"type": "worker", "index": task.rank}}

@@ -81,29 +81,49 @@ def seconds(work: Callable[[], None], context: Context, group: Any) -> float:
     import torch
     import torch.distributed as dist
 
-    times = _queued(work, group) if context.gpu else _single(work, group)
+    times = _queued(work, context, group) if context.gpu else _single(work, group)
     slowest = torch.tensor([statistics.median(times)], dtype=torch.float64, device=context.device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
     return float(slowest)
 
 
-def _queued(work: Callable[[], None], group: Any) -> list[float]:
+def _effort(work: Callable[[], None], context: Context, group: Any) -> tuple[int, int]:
+    """(calls in a round, rounds) after the warm-up: fewer where one call is long. The same on all ranks."""
     import torch
     import torch.distributed as dist
 
-    for _ in range(WARM_UP):
+    work()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    one = torch.tensor([time.perf_counter() - began], device=context.device)
+    dist.all_reduce(one, op=dist.ReduceOp.MAX, group=group)
+    if float(one) > 0.5:
+        return 1, 2
+    if float(one) > 0.05:
+        return 3, 3
+    for _ in range(WARM_UP - 2):
         work()
+    return QUEUED, ROUNDS
+
+
+def _queued(work: Callable[[], None], context: Context, group: Any) -> list[float]:
+    import torch
+    import torch.distributed as dist
+
+    calls, rounds = _effort(work, context, group)
     out = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         dist.barrier(group=group)
         torch.cuda.synchronize()
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        for _ in range(QUEUED):
+        for _ in range(calls):
             work()
         stop.record()
         stop.synchronize()
-        out.append(start.elapsed_time(stop) / 1e3 / QUEUED)
+        out.append(start.elapsed_time(stop) / 1e3 / calls)
     return out
 
 
@@ -132,6 +152,7 @@ def swept(
             values = []
             for size in sizes:
                 took = seconds(call(name, size, context, group, dtype), context, group)
+                context.alive()
                 values.append(round(size / took * factor(name, context.world) / 1e9, 4))
                 figures[f"{name}_{short}_{size}_busbw_GB_s"] = values[-1]
             series.append(

@@ -16,6 +16,7 @@ from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 
 SLOW = 0.7  # of the median of the others: far outside what healthy pairs differ by
+BAD = 0.5  # a FAIL; between the two is a WARN: a node on another leaf of a tapered tree may be there
 MAX_NODES = 64
 
 
@@ -138,6 +139,8 @@ def judged(context: Context, matrix: Matrix, hosts: list[str]) -> Result:
     names += [
         f"local rank {rail} (its GPU or HCA) of {hosts[node] if node >= 0 else 'one of both'}" for node, rail in rails
     ]
+    worst = min((max(value for pair, value in least.items() if node in pair) for node in nodes), default=0.0)
+    bad = bool(rails) or worst < BAD * statistics.median(values)
     said = f"{len(matrix)} pair(s), {values[0]:.3g} to {values[-1]:.3g} GB/s"
     if names:
         said = f"slow: {', '.join(names)}; {said}"
@@ -152,7 +155,7 @@ def judged(context: Context, matrix: Matrix, hosts: list[str]) -> Result:
     if names or links:
         remedy = "take what is slow out (scontrol update state=drain), look at its HCA's rate, error counters and cable"
     return Result(
-        FAIL if names else WARN if links else PASS, f"{said}{'; ' + note if note else ''}",
+        FAIL if names and bad else WARN if names or links else PASS, f"{said}{'; ' + note if note else ''}",
         f"each node and rail has a pair with >= {SLOW:g} of the others' median", "peers in the same run", remedy=remedy,
         figures={"slowest_pair_GB_s": round(values[0], 4), "median_pair_GB_s": round(statistics.median(values), 4)},
         series=heat, informational=bool(note) and not names,

@@ -6,6 +6,7 @@ gate is sourced. A GPU that lags behind the others of the run is named by the ho
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,17 +16,11 @@ import torch
 from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge
 
-# bf16 TFLOP/s that stas00/ml-engineering (mamf-finder) measured, by what the GPU's name holds
-RATES = {"A100-PCI": 253.0, "A100-SXM": 271.0, "H100 80GB": 794.0, "H200": 794.0, "B200": 1745.0}
-MEMORY = {
-    "A100-PCI": 1.94,
-    "A100-SXM": 2.0,
-    "H100 PCIe": 2.0,
-    "H100 80GB": 3.35,
-    "H200": 4.8,
-    "B200": 8.0,
-    "L40S": 0.86,
-}
+# bf16 TFLOP/s that stas00/ml-engineering (mamf-finder) measured, by whole words of the GPU's name
+RATES = {"A100 80GB PCIe": 253.0, "A100-SXM4-80GB": 271.0, "H100 80GB HBM3": 794.0, "H200": 794.0, "B200": 1745.0}
+# TB/s of NVIDIA's data sheets. A GPU with another memory has another name, and is held against nothing
+MEMORY = {"A100 80GB PCIe": 1.94, "A100-SXM4-80GB": 2.0, "H100 PCIe": 2.0, "H100 80GB HBM3": 3.35, "H200": 4.8,
+          "B200": 8.0, "L40S": 0.86}  # fmt: skip
 SHARE = 0.8
 MAMF, DATASHEET = "stas00/ml-engineering, measured", "NVIDIA's data sheet"
 
@@ -36,8 +31,8 @@ def _needs(context: Context) -> None:
 
 
 def known(table: dict[str, float], name: str) -> float:
-    """The figure of the GPU NAME; 0 where none is known."""
-    return next((value for part, value in table.items() if part.lower() in name.lower().replace(" ", " ")), 0.0)
+    """The figure of the GPU NAME; 0 where none is known: GH200 is no H200."""
+    return next((value for part, value in table.items() if re.search(rf"\b{re.escape(part)}\b", name)), 0.0)
 
 
 def _timed(work: Callable[[], Any], repeat: int = 20) -> float:
@@ -80,7 +75,7 @@ def memory(context: Context) -> Result:
     _needs(context)
     free, whole = torch.cuda.mem_get_info(context.device)
     share = 0.8 if context.tier == "full" else 0.25
-    piece, count = 1 << 28, max(1, int(free * share) // (1 << 28) // 2)
+    piece, count = 1 << 28, max(1, int(free * share) // (1 << 28))
     parts = [torch.arange(piece // 8, device=context.device, dtype=torch.int64) for _ in range(count)]
     wrong = 0
     for number, part in enumerate(parts):
@@ -171,37 +166,39 @@ def p2p(context: Context) -> Result:
     """Each two GPUs of the node, one after another, by the first local rank: the values, and a matrix of GB/s."""
     _needs(context)
     count = torch.cuda.device_count()
-    if count < 2:
+    mine: Any = None
+    if context.local_rank == 0 and count > 1:
+        mine = _copies(count)
+    torch.cuda.set_device(context.device)
+    everyone = context.all(mine)
+    if not any(everyone):
         raise Skip("one GPU")
+    table, wrong, busy = everyone[context.rank - context.local_rank] or ([[0.0]], [], "")
+    if busy:
+        raise Skip(f"GPUs that are another process's alone: {busy}")
+    values = [value for row in table for value in row if value] or [0.0]
+    labels = [str(n) for n in range(len(table))]
+    heat = [{"kind": "matrix", "name": "GPU to GPU", "labels": labels, "values": table, "y_unit": "GB/s"}]
+    measured = f"wrong: {', '.join(wrong)}" if wrong else f"{min(values):.0f} to {max(values):.0f} GB/s"
+    remedy = "look at nvidia-smi topo -p2p r, ACS and the IOMMU"
+    return judge(not wrong, measured, "each copy right", remedy=remedy, series=heat,
+                 figures={"slowest_GB_s": round(min(values), 1)})  # fmt: skip
+
+
+def _copies(count: int) -> tuple[list[list[float]], list[str], str]:
+    """(GB/s of each pair, which copies were wrong, why it could not be done)."""
     table, wrong = [[0.0] * count for _ in range(count)], []
-    if context.local_rank == 0:
+    try:
         for a in range(count):
             for b in range(count):
                 if a != b:
                     table[a][b], right = _copied(a, b)
                     wrong += [] if right else [f"{a}->{b}"]
-    torch.cuda.set_device(context.device)
-    context.all(0)
-    values = [value for row in table for value in row if value] or [0.0]
-    heat = [
-        {
-            "kind": "matrix",
-            "name": "GPU to GPU",
-            "labels": [str(n) for n in range(count)],
-            "values": table,
-            "y_unit": "GB/s",
-        }
-    ]
-    if context.local_rank:
-        raise Skip("the node's first rank does it")
-    return judge(
-        not wrong,
-        f"wrong: {', '.join(wrong)}" if wrong else f"{min(values):.0f} to {max(values):.0f} GB/s",
-        "each copy right",
-        series=heat,
-        figures={"slowest_GB_s": round(min(values), 1)},
-        remedy="look at nvidia-smi topo -p2p r, ACS and the IOMMU",
-    )
+    except RuntimeError as error:  # in the compute mode EXCLUSIVE_PROCESS each GPU is one rank's alone
+        if "busy" not in str(error):
+            raise
+        return table, wrong, str(error).splitlines()[0]
+    return table, wrong, ""
 
 
 def _copied(a: int, b: int) -> tuple[float, bool]:

@@ -28,38 +28,46 @@ def _ports() -> list[sysfs.Port]:
 
 
 def hcas(asked: Any) -> Result:
-    """Every InfiniBand or RoCE port is active. What the error counters say now is kept for the end of the run."""
-    ports = _ports()
-    BEFORE.update(sysfs.counters())
+    """Every port with a cable is active, and one at least. What NCCL_IB_HCA leaves out is not looked at."""
+    ports = sysfs.asked_for(_ports())
     rates = ", ".join(f"{port.name} {port.rate:g} Gb/s {port.layer}" for port in ports)
-    down = [port.name for port in ports if not port.active]
+    unplugged = [port.name for port in ports if not port.active and port.unplugged]
+    down = [port.name for port in ports if not port.active and port.name not in unplugged]
+    if not any(port.active for port in ports):
+        down = [port.name for port in ports]
     states = ", ".join(f"{port.name} {port.state}" for port in ports)
     remedy = f"look at {', '.join(down)}: ibstat; NCCL_IB_HCA leaves out ports that are not cabled"
-    return judge(not down, rates, "every port ACTIVE", evidence=states, remedy=remedy,
-                 figures={"ports": float(len(ports)), "active_ports": float(len(ports) - len(down))})  # fmt: skip
+    figures = {"ports": float(len(ports)), "active_ports": float(sum(port.active for port in ports))}
+    if not down and unplugged:
+        expected = "every port with a cable ACTIVE"
+        return Result(
+            WARN, rates, expected, evidence=f"no link: {', '.join(unplugged)}", remedy=remedy, figures=figures
+        )
+    return judge(not down, rates, "every port ACTIVE", evidence=states, remedy=remedy, figures=figures)
 
 
 def rate(asked: Any) -> Result:
     """All active ports have the rate that the site says, or at least the same one."""
-    active = [port for port in _ports() if port.active and port.rate]
+    active = [port for port in sysfs.asked_for(_ports()) if port.active and port.rate]
     if not active:
         raise Skip("no active port says its rate")
     want = asked.fabric_rate or max(port.rate for port in active)
     slow = [f"{port.name} {port.rate:g}" for port in active if port.rate < want]
     measured = f"slow: {', '.join(slow)} Gb/s" if slow else f"{len(active)} port(s) at {want:g} Gb/s"
     source = "site.yaml" if asked.fabric_rate else "the fastest port of this node"
-    if slow and not asked.fabric_rate:
-        return Result(
-            WARN, measured, f"{want:g} Gb/s", source, remedy="a slow port may be the management network's: NCCL_IB_HCA"
-        )
-    return judge(
-        not slow, measured, f"{want:g} Gb/s", source, remedy="look at the cable and the switch's port: ibstat, mlxlink"
+    remedy = (
+        "a management port? NCCL_IB_HCA leaves it out. Else look at the cable and the switch's port: ibstat, mlxlink"
     )
+    if len(slow) == len(active):
+        return Result(FAIL, measured, f"{want:g} Gb/s", source, remedy=remedy)
+    if slow:
+        return Result(WARN, measured, f"{want:g} Gb/s", source, remedy=remedy)
+    return Result(PASS, measured, f"{want:g} Gb/s", source)
 
 
 def gid(asked: Any) -> Result:
     """Each active RoCE port has a RoCE v2 GID that is not only link-local."""
-    ethernet = [port for port in _ports() if port.active and port.layer == "Ethernet"]
+    ethernet = [port for port in sysfs.asked_for(_ports()) if port.active and port.layer == "Ethernet"]
     if not ethernet:
         raise Skip("no active RoCE port")
     said, bad = [], []
@@ -130,11 +138,20 @@ def counters_row(asked: Any, host: str) -> dict[str, Any] | None:
     return run("fabric.counters", lambda: gained(BEFORE, sysfs.counters()), host)
 
 
+HARD = ("link_downed", "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors")
+
+
 def gained(before: dict[str, int], after: dict[str, int]) -> Result:
-    """Error counters must not move while nothing but the suite runs on the node."""
+    """A link that went down or recovered during the run is a FAIL; other counters move on healthy fabrics too: WARN."""
     if not after:
         raise Skip("no HCA with error counters on this node")
+    if not before:
+        raise Skip("the counters were not read before the run")
     up = {name: after[name] - before[name] for name in sorted(after) if name in before and after[name] > before[name]}
+    hard = [name for name in up if name.rpartition("/")[2] in HARD]
     measured = ", ".join(f"{name} +{count}" for name, count in up.items()) or f"{len(after)} counters stood still"
-    return judge(not up, measured, "no error counted during the run", "sysfs-class-infiniband",
-                 remedy="look at that port's cable and transceiver: mlxlink, ibqueryerrors")  # fmt: skip
+    expected, source = "no link error counted during the run", "sysfs-class-infiniband"
+    remedy = "look at that port's cable and transceiver: mlxlink, ibqueryerrors"
+    if hard:
+        return Result(FAIL, measured, expected, source, remedy=remedy)
+    return Result(WARN if up else PASS, measured, expected, source, remedy=remedy if up else "")

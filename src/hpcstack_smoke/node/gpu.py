@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hpcstack_smoke.node import nvidia
@@ -14,19 +16,52 @@ AZURE = "Azure/azurehpc-health-checks"
 BAD_XIDS = (48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 119, 120)
 XID_SECONDS = 2 * 3600
 CORRECTED_MAX = 10_000
+RESET = "drain the node: look at dmesg for Xid, nvidia-smi -r"
 KMSG = "/dev/kmsg"
 
 
-def _rows(fields: tuple[str, ...], kind: str = "gpu") -> list[dict[str, str]]:
-    rows = nvidia.query(("index", *fields) if kind == "gpu" else ("gpu_uuid", *fields), kind=kind)
+class Lost(Exception):
+    """A GPU that does not answer: the Result says which."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result.measured)
+        self.result = result
+
+
+def _rows(asked: Any, fields: tuple[str, ...]) -> list[dict[str, str]]:
+    """What nvidia-smi says of FIELDS, a row a GPU. Lost where one does not answer, or none of those asked for."""
+    rows = nvidia.query(("index", *fields))
     if not rows:
+        if asked.gpus:
+            raise Lost(
+                Result(FAIL, "nvidia-smi says nothing", f"{asked.gpus} GPU(s)", "what was asked for", remedy=RESET)
+            )
         raise Skip("nvidia-smi is not here or says nothing")
+    lost = [f"GPU {row.get('index', '?')}: {value}" for row in rows for value in row.values() if value in nvidia.LOST]
+    if lost:
+        raise Lost(Result(FAIL, "; ".join(dict.fromkeys(lost)), "every GPU answers", "nvidia-smi", remedy=RESET))
+    if not all(any(field in row for field in fields) for row in rows):
+        raise Skip("this driver does not say it")
     return rows
 
 
+def answered(check: Callable[[Any], Result]) -> Callable[[Any], Result]:
+    """CHECK, with its FAIL where a GPU does not answer."""
+
+    @functools.wraps(check)
+    def run(asked: Any) -> Result:
+        try:
+            return check(asked)
+        except Lost as lost:
+            return lost.result
+
+    return run
+
+
+@answered
 def ecc(asked: Any) -> Result:
     """No uncorrectable error since the driver was loaded, no row that waits to be remapped or could not be."""
-    rows = _rows(nvidia.ECC)
+    rows = _rows(asked, nvidia.ECC)
     if not any(name.startswith("ecc.errors") for row in rows for name in row):
         raise Skip("these GPUs count no ECC errors")
     bad = []
@@ -95,9 +130,10 @@ def kernel_log() -> list[str]:
         os.close(handle)
 
 
+@answered
 def throttle(asked: Any) -> Result:
     """No GPU is held back by heat or by its power supply; a power cap under load is as it should be."""
-    rows = _rows(nvidia.THROTTLE)
+    rows = _rows(asked, nvidia.THROTTLE)
     hard = [
         f"GPU {row['index']}: {name.rpartition('.')[2]}"
         for row in rows
@@ -124,9 +160,10 @@ def throttle(asked: Any) -> Result:
     return Result(PASS, f"{len(rows)} GPU(s) without", expected)
 
 
+@answered
 def pcie(asked: Any) -> Result:
     """Each link has its full width. An idle GPU may rest at a lower generation: that alone is a WARN."""
-    rows = _rows(nvidia.PCIE)
+    rows = _rows(asked, nvidia.PCIE)
     narrow, slow = [], []
     for row in rows:
         now, most = row.get("pcie.link.width.current"), row.get("pcie.link.width.max")
@@ -167,9 +204,10 @@ def nvlink(asked: Any) -> Result:
     )
 
 
+@answered
 def persistence(asked: Any) -> Result:
     """Persistence mode: without it each first use of a GPU waits for the driver to load."""
-    rows = _rows(("persistence_mode",))
+    rows = _rows(asked, ("persistence_mode",))
     off = [row["index"] for row in rows if row.get("persistence_mode") == "Disabled"]
     if off:
         return Result(WARN, f"off on GPU {', '.join(off)}", "on", remedy="run nvidia-persistenced on the node")

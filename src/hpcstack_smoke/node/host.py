@@ -57,11 +57,16 @@ def driver(asked: Any) -> Result:
 
 def gpus(asked: Any) -> Result:
     """As many GPUs as the step was given, counted by opening their devices: a cgroup hides what it does not list."""
-    have = sum(_opens(path) for path in glob.glob("/dev/nvidia[0-9]*"))
+    have = len(open_gpus())
     if not have and not asked.gpus:
         raise Skip("no GPU on this node")
     source = "what the step asked for"
     return judge(have >= asked.gpus, f"{have} GPU(s)", f">= {asked.gpus}", source, remedy=GPU_REMEDY)
+
+
+def open_gpus() -> list[str]:
+    """The devices of GPUs that this process may open."""
+    return [path for path in sorted(glob.glob("/dev/nvidia[0-9]*")) if _opens(path)]
 
 
 def _opens(path: str) -> bool:

@@ -24,6 +24,7 @@ class Port:
     rate: float
     layer: str
     path: str
+    physical: str = ""
 
     @property
     def name(self) -> str:
@@ -32,6 +33,11 @@ class Port:
     @property
     def active(self) -> bool:
         return "ACTIVE" in self.state
+
+    @property
+    def unplugged(self) -> bool:
+        """Whether the kernel says that there is no link; where it does not say, there should be one."""
+        return bool(self.physical) and not self.physical.startswith("?") and "LinkUp" not in self.physical
 
 
 def line(path: str) -> str:
@@ -50,8 +56,37 @@ def ports(root: str = "") -> list[Port]:
         rate = line(f"{path}/rate").split()
         number = float(rate[0]) if rate and rate[0].replace(".", "", 1).isdigit() else 0.0
         hca, port = path.split("/")[-3], path.split("/")[-1]
-        out.append(Port(hca, int(port), line(f"{path}/state"), number, line(f"{path}/link_layer"), path))
+        out.append(
+            Port(
+                hca,
+                int(port),
+                line(f"{path}/state"),
+                number,
+                line(f"{path}/link_layer"),
+                path,
+                line(f"{path}/phys_state"),
+            )
+        )
     return out
+
+
+def asked_for(found: list[Port]) -> list[Port]:
+    """Those of FOUND that NCCL_IB_HCA leaves: [^][=]NAME[:PORT],... (NCCL's environment variables)."""
+    said = os.environ.get("NCCL_IB_HCA", "")
+    without, exact = said.startswith("^"), said.lstrip("^").startswith("=")
+    words = [word for word in said.lstrip("^").lstrip("=").split(",") if word]
+    if not words:
+        return found
+
+    def named(port: Port) -> bool:
+        for word in words:
+            hca, _, number = word.partition(":")
+            same = port.hca == hca if exact else port.hca.startswith(hca)
+            if same and number in ("", str(port.number)):
+                return True
+        return False
+
+    return [port for port in found if named(port) != without]
 
 
 def active_ports(root: str = "") -> list[Port]:

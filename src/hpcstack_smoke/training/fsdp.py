@@ -53,11 +53,8 @@ def fsdp2(context: Context) -> Result:
     parameters = list(network.parameters())
     whole = sum(one.numel() for one in parameters)
     local = sum(one.to_local().numel() if hasattr(one, "to_local") else one.numel() for one in parameters)
-    proof = (
-        ""
-        if context.world == 1 or local < whole * 1.2 / context.world + 64
-        else f"{local} of {whole} here: not sharded"
-    )
+    limit = sum(-(-one.shape[0] // context.world) * (one.numel() // one.shape[0]) for one in parameters)
+    proof = "" if context.world == 1 or local <= limit < whole else f"{local} of {whole} here: not sharded"
     evidence = f"{local} of {whole} parameters on this rank, {type(parameters[0]).__name__}"
     return task.judged(context, losses, task.gathered(parameters), evidence, sharded=True, proof=proof)
 

@@ -47,8 +47,9 @@ def loader(context: Context) -> Result:
     """Every row is seen once over all ranks, whatever the number of workers; which sweep point is fastest is told."""
     rates: dict[tuple[int, int], float] = {}
     wrong = ""
+    cores = min(context.all(os.cpu_count() or 1))
     for workers in WORKERS[context.tier]:
-        if workers and workers * context.per_node > 4 * (os.cpu_count() or 1):
+        if workers and workers * context.per_node > 4 * cores:
             continue
         for size in BATCHES[context.tier]:
             rows, rate = seen(context, workers, size)

@@ -98,13 +98,17 @@ def _steps(context: Any, path: str, torch: Any) -> tuple[list[float], int]:
     network, around, optimizer = wrapped(context)
     losses: list[float] = []
     context.all(0)
-    if os.path.exists(path):
-        state = torch.load(path, map_location=context.device, weights_only=True)
-        network.load_state_dict(state["model"])
-        losses = list(state["losses"])
+    saved = None
+    if context.rank == 0 and os.path.exists(path):  # the others may not see the file yet: they are told
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    saved = context.all(saved)[0]
+    if saved:
+        network.load_state_dict(saved["model"])
+        losses = list(saved["losses"])
     first = len(losses)
     for step in range(first, STEPS):
-        if step == DIES_AT and context.rank == context.world - 1 and not os.path.exists(f"{path}.died"):
+        first_time = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" and not first
+        if step == DIES_AT and context.rank == context.world - 1 and first_time:
             with open(f"{path}.died", "w"):
                 pass
             sys.stdout.flush()

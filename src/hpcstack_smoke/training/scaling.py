@@ -66,6 +66,9 @@ def _measured(context: Context, *, weak: bool) -> Result:
     for members in counts(context.world):
         group = dist.new_group(list(range(members)))
         took[members] = seconds(context, group, members, whole if weak else whole // members)
+        context.all(0)
+        if context.rank < members:
+            dist.destroy_process_group(group)
     speedup = {n: took[1] / t * (n if weak else 1) for n, t in took.items()}
     efficiency = {n: value / n for n, value in speedup.items()}
     note = context.note()

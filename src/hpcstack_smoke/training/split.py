@@ -49,6 +49,8 @@ def mesh(context: Context) -> Result:
     if context.world < 4 or context.world % 2:
         raise Skip(f"{context.world} rank(s): two dimensions take 4 or more, and an even number")
     shard = fully_shard()
+    if _version() < (2, 5):
+        raise Skip(f"torch {torch.__version__} gathers shards of two dimensions in another order (2.5 and newer)")
     grid = mesh_of(context, context.world // 2, 2, names=("data", "tensor"))
     network = _tensor_parallel(task.model(task.SEED, context.device), grid["tensor"])
     for layer in (network[1], network[3], network):
@@ -149,7 +151,7 @@ def pipeline(context: Context) -> Result:
 
 def _stage(kind: Any, part: Any, context: Context, rows: int) -> Any:
     """This rank's stage. torch 2.5 wants an example of its input; newer ones ask the stage before."""
-    if inspect.signature(kind.__init__).parameters["input_args"].default is None and not _old():
+    if inspect.signature(kind.__init__).parameters["input_args"].default is None and _version() >= (2, 6):
         return kind(part, context.rank, context.world, context.device)
     given = (
         torch.zeros(rows, dtype=torch.long, device=context.device)
@@ -159,7 +161,7 @@ def _stage(kind: Any, part: Any, context: Context, rows: int) -> Any:
     return kind(part, context.rank, context.world, context.device, input_args=(given,), output_args=part(given))
 
 
-def _old() -> bool:
-    """Whether torch is 2.5, whose stages do not find out their inputs by themselves."""
+def _version() -> tuple[int, int]:
+    """(major, minor) of torch."""
     major, minor = (int(one) for one in torch.__version__.split(".")[:2])
-    return (major, minor) < (2, 6)
+    return major, minor

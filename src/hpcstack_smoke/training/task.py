@@ -132,6 +132,10 @@ def spread(parameters: Any) -> float:
     """How far the ranks' PARAMETERS are apart at most; infinite where one is not a number."""
     import torch.distributed as dist
 
+    broken = parameters.isnan().any().float().reshape(1)
+    dist.all_reduce(broken, op=dist.ReduceOp.MAX)
+    if float(broken):
+        return float("inf")  # a maximum of NCCL's leaves out what is not a number
     most, least = parameters.clone(), parameters.clone()
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     dist.all_reduce(least, op=dist.ReduceOp.MIN)
