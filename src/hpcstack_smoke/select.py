@@ -132,6 +132,7 @@ mpi.world           quick    apps.mpi:world                as many ranks as task
 mpi.exact           quick    apps.mpi:exact                point-to-point and collectives, compared with ==
 mpi.device          standard apps.mpi:device               a GPU's memory is sent and received as it is
 mpi.compile         standard apps.mpi:compiled             a program is compiled in the image and started
+mpi.cuda            standard apps.mpi:cuda               a kernel that the image's nvcc compiles, on every rank's GPU
 mpi.nccl            standard apps.mpi:nccl               nccl-tests' own all_reduce_perf, started by MPI
 mpi.pi              standard apps.mpi:pi                   pi by Monte Carlo and by the midpoint rule, on 1 to all ranks
 """

@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 from hpcstack_smoke.agent import tell
+from hpcstack_smoke.apps.cuda_source import KERNEL
 from hpcstack_smoke.apps.mpi_source import SOURCE
 from hpcstack_smoke.collectives.nccltests import program, read
 from hpcstack_smoke.result import ERROR, PASS, Result, Skip, judge, run, write
@@ -60,6 +61,21 @@ def device(found: Any) -> Result:
 def compiled(found: Any) -> Result:
     """mpicc is in the image and what it makes runs."""
     return Result(PASS, f"{found['compiler']} in {found['compile_s']:.1f} s", "compiled and started in the image")
+
+
+def cuda(found: Any) -> Result:
+    """pi by a kernel that the image's nvcc compiled, on every rank's GPU."""
+    if "gpu_thrown" not in found:
+        raise Skip(found.get("cuda_skip") or "no GPU, or no CUDA driver, on these nodes")
+    if found["gpu_error"] or not found["gpu_thrown"]:
+        remedy = "the image's CUDA and the node's driver do not fit: node.driver, hpcstack lint"
+        return judge(False, f"CUDA's error {found['gpu_error']}", "0", "the CUDA runtime", remedy=remedy)
+    thrown = found["gpu_thrown"]
+    off = abs(4 * found["gpu_inside"] / thrown - math.pi)
+    limit = 5 * 4 * math.sqrt(math.pi / 4 * (1 - math.pi / 4) / thrown)
+    rate = thrown / max(found["gpu_s"], 1e-9) / 1e9
+    return judge(off < limit, f"off by {off:.1e}, {rate:.3g} billion points a second", f"within {limit:.1e}",
+                 "pi; five standard deviations", figures={"points_G_s": round(rate, 3)})  # fmt: skip
 
 
 def pi(found: Any) -> Result:
@@ -130,6 +146,7 @@ FUNCTIONS = {
     "mpi.device": device,
     "mpi.compile": compiled,
     "mpi.pi": pi,
+    "mpi.cuda": cuda,
     "mpi.nccl": nccl,
 }
 
@@ -150,13 +167,34 @@ def build(output: str) -> dict[str, Any]:
     with open(source, "w") as file:
         file.write(SOURCE)
     began = time.monotonic()
-    argv = [found, "-O2", "-o", f"{binary}.part", source, "-lm", "-ldl"]
+    kernel, why = compiled_kernel(output)
+    argv = [found, "-O2", "-o", f"{binary}.part", source, *kernel, "-lm", "-ldl"]
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=WAIT_S)
     if done.returncode:
         said = " ".join(done.stdout.decode(errors="replace").split())
         return {"error": f"{found} ended with {done.returncode}: {said[:300]}"}
     os.replace(f"{binary}.part", binary)
-    return {"compiler": found, "compile_s": time.monotonic() - began}
+    return {"compiler": found, "compile_s": time.monotonic() - began, "cuda_skip": why}
+
+
+def compiled_kernel(output: str) -> tuple[list[str], str]:
+    """(what the linker needs of the CUDA kernel, or nothing) and why there is none."""
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if not nvcc:
+        return [], "no nvcc in the image"
+    source, target = os.path.join(output, "mpi-probe.cu"), os.path.join(output, "mpi-probe-cuda.o")
+    with open(source, "w") as file:
+        file.write(KERNEL)
+    # mpicc links it as C: nothing of C++'s library may be needed
+    plain = ["-Xcompiler", "-fno-exceptions,-fno-threadsafe-statics"]
+    argv = [nvcc, "-O2", *plain, "-c", source, "-o", target]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=WAIT_S)
+    if done.returncode:
+        return [], f"nvcc ended with {done.returncode}: {' '.join(done.stdout.decode(errors='replace').split())[:300]}"
+    home = os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
+    folders = [one for one in (f"{home}/lib64", f"{home}/lib") if os.path.isdir(one)]
+    paths = [word for one in folders for word in (f"-L{one}", f"-Wl,-rpath,{one}")]
+    return ["-DHPCSTACK_CUDA", target, *paths, "-lcudart_static", "-lrt", "-lpthread"], ""
 
 
 def await_build(output: str) -> dict[str, Any]:
@@ -245,7 +283,10 @@ def nccl_tests(tier: str) -> dict[str, Any]:
 def start(output: str, tier: str, rank: int, *, device: bool) -> tuple[dict[str, Any] | None, str]:
     """(what the program printed on the first rank, or nothing) and why it said nothing."""
     env = dict(os.environ)
-    env.pop("HPCSTACK_SMOKE_DEVICE", None)
+    for name in ("HPCSTACK_SMOKE_DEVICE", "HPCSTACK_SMOKE_CUDA"):
+        env.pop(name, None)
+    if os.path.exists("/proc/driver/nvidia/version"):
+        env["HPCSTACK_SMOKE_CUDA"] = "1"
     if device and os.path.exists("/proc/driver/nvidia/version"):
         env["HPCSTACK_SMOKE_DEVICE"] = "1"
     argv = [os.path.join(output, "mpi-probe"), str(SAMPLES[tier])]

@@ -13,6 +13,10 @@ SOURCE = r"""
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef HPCSTACK_CUDA
+int hpcstack_gpu_pi(long samples, int rank, int local, long *inside, long *thrown, double *took);
+#endif
+
 static uint64_t state;
 static double uniform(void) { /* splitmix64: the same on every machine */
     uint64_t z = (state += 0x9E3779B97F4A7C15ull);
@@ -160,6 +164,19 @@ int main(int argc, char **argv) {
     }
     if (rank == 0) printf("]}\n");
     fflush(stdout); /* an MPI that is not built for CUDA may die of what follows: all else is told before */
+#ifdef HPCSTACK_CUDA
+    if (getenv("HPCSTACK_SMOKE_CUDA")) {
+        long mine[2] = {0, 0}, sum[2] = {0, 0};
+        double took = 0, slowest = 0;
+        int error = hpcstack_gpu_pi(samples * 50, rank, local, &mine[0], &mine[1], &took), bad = 0;
+        MPI_Reduce(mine, sum, 2, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
+        MPI_Reduce(&took, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+        MPI_Reduce(&error, &bad, 1, MPI_INT, MPI_MAX, 0, MPI_COMM_WORLD);
+        if (rank == 0)
+            printf("{\"gpu_inside\": %ld, \"gpu_thrown\": %ld, \"gpu_s\": %.6f, \"gpu_error\": %d}\n", sum[0], sum[1], slowest, bad);
+    }
+    fflush(stdout);
+#endif
     if (getenv("HPCSTACK_SMOKE_DEVICE")) {
         int gpu = device(rank, size, local), most = 0;
         MPI_Reduce(&gpu, &most, 1, MPI_INT, MPI_MAX, 0, MPI_COMM_WORLD);
