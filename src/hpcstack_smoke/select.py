@@ -87,7 +87,7 @@ fsdp.fsdp2          standard training.fsdp:fsdp2           fully_shard
 fsdp.fsdp1          standard training.fsdp:fsdp1           FullyShardedDataParallel
 deepspeed.zero1     standard training.zero:zero1           ZeRO 1: the optimizer's state is sharded
 deepspeed.zero2     standard training.zero:zero2           ZeRO 2: gradients too
-deepspeed.zero3     quick    training.zero:zero3           ZeRO 3: parameters too
+deepspeed.zero3     standard    training.zero:zero3           ZeRO 3: parameters too
 deepspeed.offload   full     training.zero:offload         the optimizer's state on the CPU
 deepspeed.nvme      full     training.zero:nvme            the optimizer's state on a disk, with proof
 parallel.tensor     standard training.split:tensor         tensor parallel

@@ -29,13 +29,9 @@ def checked(words: str) -> tuple[str, ...]:
 @click.argument("names", metavar="STACK [STACK]", nargs=-1,
                 shell_complete=lambda ctx, _param, start: complete(ctx, start))  # fmt: skip
 @resource_options
-@click.option(
-    "--tier",
-    type=click.Choice(["quick", "standard", "full"]),
-    default="quick",
-    show_default=True,
-    help="Under 2 minutes and one launch; under 15 minutes; all there is.",
-)
+@click.option("--tier", type=click.Choice(["quick", "standard", "full"]), default=None,
+              help="Under 2 minutes and one launch; under 15 minutes; all there is. quick by default, standard with "
+              "--only.")  # fmt: skip
 @click.option("--only", default="", help="Checks, families or groups, by comma; the recipe's by default.")
 @click.option("--skip", default="", help="Checks, families or groups to leave out.")
 @click.option("--list", "list_", is_flag=True, help="Only list the checks.")
@@ -78,7 +74,7 @@ def command(
     wanted = validate.Wanted(
         checked(only),
         checked(skip),
-        tier,
+        tier or ("standard" if only else "quick"),
         options["runtime"],
         suite_from_host,
         Path(output).absolute() if output else None,
