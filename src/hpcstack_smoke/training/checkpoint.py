@@ -46,7 +46,7 @@ def resume(context: Context) -> Result:
     optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE / 4, momentum=0.5)
     folder = _folder(context, "resume")
     task.learn(around, optimizer, lambda step: task.mine(context, step), task.mean, HALF)
-    dcp.save(_state(network, optimizer), checkpoint_id=folder)
+    dcp.save(_state(network, optimizer), storage_writer=dcp.FileSystemWriter(folder))
     first = task.learn(around, optimizer, lambda step: task.mine(context, step), task.mean, HALF, HALF)
     straight = task.flat(network.parameters()).clone()
     with torch.no_grad():
@@ -55,7 +55,7 @@ def resume(context: Context) -> Result:
     state = _state(network, optimizer)  # the same tensors, which are loaded into in place
     for value in state.values():
         value.detach().zero_()
-    dcp.load(state, checkpoint_id=folder)
+    dcp.load(state, storage_reader=dcp.FileSystemReader(folder))
     network.load_state_dict(
         {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
     )
@@ -87,7 +87,7 @@ def reshard(context: Context) -> Result:
     task.data_parallel(context, network, optimizer)
     values = task.gathered(network.parameters())
     folder, other = _folder(context, "shards"), _folder(context, "whole")
-    dcp.save(network.state_dict(), checkpoint_id=folder)
+    dcp.save(network.state_dict(), storage_writer=dcp.FileSystemWriter(folder))
     import torch.distributed as dist
 
     alone = dist.new_group([0], backend="gloo")
@@ -95,16 +95,16 @@ def reshard(context: Context) -> Result:
     one = True
     if context.rank == 0:
         state = whole.state_dict()
-        dcp.load(state, checkpoint_id=folder, process_group=alone)
+        dcp.load(state, storage_reader=dcp.FileSystemReader(folder), process_group=alone)
         whole.load_state_dict(state)
         one = bool(torch.equal(task.flat(whole.parameters()), values.cpu()))
-        dcp.save(whole.state_dict(), checkpoint_id=other, process_group=alone)
+        dcp.save(whole.state_dict(), storage_writer=dcp.FileSystemWriter(other), process_group=alone)
     context.all(0)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.zero_()
     state = network.state_dict()
-    dcp.load(state, checkpoint_id=other)
+    dcp.load(state, storage_reader=dcp.FileSystemReader(other))
     network.load_state_dict(state)
     back = bool(torch.equal(task.gathered(network.parameters()), values))
     good = all(context.all(one and back))
