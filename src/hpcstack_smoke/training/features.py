@@ -61,10 +61,15 @@ def compiled(context: Context) -> Result:
         reason = "no C++ compiler in the image: torch.compile makes its kernels with one"
     context.skip_together(reason)
     from torch._dynamo.utils import counters
+    from torch.nn.parallel import DistributedDataParallel
 
-    network, around, optimizer = wrapped(context)
     counters.clear()
-    losses = task.data_parallel(context, torch.compile(around), optimizer)
+    network = task.model(task.SEED + context.rank, context.device)
+    ids = [context.device] if context.gpu else None
+    # The network is compiled, then wrapped: of a compiled DDP, torch 2.13 leaves nothing to compile
+    around = DistributedDataParallel(torch.compile(network), device_ids=ids)
+    optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE)
+    losses = task.data_parallel(context, around, optimizer)
     graphs = int(counters["stats"].get("unique_graphs", 0))
     proof = "" if graphs else "no graph was compiled"
     return task.judged(context, losses, task.flat(network.parameters()), f"{graphs} graph(s)", proof=proof)
