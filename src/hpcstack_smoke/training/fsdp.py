@@ -11,8 +11,16 @@ from hpcstack_smoke.result import Result, Skip
 from hpcstack_smoke.training import task
 
 
-def fully_shard() -> Any:
-    """FSDP2's function: public since torch 2.6, under _composable in 2.4 and 2.5."""
+def version() -> tuple[int, int]:
+    """(major, minor) of torch."""
+    major, minor = (int(one) for one in torch.__version__.split(".")[:2])
+    return major, minor
+
+
+def fully_shard(context: Context) -> Any:
+    """FSDP2's function: public since torch 2.6, under _composable and for GPUs alone in 2.4 and 2.5."""
+    if not context.gpu and (2, 4) <= version() < (2, 6):
+        raise Skip(f"fully_shard of torch {torch.__version__} is for GPUs (on CPUs from 2.6 on)")
     try:
         from torch.distributed.fsdp import fully_shard as found
     except ImportError:
@@ -35,7 +43,7 @@ def mesh_of(context: Context, *shape: int, names: tuple[str, ...] = ()) -> Any:
 
 def sharded(context: Context, mesh: Any = None) -> Any:
     """The task's network, every layer sharded over MESH or all ranks."""
-    shard = fully_shard()
+    shard = fully_shard(context)
     network = task.model(task.SEED, context.device)
     mesh = mesh or mesh_of(context, context.world)
     for layer in network:

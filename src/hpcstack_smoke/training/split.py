@@ -11,7 +11,7 @@ from torch import nn
 from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import Result, Skip
 from hpcstack_smoke.training import task
-from hpcstack_smoke.training.fsdp import fully_shard, mesh_of
+from hpcstack_smoke.training.fsdp import fully_shard, mesh_of, version
 
 MAX_STAGES = 16
 
@@ -48,8 +48,8 @@ def mesh(context: Context) -> Result:
     """Two dimensions: FSDP2 over one, tensor parallel over pairs of neighbours."""
     if context.world < 4 or context.world % 2:
         raise Skip(f"{context.world} rank(s): two dimensions take 4 or more, and an even number")
-    shard = fully_shard()
-    if _version() < (2, 5):
+    shard = fully_shard(context)
+    if version() < (2, 5):
         raise Skip(f"torch {torch.__version__} gathers shards of two dimensions in another order (2.5 and newer)")
     grid = mesh_of(context, context.world // 2, 2, names=("data", "tensor"))
     network = _tensor_parallel(task.model(task.SEED, context.device), grid["tensor"])
@@ -151,7 +151,7 @@ def pipeline(context: Context) -> Result:
 
 def _stage(kind: Any, part: Any, context: Context, rows: int) -> Any:
     """This rank's stage. torch 2.5 wants an example of its input; newer ones ask the stage before."""
-    if inspect.signature(kind.__init__).parameters["input_args"].default is None and _version() >= (2, 6):
+    if inspect.signature(kind.__init__).parameters["input_args"].default is None and version() >= (2, 6):
         return kind(part, context.rank, context.world, context.device)
     given = (
         torch.zeros(rows, dtype=torch.long, device=context.device)
@@ -159,9 +159,3 @@ def _stage(kind: Any, part: Any, context: Context, rows: int) -> Any:
         else torch.zeros(rows, task.WIDTH, device=context.device, requires_grad=True)
     )
     return kind(part, context.rank, context.world, context.device, input_args=(given,), output_args=part(given))
-
-
-def _version() -> tuple[int, int]:
-    """(major, minor) of torch."""
-    major, minor = (int(one) for one in torch.__version__.split(".")[:2])
-    return major, minor
