@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[2]
+from testbed_user import on_testbed
+
 TESTBED = Path(os.environ.get("HPCSTACK_TESTBED", "/opt/hpcstack-testbed"))
 STACK = "pytorch-24.11"
 ADDED_S, SLOPE_S = 0.25, 0.004
@@ -44,13 +45,6 @@ for number in range(rounds + 1):
             out[name].append(time.perf_counter() - began)
 print(json.dumps(out))
 """
-
-
-def on_testbed(*argv: str) -> str:
-    done = subprocess.run([str(REPO / "ci/testbed"), "exec", *argv], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{argv[:3]}: {done.stderr}")
-    return done.stdout
 
 
 def timed(nodes: int, image: str, rounds: int) -> dict[str, list[float]]:

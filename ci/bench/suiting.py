@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
-from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[2]
+from testbed_user import on_testbed
+
 STACK, BAR = "pytorch-24.11", 6.0
 # The bare one is what a user would type: srun, one task a node, torchrun with static rendezvous, an empty script.
 TIMED = """\
@@ -44,13 +43,6 @@ for number in range(rounds + 1):
             out["checks"].append(sum(one["seconds"] for one in json.loads(done.stdout)["outcomes"]))
 print(json.dumps(out))
 """
-
-
-def on_testbed(*argv: str) -> str:
-    done = subprocess.run([str(REPO / "ci/testbed"), "exec", *argv], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{argv[:3]}: {done.stderr}")
-    return done.stdout
 
 
 def main() -> None:

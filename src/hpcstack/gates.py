@@ -32,7 +32,7 @@ def fits(gate: dict[str, Any], report: Report) -> bool:
     first = nodes[0]
     if gate.get("nodes", len(nodes)) != len(nodes) or report.backend != "nccl":
         return False
-    if gate.get("gpu", "") and gate["gpu"].lower() not in str(first.get("gpu", "")).lower():
+    if "gpu" in gate and str(first.get("gpu", "")).removeprefix("NVIDIA ") not in gate["gpu"]:
         return False
     if gate.get("gpus", first.get("gpus")) != first.get("gpus") or report.world_size != first.get("gpus", 0) * len(
         nodes

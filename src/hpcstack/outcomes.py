@@ -54,7 +54,7 @@ class Found:
             self.inventory[document["host"]] = document["inventory"]
         self.backend = document.get("backend", self.backend)
         self.planted = document.get("planted", "") or self.planted
-        if "rank" in document:
+        if "planted" in document:  # a rank of torchrun's; tasks have numbers of their own
             self.seen.add(int(document["rank"]))
         if code := document.get("running"):
             self.running.setdefault(code, []).append(f"{document.get('host', '?')}:{document.get('rank', '?')}")

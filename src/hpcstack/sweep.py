@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcstack.errors import InputError, SlurmError
+from hpcstack.errors import HpcstackError, InputError, SlurmError
 from hpcstack.process import Runner
 from hpcstack.render.template import fill
 from hpcstack.store import write_text
@@ -116,7 +116,7 @@ def submit(
 def cancel(pairs: Sequence[Pair], runner: Runner) -> None:
     """Take back what was submitted."""
     if pairs:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(HpcstackError, OSError):
             runner.output(["scancel", *(pair.job for pair in pairs)])
 
 

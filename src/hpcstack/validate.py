@@ -106,11 +106,15 @@ def test(
     say(f"{run.size.world} ranks on {run.size.nodes} node(s) by {line.runtime} ({line.reason})")
     began, started = time.monotonic(), datetime.now(timezone.utc).isoformat(timespec="seconds")
     steps = [runner.logged(list(line.argv), run.folder / "step.log", env=line.environment, on_line=watched(say))]
-    if not here and selected(run.size.tests, "mpi", run.size.tier, run.size.skip):
+    mpi = selected(run.size.tests, "mpi", run.size.tier, run.size.skip)
+    if mpi and not here:
         from hpcstack.mpistep import mpi_step
 
         steps.append(mpi_step(run.folder, run.size, artifact, resources, site, runner, wanted.runtime, suite, say))
     found = collect(run.folder)
+    if mpi and here:
+        why = "without Slurm nobody starts MPI's ranks: hpcstack test -N 2 where there is one"
+        found.add({"rows": [{"code": one.code, "where": "here", "status": "SKIP", "evidence": why} for one in mpi]})
     if not found.rows and not found.hosts:
         raise SlurmError(_nothing(steps[0]), f"see {run.folder / 'step.log'} and {run.folder / 'command.txt'}")
     node = site.node_type(resources.partition)

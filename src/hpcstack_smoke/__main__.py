@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -51,9 +52,8 @@ def show(output: str) -> bool:
                     if row["status"] in ("FAIL", "ERROR", "WARN"):
                         said = row.get("measured") or row["evidence"]
                         print(f"{row['status']:<5} {row['code']:<20} {row['where']:<16} {said}")
-                        print(
-                            f"      {row['remedy']}" if row.get("remedy") else "", end="\n" if row.get("remedy") else ""
-                        )
+                        if row.get("remedy"):
+                            print(f"      {row['remedy']}")
     print(", ".join(f"{count} {status}" for status, count in counts.items() if count), f"of all ranks; {output}")
     return counts["FAIL"] + counts["ERROR"] == 0 and counts["PASS"] > 0
 
@@ -78,6 +78,7 @@ def main(arguments: list[str]) -> int:
         options.fabric_rate,
         tuple(launcher),
     )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended on the way out
     scratch = os.environ["HPCSTACK_SMOKE_SCRATCH"] = tempfile.mkdtemp(prefix="hpcstack-smoke-")
     try:
         status = work(Agent(asked))

@@ -74,6 +74,7 @@ class Agent:
         self.host = socket.gethostname()
         self.first = os.environ.get("SLURM_NODEID", "0") == "0"
         self.rows: list[dict[str, Any]] = []
+        self.inventory: dict[str, Any] = {}
         self.began = time.monotonic()
         self.round = 0
 
@@ -87,8 +88,7 @@ class Agent:
     def save(self) -> None:
         from hpcstack_smoke.node.inventory import inventory
 
-        if not hasattr(self, "inventory"):
-            self.inventory = inventory()
+        self.inventory = self.inventory or inventory()
         document = {"host": self.host, "suite": __version__, "inventory": self.inventory, "rows": self.rows}
         write(self.asked.output, f"node-{self.host}.json", document)
 
@@ -174,8 +174,12 @@ class Agent:
         return 1 if named else 2
 
     def launch(self, command: list[str], log: str, *, elastic: bool = False) -> int:
-        """Start the ranks with COMMAND, their output in LOG; the launcher's status, 124 where it had to be ended."""
+        """Start the ranks with COMMAND, their output in LOG; the launcher's status, 124 where it had to be ended.
+
+        ELASTIC: a launch of its own, which torchrun may restart; what broke in a round before is not its concern.
+        """
         asked = self.asked
+        self.round = 0 if elastic else self.round
         if asked.launcher:
             range_ = f"{asked.nodes}:{asked.nodes}" if elastic else ""
             argv = [*asked.launcher, str(asked.ranks), range_, "3" if elastic else "0", *command]
@@ -187,7 +191,11 @@ class Agent:
             child = subprocess.Popen(
                 argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, env=environment(elastic)
             )
-            return self.watch(child, file)
+            try:
+                return self.watch(child, file)
+            finally:  # interrupted, or told to end: the ranks are in a session of their own and would go on
+                if child.poll() is None:
+                    end(child)
 
     def watch(self, child: subprocess.Popen[bytes], file: Any) -> int:
         """Pass on what CHILD says, and end it where nothing has moved for too long."""

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import shutil
 import subprocess
 import sys
 
 from hpcstack_smoke.collectives.nccllog import read
+from hpcstack_smoke.hidden import HIDDEN, LOGIN, SECRET
 
-SECRET = re.compile(r"TOKEN|SECRET|PASS|_KEY\b|_KEY$|APIKEY|API_KEY|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE)
-LOGIN = re.compile(r"://[^/\s@]+@")
-HIDDEN = "(not kept)"
 COMMANDS = {
     "collect_env.txt": [sys.executable, "-m", "torch.utils.collect_env"],
     "ds_report.txt": ["ds_report"],

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpcstack_smoke.agent import function, tell
+from hpcstack_smoke.agent import end, function, tell
 from hpcstack_smoke.result import ERROR, run, write
 from hpcstack_smoke.select import Check, selected
 
@@ -108,13 +108,14 @@ def _one(agent: Agent, check: Check) -> None:
                 subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
             )
     until = time.monotonic() + asked.stall_s
-    for child in children:
-        try:
-            child.wait(max(0.1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            from hpcstack_smoke.agent import end
-
-            end(child)
+    try:
+        for child in children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.1, until - time.monotonic()))
+    finally:
+        for child in children:
+            if child.poll() is None:
+                end(child)
     _told(agent, check, first)
 
 

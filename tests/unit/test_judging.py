@@ -36,6 +36,8 @@ def report(
     (report(value=200.0), "FAIL"),
     (report(value=200.0, size=GIB // 4), "PASS"),  # the quick tier's size is held against nothing
     (report(gpu="NVIDIA H200", value=460.0, size=8 * GIB), "PASS"),
+    (report(gpu="NVIDIA H200 NVL", value=100.0, size=8 * GIB), "PASS"),
+    (report(gpu="NVIDIA GH200 480GB", value=100.0, size=8 * GIB), "PASS"),
     (report(gpu="NVIDIA H200", value=400.0, size=8 * GIB), "WARN"),  # others have seen more; nobody demands it
     (report(gpu="NVIDIA H200", gpus=4, value=300.0, size=8 * GIB), "PASS"),  # four GPUs are another topology
     (report(gpu="NVIDIA L40S", value=5.0), "PASS"),  # nothing is sourced

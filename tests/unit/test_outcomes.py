@@ -28,8 +28,11 @@ def test_all_ranks_must_answer() -> None:
 
 
 def test_a_rank_that_never_came_is_named() -> None:
-    documents: list[dict[str, Any]] = [{"rank": rank, "host": f"n{rank // 2}", "rows": []} for rank in (0, 1, 3)]
-    (one,) = outcomes(SIZE, found(*documents), "DistStoreError: timeout")
+    documents: list[dict[str, Any]] = [
+        {"rank": rank, "planted": "", "host": f"n{rank // 2}", "rows": []} for rank in (0, 1, 3)
+    ]
+    task = {"rank": 2, "host": "n1", "rows": [row(2, code="tasks.exchange")]}  # its task came: that is another process
+    (one,) = outcomes(SIZE, found(*documents, task), "DistStoreError: timeout")
     assert (one.status, one.measured) == ("ERROR", "4 of 4 rank(s) left no result; never started: rank 2")
     assert one.evidence == "DistStoreError: timeout"
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack_smoke.bundle import HIDDEN, cleaned, nccl_summary, write
+from hpcstack_smoke.bundle import cleaned, nccl_summary, write
+from hpcstack_smoke.hidden import HIDDEN
 from hpcstack_smoke.result import write as write_document
 
 SOCKETS = Path(__file__).parents[1] / "plants/sockets.log"

@@ -23,6 +23,9 @@ OPTIONS = (
 )
 
 
+FORM_NAMES = ("junit", "html", "markdown", "prometheus", "tensorboard", "mlflow", "json_file")
+
+
 def FORMS(function: F) -> F:
     """All of them on a command."""
     for option in reversed(OPTIONS):

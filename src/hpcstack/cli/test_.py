@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcstack.cli.reports import FORMS, JsonFile, on_stdout, write_forms
+from hpcstack.cli.reports import FORM_NAMES, FORMS, JsonFile, on_stdout, write_forms
 from hpcstack.cli.resources import resource_options, resources
 from hpcstack.cli.session import Session, answer, complete, json_option, progress, say
 
@@ -71,6 +71,7 @@ def command(
         return _listed(as_json)
     if not names or len(names) > 2:
         raise InputError("name one stack, or two to compare", "hpcstack test STACK, hpcstack list")
+    _refuse_what_does_nothing(names, options, sweep=sweep, drain=drain)
     wanted = validate.Wanted(
         checked(only),
         checked(skip),
@@ -90,6 +91,22 @@ def command(
     report, folder = one(session, names[0], wanted, options)
     shown(session, report, folder, options, strict=strict, as_json=as_json)
     raise click.exceptions.Exit(0 if report.verdict(strict=strict) == "PASS" else 1)
+
+
+def _refuse_what_does_nothing(names: tuple[str, ...], options: dict[str, Any], *, sweep: bool, drain: bool) -> None:
+    """Options that would be left unheard."""
+    from hpcstack.errors import InputError
+
+    forms = [name for name in FORM_NAMES if options.get(name)]
+    if drain and not sweep:
+        raise InputError("--drain goes with --sweep", "hpcstack test STACK --sweep --drain")
+    if sweep and len(names) > 1:
+        raise InputError("--sweep takes one stack", f"hpcstack test {names[0]} --sweep")
+    if forms and (sweep or len(names) > 1):
+        what = "a sweep" if sweep else "a comparison"
+        raise InputError(
+            f"{what} has text and --json, not {', '.join(forms)}", "hpcstack report FOLDER makes each run's"
+        )
 
 
 def one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tuple[Any, Path]:

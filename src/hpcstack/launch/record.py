@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import uuid
@@ -23,10 +22,8 @@ from hpcstack.errors import InputError
 from hpcstack.launch.plan import Plan
 from hpcstack.launch.settings import Setting
 from hpcstack.store import Artifact, write_text
+from hpcstack_smoke.hidden import HIDDEN, LOGIN, SECRET
 
-SECRET = re.compile(r"TOKEN|SECRET|PASS|_KEY\b|_KEY$|APIKEY|API_KEY|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE)
-LOGIN = re.compile(r"://[^/\s@]+@")  # a URL that holds a login
-HIDDEN = "(not kept)"
 KEPT = 1000  # launches; older ones go
 FILE, SCRIPT, BEGAN, ENDED = "launch.json", "script.sh", "began", "ended"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcstack_smoke.collectives.exact import on_cpu
 from hpcstack_smoke.context import Context
+from hpcstack_smoke.gpu.clock import elapsed
 from hpcstack_smoke.result import PASS, Result, Skip
 
 MIB = 1 << 20
@@ -117,13 +118,7 @@ def _queued(work: Callable[[], None], context: Context, group: Any) -> list[floa
     for _ in range(rounds):
         dist.barrier(group=group)
         torch.cuda.synchronize()
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(calls):
-            work()
-        stop.record()
-        stop.synchronize()
-        out.append(start.elapsed_time(stop) / 1e3 / calls)
+        out.append(elapsed(work, calls))
     return out
 
 

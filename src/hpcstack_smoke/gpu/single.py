@@ -6,7 +6,6 @@ gate is sourced. A GPU that lags behind the others of the run is named by the ho
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +13,10 @@ from typing import Any
 import torch
 
 from hpcstack_smoke.context import Context
+from hpcstack_smoke.gpu.clock import elapsed
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge
 
-# bf16 TFLOP/s that stas00/ml-engineering (mamf-finder) measured, by whole words of the GPU's name
+# bf16 TFLOP/s that stas00/ml-engineering (mamf-finder) measured, by the GPU's name without NVIDIA before it
 RATES = {"A100 80GB PCIe": 253.0, "A100-SXM4-80GB": 271.0, "H100 80GB HBM3": 794.0, "H200": 794.0, "B200": 1745.0}
 # TB/s of NVIDIA's data sheets. A GPU with another memory has another name, and is held against nothing
 MEMORY = {"A100 80GB PCIe": 1.94, "A100-SXM4-80GB": 2.0, "H100 PCIe": 2.0, "H100 80GB HBM3": 3.35, "H200": 4.8,
@@ -31,24 +31,15 @@ def _needs(context: Context) -> None:
 
 
 def known(table: dict[str, float], name: str) -> float:
-    """The figure of the GPU NAME; 0 where none is known: GH200 is no H200."""
-    return next((value for part, value in table.items() if re.search(rf"\b{re.escape(part)}\b", name)), 0.0)
+    """The figure of the GPU NAME; 0 where none is known: neither GH200 nor H200 NVL is an H200."""
+    return table.get(name.removeprefix("NVIDIA "), 0.0)
 
 
 def _timed(work: Callable[[], Any], repeat: int = 20) -> float:
     """Seconds of one call on the GPU, the best of three rounds after a warm-up."""
     for _ in range(3):
         work()
-    best = float("inf")
-    for _ in range(3):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(repeat):
-            work()
-        stop.record()
-        stop.synchronize()
-        best = min(best, start.elapsed_time(stop) / 1e3 / repeat)
-    return best
+    return min(elapsed(work, repeat) for _ in range(3))
 
 
 def arch(context: Context) -> Result:

@@ -174,24 +174,11 @@ def judged(
         and learned
         and len(losses) == len(expected.losses)
     )
-    if proof:
-        measured = f"{proof}; {measured}"
-    series = [
-        {
-            "name": "loss",
-            "x": list(range(len(losses))),
-            "y": [round(loss, 5) for loss in losses],
-            "x_unit": "step",
-            "y_unit": "loss",
-        }
-    ]
-    return judge(
-        good and not proof,
-        measured,
-        limit,
-        SOURCE,
-        evidence,
-        REMEDY,
-        series=series,
-        figures={"loss_error": error, "spread": apart},
-    )
+    return judge(good and not proof, f"{proof}; {measured}" if proof else measured, limit, SOURCE, evidence, REMEDY,
+                 series=[drawn(losses)], figures={"loss_error": error, "spread": apart})  # fmt: skip
+
+
+def drawn(losses: list[float]) -> dict[str, Any]:
+    """LOSSES as a line to draw."""
+    steps = list(range(len(losses)))
+    return {"name": "loss", "x": steps, "y": [round(loss, 5) for loss in losses], "x_unit": "step", "y_unit": "loss"}
