@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from support.launching import SHOW, STACK
 from support.recipes import Recipes
 from support.testbed import REPO, Testbed
-
-STACK = "pytorch-24.11"
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +29,12 @@ def built(testbed: Testbed) -> dict[str, Any]:
 def published(testbed: Testbed, built: dict[str, Any]) -> dict[str, Any]:
     document: dict[str, Any] = testbed.json("publish", STACK)
     return document
+
+
+@pytest.fixture(scope="session")
+def show(testbed: Testbed) -> str:
+    """A script whose ranks say where they are and what they see."""
+    return str(testbed.give("tests/launching/show.py", SHOW))
 
 
 @pytest.fixture(scope="session")

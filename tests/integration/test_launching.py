@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.testbed import CONTROL, Testbed
+from support.launching import STACK, launch
+from support.testbed import Testbed
 
-STACK = "pytorch-24.11"
 pytestmark = [pytest.mark.testbed, pytest.mark.slurm]
 RUNTIMES = [
     pytest.param("pyxis", marks=[pytest.mark.pyxis, pytest.mark.enroot]),
@@ -25,13 +23,6 @@ RUNTIMES = [
     pytest.param("podman", marks=pytest.mark.podman),
     pytest.param("charliecloud", marks=pytest.mark.charliecloud),
 ]
-SHOW = """\
-import json, os, socket, sys
-shown = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT PMIX_RANK SLURM_PROCID CUDA_VERSION PYTHONNOUSERSITE".split()
-line = {"host": socket.gethostname(), "cwd": os.getcwd(), "arguments": sys.argv[1:],
-        "environment": {name: os.environ[name] for name in shown if name in os.environ}}
-os.write(1, (json.dumps(line) + "\\n").encode())
-"""
 
 
 def ranks(text: str) -> list[dict[str, Any]]:
@@ -42,17 +33,6 @@ def ranks(text: str) -> list[dict[str, Any]]:
         out.append(document)
         at = text.find('{"host"', end)
     return sorted(out, key=lambda one: int(one["environment"].get("RANK") or one["environment"]["SLURM_PROCID"]))
-
-
-@pytest.fixture(scope="module")
-def show(testbed: Testbed) -> str:
-    return str(testbed.give("tests/launching/show.py", SHOW))
-
-
-def launch(testbed: Testbed, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    pairs = [f"{name}={value}" for name, value in env.items()]
-    script = 'cd tests/launching && exec "$@"'
-    return testbed.run("bash", "-c", script, "bash", "env", *pairs, "hpcstack", "launch", STACK, *words)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -149,36 +129,6 @@ def test_the_script_is_stable_sound_and_what_slurm_takes(
         assert done.returncode == 0, done.stdout + done.stderr
     body = first.split("line=(")[1].splitlines()
     assert all(above.strip().startswith("# ") for above, below in itertools.pairwise(body) if "--nodes" in below)
-
-
-@pytest.mark.apptainer
-def test_a_rank_that_dies_ends_the_step_with_its_status(testbed: Testbed, built: dict[str, Any], show: str) -> None:
-    script = 'if [ "$SLURM_PROCID" = 1 ]; then kill -9 $$; fi; sleep 60'
-    began = time.monotonic()
-    done = launch(testbed, "-N2", "--mode", "plain", "--runtime", "apptainer", "--", "sh", "-c", script)
-    assert done.returncode in (137, 143) and time.monotonic() - began < 40, done.stderr  # srun tells the highest
-    assert testbed.json("jobs", "-n", "1")[0]["state"] == f"exit {done.returncode}"
-    assert _ended(testbed), "nothing is left running"
-
-
-def _ended(testbed: Testbed, seconds: float = 120) -> bool:
-    """Whether all jobs end: Slurm takes a while to complete one, the longer the more the machine has to do."""
-    until = time.monotonic() + seconds
-    while testbed.run("squeue", "--noheader", "--name", STACK).stdout and time.monotonic() < until:
-        time.sleep(1)
-    return not testbed.run("squeue", "--noheader", "--name", STACK).stdout
-
-
-@pytest.mark.apptainer
-def test_a_job_that_is_cancelled_is_told(testbed: Testbed, built: dict[str, Any], show: str) -> None:
-    assert _ended(testbed)
-    running = "until squeue --noheader --states R --name pytorch-24.11 | grep -q .; do sleep 0.5; done; sleep 3"
-    script = f"({running}; scancel --name pytorch-24.11) & cd tests/launching && hpcstack launch pytorch-24.11 " \
-        "--runtime apptainer --mode plain -- sleep 60"  # fmt: skip
-    done = testbed.bash(script, check=False)
-    assert done.returncode in (143, 137, 15, 125, 1), (done.returncode, done.stderr)
-    assert "CANCELLED" in done.stderr or "canceled" in done.stderr
-    assert _ended(testbed)
 
 
 @pytest.mark.apptainer
@@ -300,55 +250,6 @@ version: "1"
 extends: pytorch-24.11
 summary: pytorch with a cow
 packages: {pip: ["cowsay==6.1"]}
-"""
-
-
-@pytest.mark.apptainer
-def test_a_node_that_goes_down_ends_the_launch(testbed: Testbed, built: dict[str, Any], show: str) -> None:
-    script = (
-        "cd tests/launching && (sleep 5; echo down >&2) & hpcstack launch pytorch-24.11 -N2 --mode plain "
-        "--runtime apptainer -- sh -c 'echo started; sleep 90'"
-    )
-    control = {"SLURM_CONF": str(testbed.folder / "etc/slurm.conf"), "PATH": os.environ["PATH"]}
-    began = time.monotonic()
-    with subprocess.Popen([str(CONTROL), "exec", "bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True) as process:  # fmt: skip
-        assert process.stdout and process.stdout.readline() == "started\n"
-        try:
-            subprocess.run(
-                ["scontrol", "update", "nodename=node2", "state=down", "reason=test"], env=control, check=True
-            )
-            _, said = process.communicate(timeout=80)
-        finally:
-            subprocess.run(["scontrol", "update", "nodename=node2", "state=resume"], env=control, check=False)
-    assert process.returncode not in (0, None) and time.monotonic() - began < 80, said
-    assert "node2" in said or "NODE FAILURE" in said or "CANCELLED" in said, said
-    kept = testbed.json("jobs", "-n", "1")[0]
-    assert kept["state"] == f"exit {process.returncode}" and kept["nodes"] == "node[1-2]"
-    assert _ended(testbed), "nothing is left running"
-
-
-@pytest.mark.apptainer
-def test_an_elastic_step_goes_on_without_a_rank_that_died(testbed: Testbed, built: dict[str, Any], show: str) -> None:
-    testbed.give("tests/launching/fragile.py", FRAGILE)
-    testbed.bash("rm -f tests/launching/died")
-    done = launch(testbed, "--elastic", "1:2", "--restarts", "2", "--nproc-per-node", "1", "--time=3", "--runtime",
-                  "apptainer", "--", "fragile.py")  # fmt: skip
-    assert done.returncode == 0 and "sum after a restart" in done.stdout, done.stderr[-2000:]
-
-
-FRAGILE = """\
-import os, sys
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo")
-first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-if first and dist.get_rank() == dist.get_world_size() - 1:
-    os._exit(9)
-total = torch.ones(1)
-dist.all_reduce(total)
-print(f"sum {'' if first else 'after a restart '}{total.item():.0f}", flush=True)
-dist.destroy_process_group()
 """
 
 

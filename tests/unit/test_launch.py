@@ -1,4 +1,4 @@
-"""The line of a job step, for each runtime; and the first host of a node list, by a real shell."""
+"""The line of a job step, for each runtime."""
 
 from __future__ import annotations
 
@@ -159,13 +159,6 @@ def test_every_template_is_named_and_there() -> None:
     assert there == set(TEMPLATES)
 
 
-def test_what_enroots_hooks_set_is_made_anew(tmp_path: Path) -> None:
-    """Neither the user nor the image set it, so a host name in MASTER_ADDR and one thread are the hook's."""
-    hook = {"MASTER_ADDR": "node7", "OMP_NUM_THREADS": "1", "HPCSTACK_UNSET": "MASTER_ADDR MASTER_PORT OMP_NUM_THREADS"}
-    said = torchrun(tmp_path, "1", "t.py", **hook, **{**STEP, "SLURM_STEP_NUM_NODES": "1"})
-    assert said[said.index("--master-addr") + 1] == "127.0.0.1"
-
-
 def test_what_the_user_or_the_image_set_is_not_unset() -> None:
     def names(image: dict[str, str], environ: dict[str, str]) -> str:
         return next(
@@ -316,67 +309,6 @@ def test_auto_says_what_it_chose_and_why() -> None:
     assert choose("auto", PYXIS)[1] == "srun knows --container-image"
 
 
-@pytest.mark.parametrize("shell", ["sh", "bash"])
-@pytest.mark.parametrize(
-    ("nodes", "first"),
-    [
-        ("node1", "node1"),
-        ("node[1-2]", "node1"),
-        ("node[01,07-09]", "node01"),
-        ("a,b", "a"),
-        ("rack[1-3]n[01,07],b2", "rack1n01"),
-        ("gpu-[003-010]-ib,gpu-x", "gpu-003-ib"),
-    ],
-)
-def test_the_first_host_of_a_node_list(shell: str, nodes: str, first: str) -> None:
-    script = inner("torchrun")
-    function = script[script.index("first_host() {") : script.index("nodes=${")]
-    done = subprocess.run(
-        [shell, "-u", "-c", f'{function}\nfirst_host "$1"', shell, nodes], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"{first}\n"
-
-
-def torchrun(tmp_path: Path, *arguments: str, **env: str) -> list[str]:
-    """What the inner script hands to a torchrun that only prints."""
-    fake = tmp_path / "torchrun"
-    fake.write_text('#!/bin/sh\necho "RANK=${RANK-unset}"\nfor word; do printf "%s\\n" "$word"; done\n')
-    fake.chmod(0o755)
-    done = subprocess.run(["/bin/sh", "-c", inner("torchrun"), "torchrun", arguments[0], "", "0", *arguments[1:]], capture_output=True, text=True,
-                          env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env}, check=True)  # fmt: skip
-    return done.stdout.splitlines()
-
-
-STEP = {
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_NODELIST": "localhost,b",
-    "SLURM_NODEID": "1",
-    "SLURM_JOB_ID": "100",
-    "SLURM_STEP_ID": "3",
-}
-
-
-def test_the_rendezvous_is_the_first_node_by_its_ipv4_address(tmp_path: Path) -> None:
-    said = torchrun(tmp_path, "4", "train.py", "a b", **STEP)
-    assert said == [
-        "RANK=unset", "--nnodes", "2", "--node-rank", "1", "--nproc-per-node", "4", "--max-restarts", "0",
-        "--master-addr", "127.0.0.1", "--master-port", "13103", "train.py", "a b",
-    ]  # fmt: skip
-
-
-def test_what_the_user_set_is_kept_and_what_a_hook_set_is_not(tmp_path: Path) -> None:
-    said = torchrun(tmp_path, "1", "./prog", MASTER_ADDR="10.0.0.9", MASTER_PORT="4321", RANK="7", **STEP)
-    assert said[0] == "RANK=unset"
-    assert said[said.index("--master-addr") + 1] == "10.0.0.9"
-    assert said[said.index("--master-port") + 1] == "4321"
-    assert said[-2:] == ["--no-python", "./prog"]
-
-
-def test_two_steps_of_a_job_have_two_ports(tmp_path: Path) -> None:
-    ports = {torchrun(tmp_path, "1", "t.py", **{**STEP, "SLURM_STEP_ID": str(step)})[12] for step in range(4)}
-    assert len(ports) == 4
-
-
 def test_a_gpu_node_gives_its_gpus_without_being_asked(tmp_path: Path) -> None:
     assert "--gpus-per-node=8" in line(gpu_site(tmp_path), PYXIS, "torchrun", ("t.py",))
     assert "--gpus-per-node=2" in line(gpu_site(tmp_path), PYXIS, gpus_per_node=2)
@@ -411,8 +343,3 @@ def test_the_image_wins_over_the_hosts_environment(tmp_path: Path, monkeypatch: 
 def test_a_folder_that_no_runtime_can_mount_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be mounted"):
         plan(ARTIFACT, ("true",), "plain", Resources(), gpu_site(tmp_path), PYXIS, workdir=Path("/a,b"))
-
-
-def test_the_port_of_enroots_hook_is_not_kept(tmp_path: Path) -> None:
-    said = torchrun(tmp_path, "1", "t.py", MASTER_PORT=str(61000 + 100 % 4536), **STEP)
-    assert said[said.index("--master-port") + 1] == "13103"

@@ -1,0 +1,94 @@
+"""Launches that go wrong on the testbed: a rank, a job and a node that die, and nothing left running."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from support.launching import STACK, launch
+from support.testbed import CONTROL, Testbed
+
+pytestmark = [pytest.mark.testbed, pytest.mark.slurm]
+
+
+@pytest.mark.apptainer
+def test_a_rank_that_dies_ends_the_step_with_its_status(testbed: Testbed, built: dict[str, Any], show: str) -> None:
+    script = 'if [ "$SLURM_PROCID" = 1 ]; then kill -9 $$; fi; sleep 60'
+    began = time.monotonic()
+    done = launch(testbed, "-N2", "--mode", "plain", "--runtime", "apptainer", "--", "sh", "-c", script)
+    assert done.returncode in (137, 143) and time.monotonic() - began < 40, done.stderr  # srun tells the highest
+    assert testbed.json("jobs", "-n", "1")[0]["state"] == f"exit {done.returncode}"
+    assert _ended(testbed), "nothing is left running"
+
+
+def _ended(testbed: Testbed, seconds: float = 120) -> bool:
+    """Whether all jobs end: Slurm takes a while to complete one, the longer the more the machine has to do."""
+    until = time.monotonic() + seconds
+    while testbed.run("squeue", "--noheader", "--name", STACK).stdout and time.monotonic() < until:
+        time.sleep(1)
+    return not testbed.run("squeue", "--noheader", "--name", STACK).stdout
+
+
+@pytest.mark.apptainer
+def test_a_job_that_is_cancelled_is_told(testbed: Testbed, built: dict[str, Any], show: str) -> None:
+    assert _ended(testbed)
+    running = "until squeue --noheader --states R --name pytorch-24.11 | grep -q .; do sleep 0.5; done; sleep 3"
+    script = f"({running}; scancel --name pytorch-24.11) & cd tests/launching && hpcstack launch pytorch-24.11 " \
+        "--runtime apptainer --mode plain -- sleep 60"  # fmt: skip
+    done = testbed.bash(script, check=False)
+    assert done.returncode in (143, 137, 15, 125, 1), (done.returncode, done.stderr)
+    assert "CANCELLED" in done.stderr or "canceled" in done.stderr
+    assert _ended(testbed)
+
+
+@pytest.mark.apptainer
+def test_a_node_that_goes_down_ends_the_launch(testbed: Testbed, built: dict[str, Any], show: str) -> None:
+    script = (
+        "cd tests/launching && (sleep 5; echo down >&2) & hpcstack launch pytorch-24.11 -N2 --mode plain "
+        "--runtime apptainer -- sh -c 'echo started; sleep 90'"
+    )
+    control = {"SLURM_CONF": str(testbed.folder / "etc/slurm.conf"), "PATH": os.environ["PATH"]}
+    began = time.monotonic()
+    with subprocess.Popen([str(CONTROL), "exec", "bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as process:  # fmt: skip
+        assert process.stdout and process.stdout.readline() == "started\n"
+        try:
+            subprocess.run(
+                ["scontrol", "update", "nodename=node2", "state=down", "reason=test"], env=control, check=True
+            )
+            _, said = process.communicate(timeout=80)
+        finally:
+            subprocess.run(["scontrol", "update", "nodename=node2", "state=resume"], env=control, check=False)
+    assert process.returncode not in (0, None) and time.monotonic() - began < 80, said
+    assert "node2" in said or "NODE FAILURE" in said or "CANCELLED" in said, said
+    kept = testbed.json("jobs", "-n", "1")[0]
+    assert kept["state"] == f"exit {process.returncode}" and kept["nodes"] == "node[1-2]"
+    assert _ended(testbed), "nothing is left running"
+
+
+@pytest.mark.apptainer
+def test_an_elastic_step_goes_on_without_a_rank_that_died(testbed: Testbed, built: dict[str, Any], show: str) -> None:
+    testbed.give("tests/launching/fragile.py", FRAGILE)
+    testbed.bash("rm -f tests/launching/died")
+    done = launch(testbed, "--elastic", "1:2", "--restarts", "2", "--nproc-per-node", "1", "--time=3", "--runtime",
+                  "apptainer", "--", "fragile.py")  # fmt: skip
+    assert done.returncode == 0 and "sum after a restart" in done.stdout, done.stderr[-2000:]
+
+
+FRAGILE = """\
+import os, sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+if first and dist.get_rank() == dist.get_world_size() - 1:
+    os._exit(9)
+total = torch.ones(1)
+dist.all_reduce(total)
+print(f"sum {'' if first else 'after a restart '}{total.item():.0f}", flush=True)
+dist.destroy_process_group()
+"""

@@ -1,0 +1,22 @@
+"""What the tests of launching share: a script whose ranks say what they see, and a launch of it."""
+
+from __future__ import annotations
+
+import subprocess
+
+from support.testbed import Testbed
+
+STACK = "pytorch-24.11"
+SHOW = """\
+import json, os, socket, sys
+shown = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT PMIX_RANK SLURM_PROCID CUDA_VERSION PYTHONNOUSERSITE".split()
+line = {"host": socket.gethostname(), "cwd": os.getcwd(), "arguments": sys.argv[1:],
+        "environment": {name: os.environ[name] for name in shown if name in os.environ}}
+os.write(1, (json.dumps(line) + "\\n").encode())
+"""
+
+
+def launch(testbed: Testbed, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    pairs = [f"{name}={value}" for name, value in env.items()]
+    script = 'cd tests/launching && exec "$@"'
+    return testbed.run("bash", "-c", script, "bash", "env", *pairs, "hpcstack", "launch", STACK, *words)
