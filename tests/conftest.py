@@ -18,6 +18,7 @@ from hpcstack.site import Site
 from hpcstack.spec.catalog import Catalog
 from hpcstack.spec.model import Stack
 from support.locks import example_lock
+from support.modules import ENVIRONMENT_MODULES
 from support.testbed import Testbed
 
 HERE = Path(__file__).parent
@@ -28,6 +29,8 @@ NEEDS = (
     "pyxis",
     "slurm",
     "lmod",
+    "emodules",
+    "shells",
     "registry",
     "gpu",
     "lua",
@@ -52,6 +55,8 @@ def _there(need: str) -> bool:
         "pyxis": lambda: testbed.is_up() and testbed.has_pyxis(),
         "enroot": lambda: testbed.is_up() and shutil.which("enroot") is not None,
         "lmod": lambda: Path("/usr/share/lmod/lmod/libexec/lmod").exists(),
+        "emodules": lambda: bool(ENVIRONMENT_MODULES.exists() and shutil.which("tclsh")),
+        "shells": lambda: all(map(shutil.which, ("bash", "zsh", "tcsh", "fish"))),
         "gpu": lambda: Path("/dev/nvidiactl").exists(),
         "squashfs": lambda: all(map(shutil.which, ("tar2sqfs", "sqfs2tar", "mksquashfs", "unsquashfs"))),
         "docker": lambda: testbed.is_up() and (testbed.folder / "run/docker.sock").exists(),

@@ -13,8 +13,8 @@ from hpcstack import doctor
 from hpcstack.credentials import credentials
 from hpcstack.errors import InputError, SlurmError
 from hpcstack.launch.cluster import partitions, read_pmi
+from hpcstack.modules.trial import LMOD
 from hpcstack.process import Runner
-from hpcstack.publish import LMOD
 from hpcstack.registry import Registry
 from hpcstack.remedies import Finding, fine, skipped, wrong
 from hpcstack.render.template import plain

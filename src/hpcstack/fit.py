@@ -189,6 +189,32 @@ def _forward(driver: str, gpu: Gpu | None, cuda: str, image: Mapping[str, str]) 
     return Fit("forward compatible", rule, where, certain)
 
 
+@dataclass(frozen=True)
+class Driver:
+    """Which drivers run an image: its own (NATIVE), the LEAST of its CUDA's major, forward compatible BRANCHES."""
+
+    cuda: str = ""
+    native: str = ""
+    least: str = ""
+    branches: str = ""
+
+
+def driver_of(image: Mapping[str, str]) -> Driver:
+    """The drivers for an image with the variables IMAGE; empty where no fact says."""
+    cuda = image.get("CUDA_VERSION", "")
+    if not VERSION.fullmatch(cuda):
+        return Driver()
+    native, _ = toolkit_driver(cuda, image)
+    tables = facts.table("cuda")
+    minor = next((row for row in tables["minor_version"] if row["major"] == cuda.partition(".")[0]), None)
+    row = next((r for r in tables["forward_branches"] if numbers(r["cuda"])[:2] == numbers(cuda)[:2]), None)
+    branches = required_branches(image.get("NVIDIA_REQUIRE_CUDA", "")) or (tuple(row["branches"]) if row else ())
+    least = minor["driver"] if minor else native
+    if native and numbers(native) < numbers(least):
+        least = native
+    return Driver(cuda, native or least, least, " ".join(str(branch) for branch in branches))
+
+
 def required_branches(expression: str) -> tuple[str, ...]:
     """The driver branches that NVIDIA_REQUIRE_CUDA lists (`brand=tesla,driver>=535,driver<536`)."""
     found = re.findall(r"driver>=([0-9]{1,9}),driver<([0-9]{1,9})(?![0-9])", expression)

@@ -20,6 +20,7 @@ from hpcstack.siteparts import (
     POLICY_KEYS,
     BuildSite,
     Gpus,
+    ModulesSite,
     NodeType,
     Partition,
     PolicySite,
@@ -52,6 +53,7 @@ class Site(Model):
     runtime: Literal["auto", "pyxis", "apptainer", "enroot", "podman", "charliecloud", "local"] = "auto"
     mounts: tuple[Mount, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
     staging: StagingSite = StagingSite.model_construct()
+    modules: ModulesSite = ModulesSite.model_construct()
 
     @field_validator("store", "lock_dir", "module_root", "recipe_dirs", mode="after")
     @classmethod
@@ -71,6 +73,10 @@ class Site(Model):
         for name in self.baselines:
             if name not in self.node_types:
                 raise ValueError(f"baselines: there is no node type {name!r}{did_you_mean(name, self.node_types)}")
+        for name in self.modules.prove_on:
+            if name not in self.node_types:
+                near = did_you_mean(name, self.node_types)
+                raise ValueError(f"modules.prove_on: there is no node type {name!r}{near}")
         for name, partition in self.partitions.items():
             if partition.node_type not in self.node_types:
                 near = did_you_mean(partition.node_type, self.node_types)
@@ -84,6 +90,11 @@ class Site(Model):
         else:
             chosen = next((p for p in self.partitions.values() if p.default), None)
         return self.node_types[chosen.node_type] if chosen else None
+
+    def kind(self, partition: str = "") -> str:
+        """The name of `node_type`; empty where the site does not say."""
+        node = self.node_type(partition)
+        return next((name for name, one in self.node_types.items() if one is node), "")
 
     def registry(self, host: str) -> RegistrySite:
         return self.registries.get(host, RegistrySite())

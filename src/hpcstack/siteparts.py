@@ -137,6 +137,25 @@ class StagingSite(Model):
     )
 
 
+class ModulesSite(Model):
+    """What publishing makes: where modulefiles lie, whose they are, and what a release must have proven."""
+
+    direct: tuple[str, ...] | None = Field(
+        None, description="the names in Core, which load without a gateway; by default the first, while there is room"
+    )
+    mode: Literal["0644", "0664", "0640", "0660"] = Field(
+        "0644", description="of files; folders get x where they have r"
+    )
+    group: str = Field("", pattern=r"^[A-Za-z0-9._-]*$", description="whose group; empty is the publisher's")
+    check_as: str = Field(
+        "", pattern=r"^[A-Za-z0-9._-]*$", description="a user as whom each release is tried too, where root publishes"
+    )
+    tier: Literal["quick", "standard", "full"] = Field("standard", description="of the report that production requires")
+    prove_on: tuple[str, ...] = Field(
+        (), description="the node types that a release must be proven on before production; empty: any one"
+    )
+
+
 class PolicySite(Model):
     """Parts of recipes that the site puts under every recipe, and over it."""
 

@@ -122,7 +122,8 @@ def test(
     report = Report(
         stack=artifact.stack, image=str(artifact.image), image_sha256=artifact.sha256,
         suite=f"{suite_version} (the host's)" if suite else artifact.suite, tier=run.size.tier,
-        runtime=line.runtime, backend=found.backend, nodes=tuple(sorted(found.hosts)), world_size=run.size.world,
+        runtime=line.runtime, backend=found.backend, nodes=tuple(sorted(found.hosts)),
+        node_type="" if here else site.kind(resources.partition), world_size=run.size.world,
         started=started, seconds=round(time.monotonic() - began, 1), stand_in=artifact.stand_in,
         virtual_nodes=bool(node and node.virtual and not here), planted=found.planted, inventory=found.inventory,
         step_status=next((step.status for step in steps if step.status), 0),

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
+from hpcstack.modules.ledger import Dates, Entry, Event, published
+from hpcstack.modules.tree import Change, Tree
 from hpcstack.render.launcher import importer
-from hpcstack.render.module import modulerc
 
 
 class Place:
@@ -36,14 +37,16 @@ class Place:
         image = self.store / "images" / key / "image.sqsh"
         image.parent.mkdir(parents=True)
         image.write_bytes(content)
-        record = {"release": f"{name}/{alias}-r{number}", "key": key, "sha256": hashlib.sha256(content).hexdigest(),
-                  "fits": [["x", "y"]]}  # fmt: skip
+        digest = hashlib.sha256(content).hexdigest()
+        record = {"release": f"{name}/{alias}-r{number}", "key": key, "sha256": digest, "fits": [["x", "y"]]}
         folder = self.store / "releases" / name / f"{alias}-r{number}"
         folder.mkdir(parents=True)
         (folder / "release.json").write_text(json.dumps(record, indent=1) + "\n")
-        rc = self.modules / "testing" / name / ".modulerc.lua"
-        rc.parent.mkdir(parents=True, exist_ok=True)
-        rc.write_text(modulerc({alias: f"{name}/{alias}-r{number}"}, f"{name}/{alias}-r{number}"))
+        tree, release = Tree(self.modules), f"{alias}-r{number}"
+        with tree.held(name):
+            entry = Entry(release, alias, "testing", key, digest, "2026-01-01", "me")
+            after = published(tree.ledger(name), entry, Dates(), Event("2026-01-01", "me", "publish", release))
+            tree.commit(Change(after, {}, "publish"))
         return image
 
     def __call__(self, *words: str, step: str = "0") -> subprocess.CompletedProcess[str]:

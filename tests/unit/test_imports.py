@@ -20,7 +20,7 @@ LAYERS = (
         "workspace",
         "probe",
         "siteinit",
-        "publish",
+        "modules",
         "releases",
         "launch",
         "validate",
@@ -62,8 +62,10 @@ LAYERS = (
         "history",
         "gates",
         "judging",
+        "modules.ledger",
+        "modules.gate",
     ),
-    ("errors", "data", "cpus", "yamlfile", "render.quote", "talk"),
+    ("errors", "data", "cpus", "modules.paths", "modules.words", "yamlfile", "render.quote", "talk"),
 )
 FRAMEWORKS = {"torch", "deepspeed", "horovod", "nvidia", "numpy"}  # what checks may import, in the check itself
 HEAVY = ("docker", "spython", "requests", "jinja2", "pydantic", "torch", "rich", "yaml")

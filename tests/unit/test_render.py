@@ -17,7 +17,6 @@ from hpcstack.errors import BuildError
 from hpcstack.lock.model import Lock
 from hpcstack.render.image import environment_file
 from hpcstack.render.lend import lent_files, registries_conf
-from hpcstack.render.module import modulerc
 from hpcstack.render.readback import check
 from hpcstack.render.stack import stack_files
 from hpcstack.render.steps import steps
@@ -193,12 +192,6 @@ def test_the_mirror_is_in_registries_conf_only(site: Site, files: dict[str, str]
         "registries": {"nvcr.io": {"mirror": "cache.site:5000", "plain_http": True}}}).registries})  # fmt: skip
     assert 'location = "cache.site:5000"\ninsecure = true' in registries_conf(mirrored)
     assert "cache.site" not in files["apptainer.def"]
-
-
-def test_a_modulerc_names_aliases_and_the_default() -> None:
-    text = modulerc({"24.11": "pytorch/24.11-r2"}, "pytorch/24.11-r2")
-    assert 'module_version("pytorch/24.11-r2", "24.11")' in text
-    assert text.startswith("-- ") and text.endswith("end\n")
 
 
 def test_the_template_version_is_that_of_the_templates() -> None:

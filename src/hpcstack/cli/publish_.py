@@ -2,31 +2,69 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from hpcstack.cli.session import Session, answer, json_option, say, stack_argument
 
+OVERRIDE = click.option("--override", default="", metavar="REASON", help="Pass a shut gate; REASON is written down.")
+REPORTS = click.option(
+    "--report", "reports_", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
+    help="A report to show and to judge by; by default your newest of this image.",
+)  # fmt: skip
+
 
 @click.command("publish")
 @stack_argument
-@click.option("--channel", default="testing", show_default=True, help="Where users see it.")
+@click.option(
+    "--channel", type=click.Choice(["testing", "production"]), default="testing", show_default=True,
+    help="production wants a report that proves it, as promote does.",
+)  # fmt: skip
+@REPORTS
+@OVERRIDE
+@click.option("--dry-run", is_flag=True, help="Show what would change, as a diff.")
 @json_option
 @click.pass_obj
-def command(session: Session, name: str, channel: str, as_json: bool) -> None:
+def command(
+    session: Session, name: str, channel: str, reports_: tuple[Path, ...], override: str, dry_run: bool, as_json: bool
+) -> None:
     """Make a built image a release with a module, checked by a real load and unload."""
-    from dataclasses import asdict
-
     from hpcstack.launch import image_of
-    from hpcstack.publish import publish
+    from hpcstack.modules import proof
+    from hpcstack.modules.acts import Publisher, as_document
+    from hpcstack.modules.extras import extras
+    from hpcstack.modules.words import one_line
 
     recipe = session.recipe(name)
-    artifact = image_of(recipe.stack.full_name, session.store)
-    done = publish(recipe.stack, artifact, session.site, session.store, session.runner, say, channel)
-    tree = session.site.module_root / channel
+    stack, artifact = recipe.stack, image_of(recipe.stack.full_name, session.store)
+    override = one_line(override, "--override")
+    given = [proof.read(path) for path in reports_] or proof.reports(stack.full_name, artifact.sha256)
+    if channel == "production":
+        report = proof.proven(stack, artifact, session.site, given, override)
+    else:
+        report = next((one for one in given if one.image_sha256 == artifact.sha256), None)
+    publisher = Publisher(session.site, session.store, session.runner, say)
+    if dry_run:
+        from hpcstack.modules.shown import difference
 
-    def text() -> str:
-        lines = [f"{done.release} {'published' if done.new else 'is published already'} in {channel}: {done.checked}"]
-        lines += [f"  {done.modulefile}", "", f"  module use {tree}", f"  module load {done.alias}"]
-        return "\n".join(lines)
+        changes = difference(publisher, stack, artifact, channel, report, override)
+        answer({"diff": changes}, as_json, lambda: changes.rstrip("\n") or "nothing would change")
+        return
+    more = extras(recipe, artifact, session.site, session.runner)
+    done = publisher.publish(stack, artifact, channel, report, more, override)
+    answer(as_document(done), as_json, lambda: shown(done))
 
-    answer(asdict(done), as_json, text)
+
+def shown(done: object) -> str:
+    """What was published, and what a user types."""
+    from hpcstack.modules.acts import Published
+
+    assert isinstance(done, Published)
+    lines = [f"{done.release} {'published' if done.new else 'is published already'} in {done.channel}: {done.checked}"]
+    lines += [f"  {done.modulefile}"]
+    if done.takes_alias:
+        lines.append(f"  {done.alias} means it" + (", and it is the default" if done.default == done.release else ""))
+    else:
+        lines.append(f"  {done.alias} stays with its production release: hpcstack promote {done.alias}")
+    return "\n".join([*lines, "", f"  module use {done.modulepath}", f"  {done.load}"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcstack.lock.model import Lock
+from hpcstack.modules.paths import dates_file
 from hpcstack.render.image import image_files
 from hpcstack.render.launcher import launcher_files
 from hpcstack.render.module import Release, fits, modulefile, modulefile_tcl, wrappers
@@ -17,21 +18,26 @@ def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str
         **image_files(stack, lock, platform),
         "modulefile.lua": modulefile(release),
         "modulefile.tcl": modulefile_tcl(release),
-        **{f"bin/{name}": text for name, text in wrappers(release).items()},
+        **wrappers(release),
         **launcher_files(stack, site),
     }
 
 
 def preview(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:
     """The release that a first publish would make, before an image exists."""
+    base = lock.platform(platform).environment
     return Release(
         stack=stack,
         number=1,
         image=f"{site.store}/images/KEY/image.sqsh",
         sha256="of the image, once it is built",
-        bin=f"{site.store}/releases/{stack.name}/{stack.release_version}-r1/bin",
+        folder=f"{site.store}/releases/{stack.name}/{stack.release_version}-r1",
+        dates=str(dates_file(site.module_root, stack.name, stack.release_version)),
         base=f"{lock.base.registry}/{lock.base.repository}:{lock.base.tag}",
         stand_in=lock.stand_in(),
         holds=tuple(lock.facts(platform).items()),
-        fits=fits(site, platform, lock.platform(platform).environment),
+        fits=fits(site, platform, base),
+        environment={**base, **stack.variables(base)},
+        mounts=(*site.mounts, *stack.launch.mounts),
+        runtime=site.runtime,
     )

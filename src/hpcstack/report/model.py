@@ -56,6 +56,7 @@ class Report(Model):
     tier: str = "quick"
     backend: str = ""
     nodes: tuple[str, ...] = ()
+    node_type: str = Field("", description="the site's name for this kind of node")
     world_size: int = 0
     started: str
     seconds: float

@@ -1,0 +1,59 @@
+"""`hpcstack promote`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcstack.cli.publish_ import OVERRIDE, REPORTS, shown
+from hpcstack.cli.published import published_argument, publisher, split
+from hpcstack.cli.session import Session, answer, json_option
+
+
+@click.command("promote")
+@published_argument
+@REPORTS
+@OVERRIDE
+@click.option("--keep-default", is_flag=True, help="The default stays what it is now.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, as a diff.")
+@json_option
+@click.pass_obj
+def command(
+    session: Session,
+    name: str,
+    reports_: tuple[Path, ...],
+    override: str,
+    keep_default: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """A testing release becomes a production one: a new release whose help carries the report that proves it."""
+    from hpcstack.errors import InputError
+    from hpcstack.modules import proof
+    from hpcstack.modules.acts import as_document
+    from hpcstack.modules.words import one_line
+
+    override = one_line(override, "--override")
+    acts = publisher(session)
+    ledger, version, release = split(session, name)
+    candidates = [one for one in ledger.of(version) if one.state == "live" and one.channel == "testing"]
+    if release:
+        candidates = [ledger.entry(release)]
+    if not candidates:
+        raise InputError(
+            f"no testing release of {ledger.name}/{version} waits", f"hpcstack publish {ledger.name}-{version}"
+        )
+    stack, artifact = acts.record(ledger.name, candidates[-1].release)
+    given = [proof.read(path) for path in reports_] or proof.reports(stack.full_name, artifact.sha256)
+    report = proof.proven(stack, artifact, session.site, given, override)
+    if dry_run:
+        from hpcstack.modules.shown import difference
+
+        changes = difference(acts, stack, artifact, "production", report, override)
+        answer({"diff": changes}, as_json, lambda: changes.rstrip("\n") or "nothing would change")
+        return
+    pinned = ledger.default.rpartition("-r")[0] if keep_default else ""
+    more = acts.kept(ledger.name, candidates[-1].release)
+    done = acts.publish(stack, artifact, "production", report, more, override, pinned=pinned)
+    answer(as_document(done), as_json, lambda: shown(done))

@@ -1,0 +1,54 @@
+"""`hpcstack status`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hpcstack.cli.published import optional, split
+from hpcstack.cli.session import Session, answer, json_option, table
+
+
+@click.command("status")
+@optional
+@click.option("--check", is_flag=True, help="Exit 1 if anything is wrong.")
+@json_option
+@click.pass_obj
+def command(session: Session, name: str, check: bool, as_json: bool) -> None:
+    """What users see of what is published, and what is wrong with it; of one NAME, also what is hidden."""
+    from hpcstack.errors import AnswerIsNo
+    from hpcstack.modules.shown import rows
+    from hpcstack.modules.tree import Tree
+
+    tree = Tree(session.site.module_root)
+    chosen = split(session, name)[0].name if name else ""
+    found = rows(tree, session.store, chosen)
+    wrong = [f"{one['release']}: {what}" for one in found for what in one["wrong"]]
+    wrong += [f"{one}: a change was interrupted; the next verb that writes finishes it" for one in tree.pending()]
+    if tree.stale:
+        wrong.append("the spider cache is older than the tree; the next verb that writes rebuilds it")
+    document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong}
+    answer(document, as_json, lambda: shown(document))
+    if check and wrong:
+        raise AnswerIsNo(f"{len(wrong)} thing(s) are wrong with what is published", "hpcstack status")
+
+
+def shown(document: dict[str, Any]) -> str:
+    rows = document["releases"]
+    if not rows:
+        return "nothing is published here; hpcstack publish STACK"
+    head = ("release", "alias", "channel", "tested", "dates")
+    lines = [table([_row(one) for one in rows], head), "", f"  module use {document['modulepath']}"]
+    return "\n".join([*lines, *(f"WRONG {one}" for one in document["wrong"])])
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    days = ((one["deprecate"], "warned"), (one["remove"], "refused"))
+    return (
+        one["release"] + (" (D)" if one["default"] else ""),
+        one["alias"],
+        one["channel"] if one["state"] == "live" else one["state"],
+        one["tested"].get("verdict", "not tested"),
+        " ".join(f"{what} from {when}" for when, what in days if when),
+    )

@@ -1,0 +1,289 @@
+"""Publish, promote, roll back, retire: each prepares a whole release, tries it, and commits one change.
+
+What is interrupted before the commit leaves nothing that anybody sees; after it, whoever comes next finishes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from hpcstack.errors import HpcstackError, InputError, StoreError
+from hpcstack.modules import ledger as ledgers
+from hpcstack.modules.gate import about
+from hpcstack.modules.ledger import CHANNELS, Dates, Entry, Event, Ledger
+from hpcstack.modules.marks import Marks
+from hpcstack.modules.paths import dates_file
+from hpcstack.modules.spider import rebuilt
+from hpcstack.modules.tree import Change, Tree
+from hpcstack.modules.trial import tried
+from hpcstack.process import Runner
+from hpcstack.render.module import Release, fits, modulefile, modulefile_tcl, wrappers
+from hpcstack.report import Report
+from hpcstack.site import Site
+from hpcstack.spec.model import Stack
+from hpcstack.store import Artifact, Store, digest_of, write_tree
+
+Say = Callable[[str], None]
+RECORD = "release.json"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What publishing made or found: `pytorch/24.11-r1`, how it is loaded, and how it was checked."""
+
+    release: str
+    alias: str
+    channel: str
+    takes_alias: bool
+    default: str
+    load: str
+    modulepath: str
+    modulefile: str
+    image: str
+    sha256: str
+    new: bool
+    checked: str
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Who publishes where: a site's store and module tree."""
+
+    site: Site
+    store: Store
+    runner: Runner
+    say: Say
+
+    @property
+    def marks(self) -> Marks:
+        return Marks(int(self.site.modules.mode, 8), self.site.modules.group)
+
+    @property
+    def tree(self) -> Tree:
+        return Tree(self.site.module_root, self.marks, self.site.modules.direct)
+
+    # -- the verbs
+
+    def publish(
+        self,
+        stack: Stack,
+        artifact: Artifact,
+        channel: str,
+        report: Report | None,
+        extra: dict[str, str],
+        override: str = "",
+        pinned: str | None = None,
+    ) -> Published:
+        """ARTIFACT as a release of STACK in CHANNEL. A release that already is this image is not made again.
+
+        EXTRA are {file name: text} for the release's folder; OVERRIDE is why it is published though the gate is shut;
+        PINNED the version that stays the default.
+        """
+        if channel not in CHANNELS:
+            raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
+        tree = self.tree
+        with self._held(stack.name) as ledger:
+            release, entry = self.prepared(ledger, stack, artifact, channel, report, override)
+            same = [one for one in ledger.of(entry.version) if one.shown == entry.shown and one.state == "live"]
+            if same and (last := same[-1]).channel == channel:
+                known = self._answer(ledger, last, release, "when it was published", new=False)
+                if Path(known.modulefile).exists():
+                    return known
+            part = self._write(release, artifact, {**extra, **_reported(report)})
+            try:
+                checked = tried(release, self.runner, self.site.modules.check_as)
+            except HpcstackError:
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+            self.say(f"module {release.name}: {checked}")
+            event = self._event("publish" if channel == "testing" else "promote", entry.release, override)
+            base = ledger if pinned is None else replace(ledger, pinned=pinned)
+            after = ledgers.published(base, entry, dates_of(stack), event)
+            tree.commit(Change(after, self.files(release), "publish", ((str(part), release.folder),)))
+        self._readable(release)
+        self._cached()
+        return self._answer(after, entry, release, checked, new=True)
+
+    def change(self, name: str, verb: str, act: Callable[[Ledger, Event], Ledger], reason: str = "") -> Ledger:
+        """The ledger of NAME after ACT, which is committed; nothing is written where ACT refuses."""
+        with self._held(name) as ledger:
+            if not ledger.entries:
+                raise InputError(f"nothing is published as {name!r}", "hpcstack status")
+            after = act(ledger, self._event(verb, "", reason))
+            self.tree.commit(Change(after, {}, verb))
+        self._cached()
+        return after
+
+    # -- the parts
+
+    def prepared(
+        self, ledger: Ledger, stack: Stack, artifact: Artifact, channel: str, report: Report | None, override: str = ""
+    ) -> tuple[Release, Entry]:
+        """The release that would be next, and its entry."""
+        version = stack.release_version
+        name = ledger.next(version, self._taken(stack.name))
+        tested = about(report) if report else ()
+        release = Release(
+            stack=stack, number=int(name.rpartition("-r")[2]), image=str(artifact.image), sha256=artifact.sha256,
+            folder=str(self.folder(stack.name, name)), base=artifact.base, stand_in=artifact.stand_in, channel=channel,
+            dates=str(dates_file(self.site.module_root, stack.name, version)), holds=tuple(artifact.facts.items()),
+            pip=tuple(artifact.pip.items()), fits=fits(self.site, artifact.platform, artifact.environment),
+            tested=tested, override=override, environment=artifact.environment,
+            mounts=(*self.site.mounts, *artifact.mounts), runtime=self.site.runtime,
+        )  # fmt: skip
+        entry = Entry(
+            release=name, version=version, channel=channel, key=artifact.key, sha256=artifact.sha256,
+            made=now(), by=whoami(), shown=_shown(release), tested=dict(tested), override=override,
+        )  # fmt: skip
+        return release, entry
+
+    def files(self, release: Release) -> dict[str, str]:
+        """{path below the root: text} of the modulefiles."""
+        folder = self.tree.home(release.stack.name).relative_to(self.site.module_root) / release.stack.name
+        return {
+            f"{folder}/{release.version}.lua": modulefile(release),
+            f"{folder}/{release.version}": modulefile_tcl(release),
+        }
+
+    def folder(self, name: str, release: str) -> Path:
+        return self.store.top / "releases" / name / release
+
+    def record(self, name: str, release: str) -> tuple[Stack, Artifact]:
+        """The spec and the image of a RELEASE, as it was published."""
+        path = self.folder(name, release) / RECORD
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            stack, artifact = Stack.model_validate(found["stack"]), self.store.artifact(found["key"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            tip = f"hpcstack publish {name}-{release.rpartition('-r')[0]}"
+            raise StoreError(f"{path} cannot be read: {error}", tip) from None
+        if not artifact:
+            tip = f"hpcstack build {stack.full_name}"
+            raise StoreError(f"the image of {name}/{release} is gone from {self.store.top}", tip)
+        if digest_of(artifact.image) != artifact.sha256:
+            raise StoreError(f"{artifact.image} is not what was built: its sha256 differs", "build and publish again")
+        return stack, artifact
+
+    def kept(self, name: str, release: str) -> dict[str, str]:
+        """{file name: text} of what a RELEASE keeps of its image: lock and SBOM."""
+        folder = self.folder(name, release)
+        known = ("lock.json", "sbom.json")
+        return {one: (folder / one).read_text(encoding="utf-8") for one in known if (folder / one).exists()}
+
+    def _taken(self, name: str) -> list[str]:
+        """Releases that lie in the store already, of whatever module tree."""
+        parent = self.folder(name, "x").parent
+        return [path.name for path in parent.glob("[!.]*-r*")] if parent.is_dir() else []
+
+    @contextlib.contextmanager
+    def _held(self, name: str) -> Iterator[Ledger]:
+        """NAME's ledger, for this process alone. What any interrupted publisher left is finished."""
+        tree = self.tree
+        with tree.held(name):
+            ledger = tree.ledger(name)
+            self._sweep(ledger)
+            yield ledger
+
+    def _sweep(self, ledger: Ledger) -> None:
+        """Releases that were begun and never committed. Called with the name's lease held, so nobody is writing one."""
+        parent = self.folder(ledger.name, "x").parent
+        for path in parent.glob(".*.part"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _write(self, release: Release, artifact: Artifact, extra: dict[str, str]) -> Path:
+        """The release's folder beside its place; the commit renames it."""
+        final = Path(release.folder)
+        part = final.with_name(f".{final.name}.{os.getpid()}.part")
+        record = {
+            "format": ledgers.FORMAT, "release": release.name, "channel": release.channel, "key": artifact.key,
+            "sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256, "made": now(), "by": whoami(),
+            "fits": release.fits, "tested": release.tested, "override": release.override,
+            "stack": release.stack.model_dump(mode="json", by_alias=True),
+        }  # fmt: skip
+        files = {
+            **wrappers(release), **extra, "modulefile.lua": modulefile(release),
+            "modulefile.tcl": modulefile_tcl(release), RECORD: json.dumps(record, indent=1) + "\n",
+        }  # fmt: skip
+        with self.store.acting("the release was not written"):
+            write_tree(part, files)
+            (part / "bin").mkdir(exist_ok=True)
+            self._marked(part)
+        return part
+
+    def _marked(self, folder: Path) -> None:
+        marks = self.marks
+        for path in (folder, *folder.rglob("*")):
+            executable = path.is_dir() or path.stat().st_mode & 0o100
+            path.chmod(marks.mode | ((marks.mode & 0o444) >> 2 if executable else 0))
+            marks.own(path)
+
+    def _readable(self, release: Release) -> None:
+        """Others reach the image and the wrappers, where the site's mode says that they do."""
+        for path in (Path(release.image), Path(release.folder) / "libexec/run"):
+            if wall := self.marks.hidden_from(path):
+                self.say(f"NOTE: others cannot read {path}: {wall} is closed to them (modes, or `modules.mode`)")
+
+    def _event(self, verb: str, release: str, reason: str) -> Event:
+        return Event(now(), whoami(), verb, release, reason=reason)
+
+    def _cached(self) -> None:
+        """The spider cache as the tree is now; a cache that cannot be made is told, and made by the next verb."""
+        self.say(rebuilt(self.tree, self.runner))
+
+    def _answer(self, ledger: Ledger, entry: Entry, release: Release, checked: str, *, new: bool) -> Published:
+        tree, name = self.tree, ledger.name
+        takes = ledger.aliases.get(entry.version) == entry.release
+        alias = f"{name}/{entry.version}"
+        return Published(
+            f"{name}/{entry.release}", alias, entry.channel, takes, f"{name}/{ledger.default}",
+            tree.how(name, entry.version if takes else entry.release), str(tree.core),
+            str(tree.home(name) / name / f"{entry.release}.lua"), release.image, release.sha256, new, checked,
+        )  # fmt: skip
+
+
+def dates_of(stack: Stack) -> Dates:
+    """What the recipe's lifecycle says."""
+    cycle = stack.lifecycle
+    return Dates(
+        str(cycle.deprecate or ""), str(cycle.remove or ""), cycle.successor if cycle.deprecate or cycle.remove else ""
+    )
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def whoami() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.geteuid())
+
+
+def _shown(release: Release) -> str:
+    """A digest of what a release is, but for its number and what was measured since."""
+    plain = replace(release, number=0, folder="", tested=(), override="")
+    texts = [
+        modulefile(plain),
+        modulefile_tcl(plain),
+        *(f"{path}\n{text}" for path, text in sorted(wrappers(plain).items())),
+    ]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def _reported(report: Report | None) -> dict[str, str]:
+    return {"report.json": json.dumps(report.model_dump(mode="json"), indent=1) + "\n"} if report else {}
+
+
+def as_document(published: Published) -> dict[str, Any]:
+    return asdict(published)

@@ -1,0 +1,52 @@
+"""Modes and group of what is published, as the site says, whatever the umask of who publishes."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstack.errors import InputError
+from hpcstack.store import write_text
+
+
+@dataclass(frozen=True)
+class Marks:
+    """MODE of files (folders get x where they have r), and the GROUP that they belong to; empty is the publisher's."""
+
+    mode: int = 0o644
+    group: str = ""
+
+    def write(self, path: Path, text: str) -> None:
+        """TEXT into PATH by one rename, with these marks."""
+        mode = self.mode | (self.mode & 0o444) >> 2 if text.startswith("#!") else self.mode
+        write_text(path, text, mode)
+        self.own(path)
+
+    def folder(self, top: Path, path: Path) -> None:
+        """PATH and what it lies in, as far as TOP, with these marks where they are new."""
+        if path.is_dir():
+            return
+        if path != top:
+            self.folder(top, path.parent)
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(self.mode | 0o200 | (self.mode & 0o444) >> 2)
+        self.own(path)
+
+    def own(self, path: Path) -> None:
+        if not self.group:
+            return
+        try:
+            shutil.chown(path, group=self.group)
+        except LookupError:
+            raise InputError(f"there is no group {self.group!r}", "`modules.group` in site.yaml") from None
+
+    def hidden_from(self, path: Path) -> Path | None:
+        """The first part of PATH's way that others may not pass or read, where these marks would let them."""
+        if not self.mode & 0o004:
+            return None
+        for one in (*reversed(path.parents), path):
+            bits = one.stat().st_mode
+            if not bits & (0o001 if one.is_dir() else 0o004):
+                return one
+        return None

@@ -1,0 +1,13 @@
+"""Names and places of a module tree. Pure; modules/tree.py says what lies where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CORE, MORE, STATE, GATE = "Core", "more", "state", "hpcstack"
+JOURNAL, CURRENT, STALE = "journal.json", "current", "cache.stale"
+
+
+def dates_file(root: Path, name: str, version: str) -> Path:
+    """Where a modulefile looks up its version's dates when it is loaded."""
+    return root / STATE / name / CURRENT / "dates" / version

@@ -1,0 +1,116 @@
+"""What is published, as tables and differences. Reads only."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from hpcstack.errors import StoreError
+from hpcstack.modules.acts import Publisher, dates_of
+from hpcstack.modules.ledger import Dates, Ledger, as_json, order, published
+from hpcstack.modules.tree import Tree
+from hpcstack.render.module import Release, wrappers
+from hpcstack.render.modulerc import modulerc
+from hpcstack.report import Report
+from hpcstack.spec.model import Stack
+from hpcstack.store import Artifact, Store
+
+
+def today() -> str:
+    return datetime.now(timezone.utc).date().isoformat()
+
+
+def rows(tree: Tree, store: Store, name: str = "") -> list[dict[str, Any]]:
+    """Each release that is not hidden, with what is wrong with it; of NAME alone, all of them."""
+    out = []
+    for one in [name] if name else tree.names():
+        ledger = tree.ledger(one)
+        hidden = set(ledger.hidden())
+        for entry in sorted(ledger.entries, key=lambda entry: (order(entry.version), entry.number)):
+            if entry.release in hidden and not name:
+                continue
+            dates = ledger.dates.get(entry.version, Dates())
+            out.append(
+                {
+                    "release": f"{one}/{entry.release}", "channel": entry.channel, "state": entry.state,
+                    "alias": f"{one}/{entry.version}" if ledger.aliases.get(entry.version) == entry.release else "",
+                    "default": ledger.default == entry.release, "hidden": entry.release in hidden,
+                    "made": entry.made, "by": entry.by, "sha256": entry.sha256, "tested": entry.tested,
+                    "override": entry.override, "deprecate": dates.deprecate, "remove": dates.remove,
+                    "successor": dates.successor, "load": tree.how(one, entry.release),
+                    "wrong": _wrong(store, ledger, entry.release, dates),
+                }
+            )  # fmt: skip
+    return out
+
+
+def _wrong(store: Store, ledger: Ledger, release: str, dates: Dates) -> list[str]:
+    entry = ledger.entry(release)
+    out = []
+    try:
+        if not store.artifact(entry.key):
+            out.append("its image is gone")
+    except StoreError as error:
+        out.append(str(error))
+    if not (store.top / "releases" / ledger.name / release / "release.json").exists():
+        out.append("its wrappers are gone")
+    if dates.refuses(today()) and entry.state != "retired":
+        out.append(f"past its date: hpcstack retire {ledger.name}-{entry.version} --now")
+    return out
+
+
+def difference(
+    publisher: Publisher, stack: Stack, artifact: Artifact, channel: str, report: Report | None, override: str
+) -> str:
+    """What publishing would change in the module tree, as a unified diff; nothing is written."""
+    tree = publisher.tree
+    ledger = tree.ledger(stack.name)
+    release, entry = publisher.prepared(ledger, stack, artifact, channel, report, override)
+    same = [one for one in ledger.of(entry.version) if one.shown == entry.shown and one.state == "live"]
+    if same and same[-1].channel == channel:
+        return ""
+    from hpcstack.modules.ledger import Event
+
+    after = published(ledger, entry, dates_of(stack), Event(entry.made, entry.by, "publish", entry.release))
+    out = []
+    for suffix in (".lua", ""):
+        template = "modulerc.lua.j2" if suffix else "modulerc.tcl.j2"
+        old = modulerc(ledger, (), template) if ledger.entries else ""
+        name = f"{tree.home(stack.name).relative_to(tree.root)}/{stack.name}/.modulerc{suffix}"
+        out += _diff(name, old, modulerc(after, (), template))
+    for path, text in {**publisher.files(release), **_scripts(release)}.items():
+        out += _diff(path, "", text)
+    return "".join(out)
+
+
+def _scripts(release: Release) -> dict[str, str]:
+    return {f"{release.folder}/{path}": text for path, text in wrappers(release).items()}
+
+
+def _diff(name: str, old: str, new: str) -> list[str]:
+    before = f"a/{name.lstrip('/')}" if old else "/dev/null"
+    return list(
+        difflib.unified_diff(
+            old.splitlines(keepends=True), new.splitlines(keepends=True), before, f"b/{name.lstrip('/')}"
+        )
+    )
+
+
+def history(tree: Tree, name: str, version: str = "") -> list[dict[str, str]]:
+    """What was done to NAME, the oldest first; of VERSION alone, what touched its releases or its alias."""
+    events = tree.ledger(name).events
+    return [
+        asdict(one) for one in events if not version or one.release.startswith(f"{version}-r") or version in one.alias
+    ]
+
+
+def document(tree: Tree, name: str) -> dict[str, Any]:
+    """The whole ledger of NAME."""
+    return as_json(tree.ledger(name))
+
+
+def where(tree: Tree) -> Path:
+    return tree.core

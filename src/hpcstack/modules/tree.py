@@ -1,0 +1,264 @@
+"""The module tree: where modulefiles lie, and how one change becomes visible as a whole.
+
+    Core/NAME/VERSION-rN(.lua)      what `module use ROOT/Core` shows; files that are written once
+    Core/NAME/.modulerc(.lua)       links to state/NAME/current/..., so that aliases, hidden versions, the default and
+                                    the dates change by the ONE rename that makes `current` another generation
+    Core/hpcstack/NAME(.lua)        a gateway to more/NAME, for names that have no room in Core
+    more/NAME/NAME/...              the same below a gateway: what Core does not hold costs no load anything
+    state/NAME/K/                   generation K: ledger.json, modulerc.lua, modulerc, dates/VERSION
+    state/NAME/journal.json         a change that is to be made; whoever comes next finishes it
+
+A change is prepared where nobody looks, written down, and then done in steps that may be done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcstack.errors import StoreError
+from hpcstack.lease import held
+from hpcstack.modules.ledger import Ledger, as_json, from_json
+from hpcstack.modules.marks import Marks
+from hpcstack.modules.paths import CORE, CURRENT, GATE, JOURNAL, MORE, STALE, STATE
+from hpcstack.render.modulerc import gateway, modulerc
+from hpcstack.store import write_text
+
+ROOM = 150  # modulefiles of one kind that Core may hold before a new name goes behind a gateway: 24 us of a load each
+SETTLE_S = 0.05  # Lmod lists a folder and then reads its .modulerc: what an alias names must be there well before
+
+
+@dataclass(frozen=True)
+class Change:
+    """LEDGER is what it shall be; FILES are {path below the root: text} of modulefiles that are new.
+
+    MOVES are ((prepared folder, its place), ...): releases that lie ready.
+    """
+
+    ledger: Ledger
+    files: dict[str, str]
+    verb: str
+    moves: tuple[tuple[str, str], ...] = ()
+
+
+class Tree:
+    """One module tree, below ROOT."""
+
+    def __init__(self, root: Path, marks: Marks | None = None, direct: tuple[str, ...] | None = None) -> None:
+        self.root, self.marks, self.direct = root, marks or Marks(), direct
+
+    # -- reading
+
+    @property
+    def core(self) -> Path:
+        """What users `module use`."""
+        return self.root / CORE
+
+    def names(self) -> list[str]:
+        """What is published, by name."""
+        folder = self.root / STATE
+        return sorted(path.parent.name for path in folder.glob(f"[!.]*/{CURRENT}/ledger.json"))
+
+    def ledger(self, name: str) -> Ledger:
+        """The ledger of NAME: an empty one where nothing was published."""
+        path = self.root / STATE / name / CURRENT / "ledger.json"
+        try:
+            return from_json(json.loads(path.read_text(encoding="utf-8")), str(path))
+        except FileNotFoundError:
+            return Ledger(name)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{path} cannot be read: {error}", "restore it from a backup") from None
+
+    def home(self, name: str) -> Path:
+        """The MODULEPATH folder that holds NAME: it never moves once it is there."""
+        for top in (self.core, self.root / MORE / name):
+            if (top / name).is_dir():
+                return top
+        if self.direct is not None:
+            return self.core if name in self.direct else self.root / MORE / name
+        count = sum(1 for _ in self.core.glob("[!.]*/[!.]*.lua"))
+        return self.core if count < ROOM else self.root / MORE / name
+
+    def behind(self, name: str) -> bool:
+        """Whether NAME is loaded by way of its gateway."""
+        return self.home(name) != self.core
+
+    def how(self, name: str, version: str) -> str:
+        """What a user types to load it."""
+        return f"module load {GATE}/{name} {name}/{version}" if self.behind(name) else f"module load {name}/{version}"
+
+    def pending(self) -> list[str]:
+        """The names whose change was interrupted."""
+        return sorted(path.parent.name for path in (self.root / STATE).glob(f"[!.]*/{JOURNAL}"))
+
+    @property
+    def stale(self) -> bool:
+        """Whether something has changed since the spider cache was made."""
+        return (self.root / STATE / STALE).exists()
+
+    # -- writing
+
+    @contextlib.contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """NAME for this process alone; what another left undone is finished first."""
+        state = self.root / STATE / name
+        with self.acting():
+            self.marks.folder(self.root, state)
+            with held(state / "lease"):
+                self.recover(name)
+                yield
+
+    @contextlib.contextmanager
+    def acting(self) -> Iterator[None]:
+        """Turns the system's refusals into StoreError; what is made has the site's modes, whatever the umask."""
+        mask = os.umask(0o022)
+        try:
+            yield
+        except OSError as error:
+            where = error.filename or self.root
+            raise StoreError(
+                f"the module tree was not changed: {error.strerror or error} ({where})",
+                "it must be writable for who publishes: `module_root` in site.yaml (hpcstack show --site)",
+            ) from None
+        finally:
+            os.umask(mask)
+
+    def commit(self, change: Change) -> None:
+        """CHANGE, whole: killed at any point, the tree is as before or `recover` makes it as after."""
+        name, state = change.ledger.name, self.root / STATE / change.ledger.name
+        number = self._generation(state)
+        steps = []
+        if change.files:  # what is new is hidden by the old aliases until the new ones name it
+            before = self.ledger(name)
+            new = tuple(path.removesuffix(".lua").rpartition("/")[2] for path in change.files if path.endswith(".lua"))
+            steps.append(self._prepare(state, number + 1, before, new))
+        steps.append(self._prepare(state, number + len(steps) + 1, change.ledger))
+        journal = {"verb": change.verb, "home": str(self.home(name).relative_to(self.root)), "files": change.files,
+                   "moves": change.moves, "generations": steps}  # fmt: skip
+        self.marks.write(state / JOURNAL, json.dumps(journal))
+        self.recover(name)
+
+    def recover(self, name: str) -> bool:
+        """Do what NAME's journal says, from its beginning; sweep what nobody wrote down. Whether there was one."""
+        state = self.root / STATE / name
+        journal = _read(state / JOURNAL)
+        if journal:
+            write_text(self.root / STATE / STALE, "")
+            for part, final in journal["moves"]:
+                _move(Path(part), Path(final))
+            *before, last = journal["generations"]
+            for generation in before:
+                self._flip(state, generation)
+            self._links(name, self.root / journal["home"])
+            for path, text in journal["files"].items():
+                self._file(self.root / path, text)
+            if journal["files"]:
+                time.sleep(SETTLE_S)
+            self._flip(state, last)
+            (state / JOURNAL).unlink()
+        self._sweep(state)
+        return bool(journal)
+
+    def _file(self, path: Path, text: str) -> None:
+        """A modulefile, once: what is there already is not touched."""
+        if not path.exists():
+            self.marks.folder(self.root, path.parent)
+            self.marks.write(path, text)
+
+    def _prepare(self, state: Path, number: int, ledger: Ledger, new: tuple[str, ...] = ()) -> str:
+        """Generation NUMBER as a folder that nothing points to; releases NEW are hidden in it."""
+        final, part = state / str(number), state / f".{number}.{uuid.uuid4().hex[:8]}.part"
+        files = {
+            "ledger.json": json.dumps(as_json(ledger), indent=1) + "\n",
+            "modulerc.lua": modulerc(ledger, new, "modulerc.lua.j2"),
+            "modulerc": modulerc(ledger, new, "modulerc.tcl.j2"),
+        }
+        for version, dates in ledger.dates.items():
+            lines = (("deprecate", dates.deprecate), ("remove", dates.remove), ("successor", dates.successor),
+                     ("reason", dates.reason))  # fmt: skip
+            files[f"dates/{version}"] = "".join(f"{key}={value}\n" for key, value in lines if value)
+        for path, text in files.items():
+            self.marks.folder(self.root, (part / path).parent)
+            self.marks.write(part / path, text)
+        if final.exists():
+            shutil.rmtree(final)  # of a change that was never written down
+        part.rename(final)
+        _sync(state)
+        return str(number)
+
+    def _links(self, name: str, home: Path) -> None:
+        folder = home / name
+        self.marks.folder(self.root, folder)
+        for suffix in (".lua", ""):
+            link = folder / f".modulerc{suffix}"
+            target = os.path.relpath(self.root / STATE / name / CURRENT / f"modulerc{suffix}", folder)
+            if not (link.is_symlink() and str(link.readlink()) == target):
+                _link(target, link)
+        if home != self.core:
+            for suffix in (".lua", ""):
+                self._file(self.core / GATE / f"{name}{suffix}", gateway(name, str(home), suffix))
+
+    def _flip(self, state: Path, generation: str) -> None:
+        if not (state / generation / "ledger.json").exists():
+            raise StoreError(f"{state / generation} is gone, and the journal names it", "restore it from a backup")
+        _link(generation, state / CURRENT)
+
+    def _generation(self, state: Path) -> int:
+        link = state / CURRENT
+        return int(str(link.readlink())) if link.is_symlink() else 0
+
+    def _sweep(self, state: Path) -> None:
+        """Generations that nobody reads any more, and parts of what never was."""
+        now = self._generation(state)
+        for path in state.iterdir():
+            old = path.name.isdigit() and not now - 2 <= int(path.name) <= now
+            if old or path.name.endswith(".part"):
+                shutil.rmtree(path, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+        for path in state.glob(f".{CURRENT}.*"):
+            path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A journal, if there is one."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged: {error}", "restore it from a backup, or remove it") from None
+
+
+def _move(part: Path, final: Path) -> None:
+    """PART at its place; StoreError where neither is there."""
+    if part.is_dir():
+        part.rename(final)
+        _sync(final.parent)
+    elif not final.is_dir():
+        raise StoreError(f"{part} is gone, and the journal names it", "publish again after removing the journal")
+
+
+def _link(target: str, link: Path) -> None:
+    """LINK points to TARGET, by one rename, also after a power failure."""
+    part = link.with_name(f".{link.name.lstrip('.')}.{uuid.uuid4().hex[:8]}.part")
+    part.symlink_to(target)
+    part.replace(link)
+    _sync(link.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,37 @@
+"""Words from the command line that end in modules and ledgers: one line each, without control characters."""
+
+from __future__ import annotations
+
+import re
+
+from hpcstack.errors import InputError
+from hpcstack.yamlfile import CONTROL
+
+DAY = re.compile(r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$")
+SUCCESSOR = re.compile(r"^[A-Za-z0-9._+/-]*$")
+
+
+def one_line(text: str, option: str) -> str:
+    """TEXT as given. InputError for a newline or another control character, and for more than 300 characters."""
+    if CONTROL.search(text) or len(text.encode()) > 300:
+        raise InputError(f"{option}: one line of at most 300 bytes, without control characters", "say it shorter")
+    return text
+
+
+def day(text: str, option: str) -> str:
+    """TEXT as a day, `2027-01-31`."""
+    from datetime import date
+
+    try:
+        if not DAY.fullmatch(text):
+            raise ValueError
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise InputError(f"{option}: {text!r} is no day", "write it as YYYY-MM-DD") from None
+
+
+def successor(text: str) -> str:
+    """TEXT as the name of what to use instead."""
+    if not SUCCESSOR.fullmatch(text):
+        raise InputError(f"--successor: {text!r} is no module's name", "e.g. pytorch/25.10")
+    return text

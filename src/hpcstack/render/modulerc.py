@@ -1,0 +1,29 @@
+"""`.modulerc`: what versions mean, the default, what is hidden; and gateways to names that lie apart. Pure."""
+
+from __future__ import annotations
+
+from hpcstack.modules.ledger import Dates, Ledger
+from hpcstack.render.template import fill
+
+
+def modulerc(ledger: Ledger, new: tuple[str, ...], template: str) -> str:
+    """The text for Lmod (`modulerc.lua.j2`) or Environment Modules (`modulerc.tcl.j2`). NEW releases are hidden too."""
+    name = ledger.name
+    forbidden = [
+        (f"{name}/{one.release}", dates)
+        for one in ledger.entries
+        if (dates := ledger.dates.get(one.version, Dates())).remove
+    ]
+    return fill(
+        "modules",
+        template,
+        aliases=[(f"{name}/{release}", version) for version, release in sorted(ledger.aliases.items())],
+        default=f"{name}/{ledger.default}" if ledger.default else "",
+        hidden=[f"{name}/{release}" for release in (*ledger.hidden(), *new)],
+        forbidden=forbidden,
+    )
+
+
+def gateway(name: str, folder: str, suffix: str) -> str:
+    """The modulefile `hpcstack/NAME` that adds FOLDER to MODULEPATH. It never changes."""
+    return fill("modules", "gateway.lua.j2" if suffix else "gateway.tcl.j2", name=name, folder=folder)
