@@ -31,7 +31,7 @@ write_profile() {
 # What a login on the testbed sets.
 export SLURM_CONF=$ETC/slurm.conf HPCSTACK_SITE=$ETC/site.yaml DOCKER_HOST=unix://$DOCKER_SOCKET
 export PATH=$VENV/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
-export MODULEPATH=$TESTBED/site/modules/testing
+export MODULEPATH=$TESTBED/site/modules/Core
 if [ -r /usr/share/lmod/lmod/init/bash ]; then . /usr/share/lmod/lmod/init/bash; fi
 PROFILE
 }

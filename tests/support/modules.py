@@ -56,7 +56,7 @@ class Place:
     def artifact(self, stack: Stack, content: bytes = b"image", **more: Any) -> Artifact:
         """CONTENT as the image of STACK in the store."""
         digest = hashlib.sha256(content).hexdigest()
-        image, log = self.top / "image", self.top / "log"
+        image, log = self.top / f"image-{digest[:12]}", self.top / f"log-{digest[:12]}"
         self.top.mkdir(parents=True, exist_ok=True)
         image.write_bytes(content)
         log.write_text("built\n")

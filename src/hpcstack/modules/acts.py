@@ -93,6 +93,7 @@ class Publisher:
             raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
         tree = self.tree
         with self._held(stack.name) as ledger:
+            _not_over(ledger, stack)
             release, entry = self.prepared(ledger, stack, artifact, channel, report, override)
             same = [one for one in ledger.of(entry.version) if one.shown == entry.shown and one.state == "live"]
             if same and (last := same[-1]).channel == channel:
@@ -257,6 +258,15 @@ def dates_of(stack: Stack) -> Dates:
     return Dates(
         str(cycle.deprecate or ""), str(cycle.remove or ""), cycle.successor if cycle.deprecate or cycle.remove else ""
     )
+
+
+def _not_over(ledger: Ledger, stack: Stack) -> None:
+    """InputError where the version's day has come: what is published would be refused."""
+    version, own = stack.release_version, dates_of(stack)
+    dates = own if own != Dates() else ledger.dates.get(version, Dates())
+    if dates.refuses(now()[:10]):
+        where = "the recipe's `lifecycle`" if own != Dates() else f"hpcstack retire {stack.name}/{version} --cancel"
+        raise InputError(f"{stack.name}/{version} is retired since {dates.remove}", where)
 
 
 def now() -> str:

@@ -1,0 +1,192 @@
+"""Publishing that is killed, and publishing while thousands load: the tree is the old one or the new one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.modules import ENVIRONMENT_MODULES, Place, bash, clean, seen, system, tree_of
+
+KILLS = int(os.environ.get("HPCSTACK_KILLS", "5"))
+PUBLISHES = int(os.environ.get("HPCSTACK_PUBLISHES", "8"))
+LOADS = 10 * PUBLISHES
+pytestmark = [pytest.mark.lmod, pytest.mark.timeout(3000)]
+
+# One verb in a process of its own, so that it can be killed
+VERB = """\
+import sys
+from pathlib import Path
+from support.modules import Place
+place = Place(Path(sys.argv[1]))
+verb, content = sys.argv[2], sys.argv[3].encode()
+if verb == "publish":
+    place.publish(content=content)
+elif verb == "promote":
+    stack = place.stack()
+    place.publisher.publish(stack, place.artifact(stack, content), "production", None, {})
+elif verb == "rollback":
+    from hpcstack.modules.ledger import rolled_back
+    place.publisher.change("pytorch", verb, lambda ledger, event: rolled_back(ledger, "24.11", "", event))
+elif verb in ("retire", "cancel"):
+    from hpcstack.modules.ledger import Dates, retired
+    dates = Dates("2020-01-01", "2020-01-02") if verb == "retire" else Dates()
+    place.publisher.change("pytorch", verb, lambda ledger, event: retired(ledger, "24.11", dates, "2026-01-01", event))
+"""
+
+
+def verb(place: Place, what: str, content: str = "x") -> list[str]:
+    return [sys.executable, "-c", VERB, str(place.top), what, content]
+
+
+def environment() -> dict[str, str]:
+    paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
+    return {**os.environ, "PYTHONPATH": ":".join(paths), "MODULES_CMD": str(ENVIRONMENT_MODULES)}
+
+
+def ready(top: Path) -> Place:
+    """A tree with a production release and a newer one in testing."""
+    place = Place(top)
+    place.publish(content=b"one")
+    stack = place.stack()
+    place.publisher.publish(stack, place.artifact(stack, b"one"), "production", None, {})
+    place.publish(content=b"two")
+    return place
+
+
+def view(place: Place) -> tuple[str, ...]:
+    """What users see: by both module systems, and what the alias and the default are."""
+    loads = (
+        "module load pytorch/24.11; echo $HPCSTACK_RELEASE; module purge; module load pytorch; echo $HPCSTACK_RELEASE"
+    )
+    return seen(place, "lmod"), seen(place, "emodules"), bash(place, "lmod", loads).stdout
+
+
+def whole(place: Place) -> None:
+    """Every modulefile is whole, every link leads somewhere, and the ledger knows what is there."""
+    assert not place.tree.pending() and not place.tree.stale
+    ledger = place.tree.ledger("pytorch")
+    files = {path.name for path in (place.tree.core / "pytorch").glob("[!.]*")}
+    assert files == {f"{one.release}{suffix}" for one in ledger.entries for suffix in ("", ".lua")}
+    for path in (place.tree.core / "pytorch").iterdir():
+        assert path.exists(), f"{path} leads nowhere"
+    for one in ledger.entries:
+        assert (place.store.top / "releases/pytorch" / one.release / "libexec/run").exists()
+        text = (place.tree.core / "pytorch" / f"{one.release}.lua").read_text()
+        assert text.endswith("\nend\n")
+    parts = [name for name in tree_of(place.top) if name.endswith(".part") and "store/incoming" not in name]
+    assert not parts, parts
+
+
+@pytest.mark.emodules
+@pytest.mark.parametrize("what", ["publish", "promote", "rollback", "retire"])
+def test_a_verb_that_is_killed_leaves_the_old_tree_or_the_new_one(tmp_path: Path, what: str) -> None:
+    """SIGKILL at moments drawn over the measured duration; then the next verb finishes or undoes."""
+    import shutil
+
+    template = tmp_path / "template"
+    content = "two" if what == "promote" else "three"
+    measured = ready(template / "measured")
+    old = view(measured)
+    began = time.monotonic()
+    subprocess.run(verb(measured, what, content), env=environment(), check=True)
+    took = time.monotonic() - began
+    new = view(measured)
+    assert old != new
+    draw, seen_states = random.Random(what), {"old": 0, "new": 0}
+    for number in range(KILLS):
+        place = ready(tmp_path / f"{what}{number}")
+        with subprocess.Popen(verb(place, what, content), env=environment()) as process:
+            # the beginning is Python's own start: moments are drawn from where anything can happen on
+            time.sleep(draw.uniform(0.15 * took, 1.05 * took))
+            process.kill()
+        now = tuple(text.replace(str(place.top), str(measured.top)) for text in view(place))
+        assert now in (old, new), f"between: {now}"
+        seen_states["new" if now == new else "old"] += 1
+        for one in place.tree.names():
+            with place.tree.held(one):
+                pass
+        after = tuple(text.replace(str(place.top), str(measured.top)) for text in view(place))
+        assert after in (old, new)
+        subprocess.run(verb(place, "cancel"), env=environment(), check=True)
+        subprocess.run(verb(place, "publish", f"again{number}"), env=environment(), check=True)
+        whole(place)
+        shutil.rmtree(place.top)
+    print(f"{what}: {KILLS} kills over {took:.2f} s: {seen_states}")
+
+
+def test_loads_during_publishes_see_only_whole_modules(tmp_path: Path) -> None:
+    """Each load is of one release whole: its variables and its folder on PATH agree, and nothing is said."""
+    place = ready(tmp_path)
+    script = f'for n in $(seq {LOADS}); do env -i PATH=/usr/bin:/bin HOME="$HOME" MODULEPATH="$MODULEPATH" bash -c \'' \
+        f'eval "$({system("lmod")} bash load pytorch/24.11)"; echo "$HPCSTACK_RELEASE $PATH $HPCSTACK_IMAGE_SHA256"\' 2>&1; done'  # fmt: skip
+    with subprocess.Popen(["bash", "-c", script], env=clean(place), stdout=subprocess.PIPE, text=True) as loader:
+        for number in range(PUBLISHES):
+            stack = place.stack()
+            image = place.artifact(stack, f"image {number}".encode())
+            place.publisher.publish(stack, image, "production", None, {})
+        assert loader.stdout
+        lines = loader.stdout.read().splitlines()
+    assert len(lines) == LOADS, [line for line in lines if not line.startswith("pytorch/")][:5]
+    known = {f"pytorch/{one.release}": one.sha256 for one in place.tree.ledger("pytorch").entries}
+    found = set()
+    for line in lines:
+        match = re.fullmatch(r"(pytorch/24\.11-r\d+) (\S+) ([0-9a-f]{64})", line)
+        assert match, line
+        assert match[2] == f"{place.store.top}/releases/{match[1]}/bin:/usr/bin:/bin" and known[match[1]] == match[3]
+        found.add(match[1])
+    print(f"{LOADS} loads during {PUBLISHES} publishes: {len(found)} releases seen")
+    assert len(found) > 1
+
+
+def test_publishers_at_once_make_one_release_each(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    running = [subprocess.Popen(verb(place, "publish", f"c{n}"), env=environment()) for n in range(4)]
+    assert [one.wait(timeout=120) for one in running] == [0] * 4
+    assert sorted(one.release for one in place.tree.ledger("pytorch").entries) == [f"24.11-r{n}" for n in range(1, 5)]
+    whole(place)
+
+
+def test_a_publisher_that_may_not_write_changes_nothing(tmp_path: Path) -> None:
+    from hpcstack.errors import StoreError
+    from hpcstack.modules.marks import Marks
+
+    place = ready(tmp_path)
+    before = tree_of(place.site.module_root)
+
+    class Full(Marks):
+        def write(self, path: Path, text: str) -> None:
+            raise OSError(28, "No space left on device", str(path))
+
+    tree = place.publisher.tree
+    broken = type(tree)(tree.root, Full())
+    from hpcstack.modules.ledger import defaulted
+    from hpcstack.modules.tree import Change
+
+    with pytest.raises(StoreError, match="No space left"), broken.held("pytorch"):
+        ledger = broken.ledger("pytorch")
+        event = ledger.events[-1]
+        broken.commit(Change(defaulted(ledger, "24.11", event), {}, "default"))
+    with place.tree.held("pytorch"):
+        pass
+    assert tree_of(place.site.module_root) == before
+
+
+def test_a_journal_says_what_was_to_be_done(tmp_path: Path) -> None:
+    """What is written down is finished, also where a step of it was done before."""
+    place = ready(tmp_path)
+    journal = place.site.module_root / "state/pytorch/journal.json"
+    generation = str((place.site.module_root / "state/pytorch/current").readlink())
+    document = {"verb": "x", "home": "Core", "files": {}, "moves": [], "generations": [generation]}
+    journal.write_text(json.dumps(document))
+    assert place.tree.pending() == ["pytorch"]
+    with place.tree.held("pytorch"):
+        pass
+    assert not place.tree.pending()
