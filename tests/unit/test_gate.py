@@ -1,0 +1,112 @@
+"""The gate to production: which checks a node type requires, and what of a report keeps it shut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcstack.errors import AnswerIsNo
+from hpcstack.modules import proof
+from hpcstack.modules.gate import FABRIC, GPU, NO_GPU, OPTIONAL, about, required, shut
+from hpcstack.siteparts import Gpus, NodeType
+from hpcstack_smoke.select import CHECKS
+from support.modules import Place, report
+
+PYTORCH = ("node", "fabric", "io", "tasks", "nccl", "ddp", "fsdp", "parallel", "train", "scaling", "deepspeed")
+CPU = NodeType(virtual=True)
+H100 = NodeType(gpus=Gpus(model="H100-SXM5-80GB", count=8), hcas=("mlx5_0",), hca_rate=400)
+
+
+def test_every_code_of_the_tables_is_a_check() -> None:
+    known = {check.code for check in CHECKS}
+    for table in (GPU, NO_GPU, FABRIC, OPTIONAL):
+        assert set(table) <= known, set(table) - known
+
+
+def test_a_node_type_requires_what_it_can_run() -> None:
+    cpu, gpu = required(PYTORCH, "standard", CPU), required(PYTORCH, "standard", H100)
+    assert {"ddp.fp32", "deepspeed.zero3", "nccl.gloo", "io.lock"} <= set(cpu)
+    assert not {"nccl.exact", "node.ecc", "fabric.hcas", "node.hbm"} & set(cpu)
+    assert {"nccl.exact", "nccl.bandwidth", "node.ecc", "fabric.hcas", "node.hbm", "ddp.scaler"} <= set(gpu)
+    assert "nccl.gloo" not in gpu and "fabric.gid" not in gpu and "train.dali" not in gpu
+    assert "nccl.bandwidth" not in required(PYTORCH, "quick", CPU)
+    assert "mpi.cuda" in required(("mpi.cuda",), "standard", H100) and "mpi.cuda" not in required(
+        ("mpi",), "standard", H100
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path, node_types={"cpu": {"virtual": True}, "h100": {"gpus": {"model": "H100-SXM5-80GB", "count": 8}}},
+                 partitions={"debug": {"node_type": "cpu", "default": True}})  # fmt: skip
+
+
+def good() -> dict[str, str]:
+    return dict.fromkeys(required(PYTORCH, "standard", CPU), "PASS")
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "says"),
+    [
+        ({}, {}, []),
+        ({"node.ecc": "SKIP", "train.dali": "SKIP"}, {}, []),
+        ({"ddp.fp32": "SKIP"}, {}, ["ddp.fp32 is SKIP: why"]),
+        ({"ddp.fp32": "WARN", "io.lock": "ERROR"}, {}, ["io.lock is ERROR: why", "ddp.fp32 is WARN: why"]),
+        ({"train.dali": "FAIL"}, {}, ["train.dali is FAIL"]),
+        ({"ddp.fp32": ""}, {"tier": "quick"}, ["ddp.fp32 was not run (the report's tier is quick, standard is required)"]),
+        ({}, {"image_sha256": "1" * 64}, ["the report is of another image: sha256 111111111111"]),
+        ({}, {"suite": "0.0.1"}, ["the report is of suite 0.0.1; the image's is 0.1.0"]),
+        ({}, {"planted": "bugs.py"}, ["a bug was planted in that run"]),
+    ],
+)  # fmt: skip
+def test_what_keeps_the_gate_shut(place: Place, change: dict[str, str], more: dict[str, Any], says: list[str]) -> None:
+    artifact = place.artifact(place.stack())
+    statuses = {code: status for code, status in {**good(), **change}.items() if status}
+    found = report(artifact, statuses, node_type="cpu", **more)
+    assert shut(PYTORCH, "standard", CPU, found, artifact.sha256, artifact.suite) == says
+
+
+def test_without_a_report_it_is_shut_and_says_what_to_type(place: Place) -> None:
+    stack = place.stack()
+    artifact = place.artifact(stack)
+    with pytest.raises(AnswerIsNo, match="there is no report of this image") as refused:
+        proof.proven(stack, artifact, place.site, [], "")
+    assert "hpcstack test pytorch-24.11 -N 2 --tier standard" in refused.value.hint
+    assert proof.proven(stack, artifact, place.site, [], "because") is None
+
+
+def test_each_node_type_that_the_site_names_must_be_proven(tmp_path: Path, place: Place) -> None:
+    stack = place.stack()
+    artifact = place.artifact(stack)
+    proven = report(artifact, good(), node_type="cpu")
+    assert proof.proven(stack, artifact, place.site, [proven], "") is proven
+    strict = place.site.model_copy(
+        update={"modules": place.site.modules.model_copy(update={"prove_on": ("cpu", "h100")})}
+    )
+    with pytest.raises(AnswerIsNo, match="h100: there is no report of this image"):
+        proof.proven(stack, artifact, strict, [proven], "")
+
+
+def test_what_a_release_says_of_its_report(place: Place) -> None:
+    artifact = place.artifact(place.stack())
+    found = report(artifact, {"ddp.fp32": "PASS", "node.ecc": "SKIP"}, node_type="cpu", virtual_nodes=True)
+    said = dict(about(found))
+    assert said["verdict"] == "PASS (1 PASS, 1 SKIP)" and said["date"] == "2026-11-20"
+    assert said["on"] == "2 node(s) of type cpu: node1, node2; 4 ranks by apptainer" and "VIRTUAL" in said["NOTE"]
+
+
+def test_the_newest_report_of_this_image_is_taken(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    artifact = place.artifact(place.stack())
+    for number, more in enumerate(({}, {"started": "2026-11-21T00:00:00+00:00"}, {"image_sha256": "1" * 64})):
+        folder = tmp_path / "state/hpcstack/tests/pytorch-24.11" / str(number)
+        folder.mkdir(parents=True)
+        (folder / "report.json").write_text(report(artifact, good(), **more).model_dump_json())
+    (folder.parent / "torn").mkdir()
+    (folder.parent / "torn/report.json").write_text('{"format":')
+    found = proof.reports("pytorch-24.11", artifact.sha256)
+    assert [one.started[:10] for one in found] == ["2026-11-21", "2026-11-20"]

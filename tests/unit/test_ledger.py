@@ -1,0 +1,182 @@
+"""What verbs make of a ledger: aliases, the default, what is hidden, the history."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcstack.errors import InputError, StoreError
+from hpcstack.modules import ledger as ledgers
+from hpcstack.modules.ledger import Dates, Entry, Event, Ledger
+from hpcstack.render.modulerc import gateway, modulerc
+
+TODAY = "2026-06-01"
+EVENT = Event(f"{TODAY}T00:00:00+00:00", "me", "verb", "")
+
+
+def entry(release: str, channel: str = "testing") -> Entry:
+    return Entry(release, release.rpartition("-r")[0], channel, "key", "0" * 64, TODAY, "me")
+
+
+def made(*releases: str) -> Ledger:
+    """A ledger of `24.11-r1` (testing) and `24.11-r2!` (production), in this order."""
+    ledger = Ledger("pytorch")
+    for release in releases:
+        one = entry(release.rstrip("!"), "production" if release.endswith("!") else "testing")
+        ledger = ledgers.published(ledger, one, Dates(), replace(EVENT, release=one.release))
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("releases", "aliases", "default"),
+    [
+        (["1-r1"], {"1": "1-r1"}, "1-r1"),
+        (["1-r1", "1-r2"], {"1": "1-r2"}, "1-r2"),
+        (["1-r1", "1-r2!"], {"1": "1-r2"}, "1-r2"),
+        (["1-r1!", "1-r2"], {"1": "1-r1"}, "1-r1"),
+        (["1-r1!", "2-r1"], {"1": "1-r1", "2": "2-r1"}, "1-r1"),
+        (["1-r1!", "2-r1!"], {"1": "1-r1", "2": "2-r1"}, "2-r1"),
+        (["9.2-r1!", "9.10-r1!"], {"9.2": "9.2-r1", "9.10": "9.10-r1"}, "9.10-r1"),
+        (["25.04-py3-r1", "25.10-r1"], {"25.04-py3": "25.04-py3-r1", "25.10": "25.10-r1"}, "25.10-r1"),
+    ],
+)
+def test_a_testing_release_takes_the_alias_while_production_has_none(
+    releases: list[str], aliases: dict[str, str], default: str
+) -> None:
+    ledger = made(*releases)
+    assert (ledger.aliases, ledger.default) == (aliases, default)
+
+
+def test_only_what_is_meant_and_what_is_newer_is_shown() -> None:
+    assert made("1-r1", "1-r2!", "1-r3").hidden() == ["1-r1"]
+    assert made("1-r1", "1-r2!", "1-r3", "1-r4!").hidden() == ["1-r1", "1-r2", "1-r3"]
+
+
+def back(ledger: Ledger, version: str = "1", to: str = "") -> Ledger:
+    return ledgers.rolled_back(ledger, version, to, EVENT)
+
+
+def test_rollback_goes_to_the_production_release_before_and_then_to_testing() -> None:
+    ledger = made("1-r1", "1-r2!", "1-r3!", "1-r4!")
+    first = back(ledger)
+    assert first.aliases["1"] == "1-r3" and first.entry("1-r4").state == "withdrawn"
+    assert back(first).aliases["1"] == "1-r2"
+    assert back(back(first)).aliases["1"] == "1-r1"
+    with pytest.raises(InputError, match="only one that is live"):
+        back(back(back(first)))
+    assert back(first, to="1-r4").aliases["1"] == "1-r4" and back(first, to="1-r4").entry("1-r4").state == "live"
+
+
+@pytest.mark.parametrize("to", ["1-r2", "2-r1", "1-r9"])
+def test_rollback_refuses_what_makes_no_sense(to: str) -> None:
+    with pytest.raises(InputError):
+        back(made("1-r1", "1-r2!", "2-r1"), to=to)
+
+
+def test_the_default_goes_back_with_rollback_and_is_in_the_history() -> None:
+    ledger = made("1-r1!", "2-r1", "2-r2!")
+    assert ledger.default == "2-r2"
+    after = back(ledger, "2")
+    assert after.default == "1-r1" and after.aliases["2"] == "2-r1"
+    assert after.events[-1].alias == "2-r2 -> 2-r1" and after.events[-1].default == "2-r2 -> 1-r1"
+
+
+def test_a_pinned_default_stays_until_it_goes() -> None:
+    ledger = ledgers.defaulted(made("1-r1!", "2-r1!"), "1", EVENT)
+    assert ledger.default == "1-r1"
+    gone = ledgers.retired(ledger, "1", Dates("2026-01-01", TODAY), TODAY, EVENT)
+    assert gone.default == "2-r1" and "1" not in gone.aliases and gone.hidden() == ["1-r1"]
+    assert ledgers.defaulted(ledger, "", EVENT).default == "2-r1"
+    with pytest.raises(InputError, match="not published"):
+        ledgers.defaulted(ledger, "3", EVENT)
+
+
+def test_what_is_retired_later_stays_until_then() -> None:
+    ledger = ledgers.retired(made("1-r1!"), "1", Dates("2026-01-01", "2099-01-01"), TODAY, EVENT)
+    assert ledger.aliases == {"1": "1-r1"} and ledger.default == "1-r1"
+    with pytest.raises(InputError, match="not published"):
+        ledgers.retired(ledger, "7", Dates(), TODAY, EVENT)
+
+
+def test_a_version_past_its_day_is_not_the_default() -> None:
+    ledger = ledgers.retired(made("1-r1!", "2-r1!"), "2", Dates("2026-01-01", "2026-07-01"), TODAY, EVENT)
+    assert ledger.default == "2-r1"
+    later = ledgers.published(ledger, entry("1-r2", "production"), Dates(), replace(EVENT, at="2026-07-01"))
+    assert later.default == "1-r2"
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("pytorch-24.11", ("pytorch", "24.11")), ("pytorch/24.11-r2", ("pytorch", "24.11-r2")), ("pytorch", ("pytorch", "")),
+     ("hpc-benchmarks-26.02", ("hpc-benchmarks", "26.02")), ("hpc/1", ("hpc", "1"))],
+)  # fmt: skip
+def test_a_name_is_split_at_what_is_published(name: str, parts: tuple[str, str]) -> None:
+    assert ledgers.split(name, ["pytorch", "hpc-benchmarks", "hpc"]) == parts
+
+
+def test_what_is_not_published_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'pytorch'"):
+        ledgers.split("pytroch", ["pytorch"])
+
+
+verbs = st.lists(
+    st.tuples(st.sampled_from(["testing", "production", "back", "retire", "default"]), st.sampled_from("123")),
+    max_size=12,
+)
+
+
+@given(verbs)
+def test_whatever_is_done_the_ledger_holds(steps: list[tuple[str, str]]) -> None:
+    ledger = Ledger("n")
+    for what, version in steps:
+        try:
+            if what in ledgers.CHANNELS:
+                one = entry(ledger.next(version, []), what)
+                ledger = ledgers.published(ledger, one, Dates(), EVENT)
+            elif what == "back":
+                ledger = back(ledger, version)
+            elif what == "retire":
+                ledger = ledgers.retired(ledger, version, Dates("2026-01-01", TODAY), TODAY, EVENT)
+            else:
+                ledger = ledgers.defaulted(ledger, version, EVENT)
+        except InputError:
+            continue
+        names = [one.release for one in ledger.entries]
+        assert len(names) == len(set(names)), "no release is made twice"
+        assert all(release in names for release in ledger.aliases.values())
+        assert not ledger.default or ledger.default in ledger.aliases.values()
+        assert not set(ledger.hidden()) & set(ledger.aliases.values())
+        assert ledgers.from_json(json.loads(json.dumps(ledgers.as_json(ledger))), "x") == ledger
+
+
+@pytest.mark.parametrize("text", ['{"format": "hpcstack/modules/v9"}', "{}", "[]", '{"format": "hpcstack/modules/v1"}'])
+def test_a_damaged_ledger_is_told(text: str) -> None:
+    with pytest.raises(StoreError, match="where it is"):
+        ledgers.from_json(json.loads(text), "where it is")
+
+
+def test_modulerc_for_both() -> None:
+    ledger = ledgers.retired(made("1-r1", "1-r2!"), "1", Dates("", "2099-01-01", "", 'a "reason"'), TODAY, EVENT)
+    assert modulerc(ledger, ("1-r3",), "modulerc.lua.j2") == (
+        "-- Written by hpcstack: which release each version means, which one is the default, and what avail does not show.\n"
+        'do\nmodule_version("pytorch/1-r2", "1")\nmodule_version("pytorch/1-r2", "default")\n'
+        'hide_version("pytorch/1-r1")\nhide_version("pytorch/1-r3")\n'
+        "if forbid then -- Lmod 8.8 and newer; the modulefiles themselves refuse everywhere\n"
+        '    forbid{ name = "pytorch/1-r1", after = "2099-01-01T00:00", message = "a \\"reason\\"" }\n'
+        '    forbid{ name = "pytorch/1-r2", after = "2099-01-01T00:00", message = "a \\"reason\\"" }\nend\nend\n'
+    )
+    assert modulerc(ledger, (), "modulerc.tcl.j2") == (
+        "#%Module\n"
+        "# Written by hpcstack: which release each version means, which one is the default, and what avail does not show.\n"
+        'module-version "pytorch/1-r2" "1"\nmodule-version "pytorch/1-r2" default\n'
+        'if { [info commands module-hide] ne "" } {\n    module-hide "pytorch/1-r1"\n}\n'
+    )
+
+
+def test_a_gateway_names_one_folder() -> None:
+    assert 'prepend_path("MODULEPATH", "/m/more/x")' in gateway("x", "/m/more/x", ".lua")
+    assert 'module use "/m/more/x"' in gateway("x", "/m/more/x", "")
