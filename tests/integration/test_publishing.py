@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.modules import ENVIRONMENT_MODULES, Place, bash, clean, own, report, seen, snapshot, system
+from support.modules import ENVIRONMENT_MODULES, Place, bash, clean, modulepath, own, report, seen, snapshot, system
 
 BOTH = [pytest.param("lmod", marks=pytest.mark.lmod), pytest.param("emodules", marks=pytest.mark.emodules)]
 pytestmark = pytest.mark.timeout(600)
@@ -32,7 +32,7 @@ def session(place: Place, which: str, before: str, after: str) -> tuple[dict[str
     go, done = place.top / "go", place.top / "done"
     script = f'module() {{ eval "$({system(which)} bash "$@")"; }}; env -0 >"$1/one"; {before}; touch "$1/done"; ' \
         f'until [ -e "$1/go" ]; do sleep 0.02; done; {after}; env -0 >"$1/two"'  # fmt: skip
-    with subprocess.Popen(["bash", "-c", script, "bash", str(place.top)], env=clean(place), stderr=subprocess.PIPE,
+    with subprocess.Popen(["bash", "-c", script, "bash", str(place.top)], env=clean(place, which), stderr=subprocess.PIPE,
                           text=True) as shell:  # fmt: skip
         while not done.exists():
             assert shell.poll() is None
@@ -192,7 +192,7 @@ def test_the_driver_of_the_node_is_looked_at(
         "/sys/module/nvidia/version",
     ]
     function = f'module() {{ eval "$({system(which)} bash "$@")"; }}; module load pytorch; echo "=$HPCSTACK_RELEASE"'
-    env = clean(place) | ({"SLURM_JOB_ID": job} if job else {})
+    env = clean(place, which) | ({"SLURM_JOB_ID": job} if job else {})
     done = subprocess.run([*(over if driver else []), "bash", "-c", function], env=env, capture_output=True, text=True)
     assert done.stdout.strip().endswith("=pytorch/24.11-r1") == loads, done.stdout + done.stderr
     said = " ".join(done.stderr.split())  # module systems break lines
@@ -217,13 +217,13 @@ def test_every_shell_loads_and_unloads(tmp_path: Path, which: str, shell: str) -
     load, unload = (SHELLS[shell].format(system(which), words) for words in ("load pytorch", "unload pytorch"))
     script = f"env -0 >{tmp_path}/a\n{load}\nenv -0 >{tmp_path}/b\n{unload}\nenv -0 >{tmp_path}/c\n"
     options = {"tcsh": ["-f"], "zsh": ["-f"], "fish": ["--no-config"], "bash": ["--norc"]}[shell]
-    done = subprocess.run([shell, *options, "-c", script] if shell != "tcsh" else [shell, *options], env=clean(place),
+    done = subprocess.run([shell, *options, "-c", script] if shell != "tcsh" else [shell, *options], env=clean(place, which),
                           input=script, capture_output=True, text=True)  # fmt: skip
     before, loaded, after = (snapshot(tmp_path / name) for name in "abc")
     assert after == before, done.stderr
     assert loaded["HPCSTACK_RELEASE"] == "pytorch/24.11-r1", done.stderr
     assert loaded["PATH"].startswith(f"{place.store.top}/releases/pytorch/24.11-r1/bin:")
-    told = subprocess.run(["bash", "-c", f"{system(which)} bash help pytorch 2>&1"], env=clean(place), capture_output=True,
+    told = subprocess.run(["bash", "-c", f"{system(which)} bash help pytorch 2>&1"], env=clean(place, which), capture_output=True,
                           text=True).stdout  # fmt: skip
     assert stack.summary in told
 
@@ -240,7 +240,7 @@ def test_names_without_room_are_behind_a_gateway(tmp_path: Path) -> None:
             which,
             "module load hpcstack/pytorch pytorch/24.11; echo $HPCSTACK_RELEASE; module purge; echo $MODULEPATH",
         )
-        assert done.stdout.split() == ["pytorch/24.11-r1", str(place.tree.core)], done.stderr
+        assert done.stdout.split() == ["pytorch/24.11-r1", modulepath(place, which)], done.stderr
     assert "hpcstack/pytorch" in bash(place, "lmod", "module spider pytorch/24.11 2>&1").stdout
 
 

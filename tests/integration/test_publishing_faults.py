@@ -73,10 +73,11 @@ def whole(place: Place) -> None:
     """Every modulefile is whole, every link leads somewhere, and the ledger knows what is there."""
     assert not place.tree.pending() and not place.tree.stale
     ledger = place.tree.ledger("pytorch")
-    files = {path.name for path in (place.tree.core / "pytorch").glob("[!.]*")}
-    assert files == {f"{one.release}{suffix}" for one in ledger.entries for suffix in ("", ".lua")}
-    for path in (place.tree.core / "pytorch").iterdir():
-        assert path.exists(), f"{path} leads nowhere"
+    for suffix, home in place.tree.homes("pytorch").items():
+        files = {path.name for path in (home / "pytorch").glob("[!.]*")}
+        assert files == {f"{one.release}{suffix}" for one in ledger.entries}
+        for path in (home / "pytorch").iterdir():
+            assert path.exists(), f"{path} leads nowhere"
     for one in ledger.entries:
         assert (place.store.top / "releases/pytorch" / one.release / "libexec/run").exists()
         text = (place.tree.core / "pytorch" / f"{one.release}.lua").read_text()
@@ -184,7 +185,13 @@ def test_a_journal_says_what_was_to_be_done(tmp_path: Path) -> None:
     place = ready(tmp_path)
     journal = place.site.module_root / "state/pytorch/journal.json"
     generation = str((place.site.module_root / "state/pytorch/current").readlink())
-    document = {"verb": "x", "home": "Core", "files": {}, "moves": [], "generations": [generation]}
+    document = {
+        "verb": "x",
+        "homes": {".lua": "Core", "": "Tcl"},
+        "files": {},
+        "moves": [],
+        "generations": [generation],
+    }
     journal.write_text(json.dumps(document))
     assert place.tree.pending() == ["pytorch"]
     with place.tree.held("pytorch"):

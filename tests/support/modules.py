@@ -91,18 +91,22 @@ def report(artifact: Artifact, statuses: dict[str, str], **more: Any) -> Report:
     return Report.model_validate({**values, **more})
 
 
-def clean(place: Place, **more: str) -> dict[str, str]:
-    """A login's environment with the tree on MODULEPATH and nothing else."""
+def modulepath(place: Place, which: str) -> str:
+    return str(place.tree.core if which == "lmod" else place.tree.core.with_name("Tcl"))
+
+
+def clean(place: Place, which: str = "lmod", **more: str) -> dict[str, str]:
+    """A login's environment with WHICH system's tree on MODULEPATH and nothing else."""
     home = place.top / "home"
     home.mkdir(exist_ok=True)
-    return {"PATH": "/usr/bin:/bin", "HOME": str(home), "MODULEPATH": str(place.tree.core), "TERM": "dumb",
+    return {"PATH": "/usr/bin:/bin", "HOME": str(home), "MODULEPATH": modulepath(place, which), "TERM": "dumb",
             "LC_ALL": "C.UTF-8", "LMOD_PAGER": "none", "MODULES_PAGER": "", **more}  # fmt: skip
 
 
 def bash(place: Place, which: str, *lines: str, **more: str) -> subprocess.CompletedProcess[str]:
     """LINES in bash, where `module` is that of WHICH."""
     function = f'module() {{ eval "$({system(which)} bash "$@")"; }}\n'
-    return subprocess.run(["bash", "-c", function + "\n".join(lines)], env=clean(place, **more), capture_output=True,
+    return subprocess.run(["bash", "-c", function + "\n".join(lines)], env=clean(place, which, **more), capture_output=True,
                           text=True, check=False)  # fmt: skip
 
 

@@ -28,6 +28,8 @@ def command(session: Session, name: str, check: bool, as_json: bool) -> None:
     wrong += [f"{one}: a change was interrupted; the next verb that writes finishes it" for one in tree.pending()]
     if tree.stale:
         wrong.append("the spider cache is older than the tree; the next verb that writes rebuilds it")
+    if crowd := tree.crowded():
+        wrong.append(f"{tree.core} holds {crowd} modulefiles, which every load looks at: `modules.direct` in site.yaml")
     document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong}
     answer(document, as_json, lambda: shown(document))
     if check and wrong:

@@ -150,10 +150,11 @@ class Publisher:
 
     def files(self, release: Release) -> dict[str, str]:
         """{path below the root: text} of the modulefiles."""
-        folder = self.tree.home(release.stack.name).relative_to(self.site.module_root) / release.stack.name
+        name, texts = release.stack.name, {".lua": modulefile(release), "": modulefile_tcl(release)}
+        homes = self.tree.homes(name)
         return {
-            f"{folder}/{release.version}.lua": modulefile(release),
-            f"{folder}/{release.version}": modulefile_tcl(release),
+            f"{homes[suffix].relative_to(self.site.module_root)}/{name}/{release.version}{suffix}": text
+            for suffix, text in texts.items()
         }
 
     def folder(self, name: str, release: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CORE, MORE, STATE, GATE = "Core", "more", "state", "hpcstack"
+CORE, TCL, MORE, STATE, GATE = "Core", "Tcl", "more", "state", "hpcstack"
 JOURNAL, CURRENT, STALE = "journal.json", "current", "cache.stale"
 
 

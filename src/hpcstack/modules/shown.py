@@ -79,7 +79,7 @@ def difference(
     for suffix in (".lua", ""):
         template = "modulerc.lua.j2" if suffix else "modulerc.tcl.j2"
         old = modulerc(ledger, (), template) if ledger.entries else ""
-        name = f"{tree.home(stack.name).relative_to(tree.root)}/{stack.name}/.modulerc{suffix}"
+        name = f"{tree.homes(stack.name)[suffix].relative_to(tree.root)}/{stack.name}/.modulerc{suffix}"
         out += _diff(name, old, modulerc(after, (), template))
     for path, text in {**publisher.files(release), **_scripts(release)}.items():
         out += _diff(path, "", text)

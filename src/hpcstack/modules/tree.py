@@ -1,10 +1,11 @@
 """The module tree: where modulefiles lie, and how one change becomes visible as a whole.
 
-    Core/NAME/VERSION-rN(.lua)      what `module use ROOT/Core` shows; files that are written once
-    Core/NAME/.modulerc(.lua)       links to state/NAME/current/..., so that aliases, hidden versions, the default and
+    Core/NAME/VERSION-rN.lua        what `module use ROOT/Core` shows to Lmod; files that are written once
+    Core/NAME/.modulerc.lua         a link to state/NAME/current/..., so that aliases, hidden versions, the default and
                                     the dates change by the ONE rename that makes `current` another generation
-    Core/hpcstack/NAME(.lua)        a gateway to more/NAME, for names that have no room in Core
-    more/NAME/NAME/...              the same below a gateway: what Core does not hold costs no load anything
+    Core/hpcstack/NAME.lua          a gateway to more/NAME/Core, for names that have no room in Core
+    more/NAME/Core/NAME/...         the same below a gateway: what Core does not hold costs no load anything
+    Tcl/..., more/NAME/Tcl/...      the same for Environment Modules. Not beside the others: Lmod opens each on a load
     state/NAME/K/                   generation K: ledger.json, modulerc.lua, modulerc, dates/VERSION
     state/NAME/journal.json         a change that is to be made; whoever comes next finishes it
 
@@ -28,11 +29,12 @@ from hpcstack.errors import StoreError
 from hpcstack.lease import held
 from hpcstack.modules.ledger import Ledger, as_json, from_json
 from hpcstack.modules.marks import Marks
-from hpcstack.modules.paths import CORE, CURRENT, GATE, JOURNAL, MORE, STALE, STATE
+from hpcstack.modules.paths import CORE, CURRENT, GATE, JOURNAL, MORE, STALE, STATE, TCL
 from hpcstack.render.modulerc import gateway, modulerc
 from hpcstack.store import write_text
 
-ROOM = 150  # modulefiles of one kind that Core may hold before a new name goes behind a gateway: 24 us of a load each
+ROOM = 100  # modulefiles of one kind that Core may hold before a new name goes behind a gateway: 25 us of a load each
+CROWD = 250  # a load takes 1.3 times as long as from a small tree
 SETTLE_S = 0.05  # Lmod lists a folder and then reads its .modulerc: what an alias names must be there well before
 
 
@@ -65,7 +67,7 @@ class Tree:
     def names(self) -> list[str]:
         """What is published, by name."""
         folder = self.root / STATE
-        return sorted(path.parent.name for path in folder.glob(f"[!.]*/{CURRENT}/ledger.json"))
+        return sorted(path.parent.parent.name for path in folder.glob(f"[!.]*/{CURRENT}/ledger.json"))
 
     def ledger(self, name: str) -> Ledger:
         """The ledger of NAME: an empty one where nothing was published."""
@@ -78,14 +80,20 @@ class Tree:
             raise StoreError(f"{path} cannot be read: {error}", "restore it from a backup") from None
 
     def home(self, name: str) -> Path:
-        """The MODULEPATH folder that holds NAME: it never moves once it is there."""
-        for top in (self.core, self.root / MORE / name):
+        """The folder of Lmod's MODULEPATH that holds NAME: it never moves once it is there."""
+        below = self.root / MORE / name / CORE
+        for top in (self.core, below):
             if (top / name).is_dir():
                 return top
         if self.direct is not None:
-            return self.core if name in self.direct else self.root / MORE / name
+            return self.core if name in self.direct else below
         count = sum(1 for _ in self.core.glob("[!.]*/[!.]*.lua"))
-        return self.core if count < ROOM else self.root / MORE / name
+        return self.core if count < ROOM else below
+
+    def homes(self, name: str) -> dict[str, Path]:
+        """{suffix of modulefiles: their folder of MODULEPATH}: for Lmod and for Environment Modules."""
+        home = self.home(name)
+        return {".lua": home, "": home.with_name(TCL)}
 
     def behind(self, name: str) -> bool:
         """Whether NAME is loaded by way of its gateway."""
@@ -98,6 +106,11 @@ class Tree:
     def pending(self) -> list[str]:
         """The names whose change was interrupted."""
         return sorted(path.parent.name for path in (self.root / STATE).glob(f"[!.]*/{JOURNAL}"))
+
+    def crowded(self) -> int:
+        """How many modulefiles Core holds, where they are so many that each load feels it; else 0."""
+        count = sum(1 for _ in self.core.glob("[!.]*/[!.]*.lua"))
+        return count if count > CROWD else 0
 
     @property
     def stale(self) -> bool:
@@ -141,8 +154,9 @@ class Tree:
             new = tuple(path.removesuffix(".lua").rpartition("/")[2] for path in change.files if path.endswith(".lua"))
             steps.append(self._prepare(state, number + 1, before, new))
         steps.append(self._prepare(state, number + len(steps) + 1, change.ledger))
-        journal = {"verb": change.verb, "home": str(self.home(name).relative_to(self.root)), "files": change.files,
-                   "moves": change.moves, "generations": steps}  # fmt: skip
+        homes = {suffix: str(home.relative_to(self.root)) for suffix, home in self.homes(name).items()}
+        journal = {"verb": change.verb, "homes": homes, "files": change.files, "moves": change.moves,
+                   "generations": steps}  # fmt: skip
         self.marks.write(state / JOURNAL, json.dumps(journal))
         self.recover(name)
 
@@ -157,7 +171,7 @@ class Tree:
             *before, last = journal["generations"]
             for generation in before:
                 self._flip(state, generation)
-            self._links(name, self.root / journal["home"])
+            self._links(name, {suffix: self.root / home for suffix, home in journal["homes"].items()})
             for path, text in journal["files"].items():
                 self._file(self.root / path, text)
             if journal["files"]:
@@ -194,17 +208,16 @@ class Tree:
         _sync(state)
         return str(number)
 
-    def _links(self, name: str, home: Path) -> None:
-        folder = home / name
-        self.marks.folder(self.root, folder)
-        for suffix in (".lua", ""):
+    def _links(self, name: str, homes: dict[str, Path]) -> None:
+        for suffix, home in homes.items():
+            folder = home / name
+            self.marks.folder(self.root, folder)
             link = folder / f".modulerc{suffix}"
             target = os.path.relpath(self.root / STATE / name / CURRENT / f"modulerc{suffix}", folder)
             if not (link.is_symlink() and str(link.readlink()) == target):
                 _link(target, link)
-        if home != self.core:
-            for suffix in (".lua", ""):
-                self._file(self.core / GATE / f"{name}{suffix}", gateway(name, str(home), suffix))
+            if home.parent != self.root:
+                self._file(self.root / home.name / GATE / f"{name}{suffix}", gateway(name, str(home), suffix))
 
     def _flip(self, state: Path, generation: str) -> None:
         if not (state / generation / "ledger.json").exists():

@@ -6,13 +6,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hpcstack.errors import InputError
 from hpcstack.fit import Driver, driver_of, fit
 from hpcstack.render.launcher import COMPAT
+from hpcstack.render.quote import line
 from hpcstack.render.template import fill
 from hpcstack.runtimes.enroot import IN, START
 from hpcstack.site import Site
 from hpcstack.spec.model import Stack
 from hpcstack.spec.text import VARIABLE
+from hpcstack.yamlfile import CONTROL
 
 # What people search for by `module spider`, beside what the recipe itself adds
 SHOWN = re.compile(
@@ -80,6 +83,9 @@ def modulefile_tcl(release: Release) -> str:
 
 
 def _values(release: Release) -> dict[str, object]:
+    for value in (release.name, release.stack.full_name, release.image, release.sha256, release.folder, release.dates):
+        if CONTROL.search(value):  # on Lmod 8.6 a newline in setenv runs what follows it: TACC/Lmod #659
+            raise InputError(f"{value!r} has a control character in it", "no module can set that")
     return {
         "release": release.name,
         "name": release.stack.name,
@@ -103,7 +109,8 @@ def whatis(release: Release) -> list[str]:
     lines.append(f"Tested: {dict(release.tested).get('verdict', 'not yet')}")
     if release.stand_in:
         lines.append(f"Stand-in: {release.stand_in}")
-    return [line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..." for line in lines]
+    plain = [line(text) for text in lines]
+    return [text if len(text) <= WIDTH else f"{text[: WIDTH - 3]}..." for text in plain]
 
 
 def fits(site: Site, platform: str, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -138,9 +145,9 @@ def help_text(release: Release) -> str:
         "/opt/hpcstack/compat.sh COMMAND",
         'By srun and Apptainer:  srun -N 2 --ntasks-per-node=1 apptainer exec --nv "$HPCSTACK_IMAGE" COMMAND',
     ]
-    if stack.module.commands:
-        lines.append(f"On this node:           {', '.join(stack.module.commands)}")
-    return "\n".join(lines) + "\n"
+    if stack.module.wrapped:
+        lines.append(f"On this node:           {', '.join(stack.module.wrapped)}")
+    return "\n".join(line(text) for text in lines) + "\n"
 
 
 def extensions(release: Release) -> list[str]:
@@ -158,7 +165,7 @@ def wrappers(release: Release) -> dict[str, str]:
     run = f"{release.folder}/libexec/run"
     commands = {
         f"bin/{command}": fill("modules", "wrapper.sh.j2", command=command, release=release.name, run=run)
-        for command in release.stack.module.commands
+        for command in release.stack.module.wrapped
     }
     image = {name: value for name, value in sorted(release.environment.items()) if VARIABLE.fullmatch(name)}
     own = fill(

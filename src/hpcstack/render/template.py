@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def _environment(folder: str) -> jinja2.Environment:
+def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(
@@ -22,7 +22,7 @@ def _environment(folder: str) -> jinja2.Environment:
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,
+        autoescape=html,
     )
     environment.filters.update(
         sh=quote.sh,
@@ -39,6 +39,11 @@ def _environment(folder: str) -> jinja2.Environment:
 def fill(folder: str, name: str, /, **values: object) -> str:
     """The template FOLDER/NAME filled with VALUES."""
     return _environment(folder).get_template(name).render(values)
+
+
+def page(folder: str, name: str, /, **values: object) -> str:
+    """The HTML template FOLDER/NAME filled with VALUES, each of them escaped."""
+    return _environment(folder, html=True).get_template(name).render(values)
 
 
 def plain(folder: str, name: str) -> str:

@@ -109,6 +109,12 @@ class ModuleSpec(Model):
     """What the stack's module offers."""
 
     commands: tuple[Command, ...] = Field((), description="programs of the image that get a wrapper on PATH")
+    python: bool = Field(False, description="also the image's python and python3, which then hide the host's own")
+
+    @property
+    def wrapped(self) -> tuple[str, ...]:
+        """Every command that gets a wrapper."""
+        return (*self.commands, *(("python", "python3") if self.python else ()))
 
 
 class LaunchSpec(Model):

@@ -1,0 +1,103 @@
+"""Modulefiles: what Lua and Tcl make of any text, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcstack import data
+from hpcstack.errors import InputError
+from hpcstack.render.module import Release, extensions, help_text, modulefile, modulefile_tcl, whatis
+from hpcstack.render.quote import line
+from hpcstack.spec.catalog import Catalog
+
+STACK = Catalog([data.folder("recipes")]).find("pytorch-24.11").stack
+RELEASE = Release(STACK, 3, "/store/i.sqsh", "0" * 64, "/store/r", "nvcr.io/nvidia/pytorch:24.11-py3",
+                  environment={"CUDA_VERSION": "12.6.3.001"})  # fmt: skip
+# Modulefile functions that print what they are given, each call between marks
+LUA = """\
+local function show(name) return function(...) io.write(name, "\\1", table.concat({...}, "\\1"), "\\2") end end
+whatis, help, family, prepend_path, setenv, extensions = show"whatis", show"help", show"family", show"prepend_path", show"setenv", show"extensions"
+add_property, LmodError, LmodMessage = show"property", show"error", show"message"
+function mode() return "spider" end
+"""
+TCL = """\
+proc show {args} { puts -nonewline "[join $args \\1]\\2" }
+foreach c {module-whatis prepend-path setenv conflict} { interp alias {} $c {} show $c }
+proc module-info {args} { return 0 }
+fconfigure stdout -encoding utf-8 -translation lf
+"""
+anything = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\1\2"), max_size=40)
+
+
+def calls(program: list[str], text: str, tmp_path: Path) -> list[list[str]]:
+    file = tmp_path / "modulefile"
+    file.write_text(text, encoding="utf-8")
+    done = subprocess.run([*program, str(file)], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [call.split("\1") for call in done.stdout.decode().split("\2")[:-1]]
+
+
+def lua() -> list[str]:
+    import shutil
+
+    return [next(filter(None, map(shutil.which, ("lua5.3", "lua5.4", "lua"))))]
+
+
+@pytest.mark.lua
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(anything, anything, anything)
+def test_any_text_survives_lua(tmp_path: Path, summary: str, said: str, override: str) -> None:
+    release = replace(RELEASE, stack=STACK.model_copy(update={"summary": summary}), stand_in=said, override=override,
+                      tested=(("verdict", said),))  # fmt: skip
+    found = calls(lua(), LUA + modulefile(release), tmp_path)
+    assert [call[1] for call in found if call[0] == "whatis"][2:] == whatis(release)
+    assert [call[1] for call in found if call[0] == "help"] == [help_text(release)]
+    assert ["setenv", "HPCSTACK_RELEASE", "pytorch/24.11-r3"] in found and len(found) == 10 + len(whatis(release))
+
+
+@pytest.mark.tcl
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(anything, anything)
+def test_any_text_survives_tcl(tmp_path: Path, summary: str, said: str) -> None:
+    release = replace(RELEASE, stack=STACK.model_copy(update={"summary": summary}), stand_in=said)
+    found = calls(["tclsh", "-encoding", "utf-8"], TCL + modulefile_tcl(release), tmp_path)
+    assert [call[1] for call in found if call[0] == "module-whatis"][2:] == whatis(release)
+    assert ["prepend-path", "PATH", "/store/r/bin"] in found
+
+
+@pytest.mark.parametrize("field", ["image", "sha256", "folder", "dates"])
+@pytest.mark.parametrize("sign", ["\n", "\r", "\x1b", "\x7f"])
+def test_a_control_character_in_what_is_set_is_refused(field: str, sign: str) -> None:
+    for render in (modulefile, modulefile_tcl):
+        with pytest.raises(InputError, match="control character"):
+            render(replace(RELEASE, **{field: f"/a{sign}touch /tmp/x"}))  # type: ignore[arg-type]
+
+
+def test_whatis_lines_are_short_and_single() -> None:
+    long = replace(RELEASE, stand_in="x" * 300, holds=(("CUDA", "1\n2"),))
+    assert all(len(text) <= 100 and text == line(text) for text in whatis(long))
+
+
+def test_extensions_are_the_images_own_versions() -> None:
+    pip = (("torch", "2.6.0a0+x"), ("deepspeed", "0.16.2"), ("idna", "3.1"), ("numpy", "1 2"), ("cowsay", "6.1"))
+    packages = STACK.packages.model_copy(update={"pip": ("cowsay==6.1",)})
+    release = replace(RELEASE, pip=pip, stack=STACK.model_copy(update={"packages": packages}))
+    assert extensions(release) == ["torch/2.6.0a0+x", "deepspeed/0.16.2", "cowsay/6.1"]
+
+
+def test_nothing_runs_when_a_modulefile_is_looked_at() -> None:
+    for text in (modulefile(RELEASE), modulefile_tcl(RELEASE)):
+        assert not any(word in text for word in ("capture(", "subprocess", "execute{", "os.execute", "[exec", "popen"))
+
+
+def test_help_has_lines_to_copy() -> None:
+    said = help_text(RELEASE)
+    for part in ("hpcstack launch pytorch-24.11 -N 2 -- train.py", "--batch", '--container-image="$HPCSTACK_IMAGE"',
+                 "driver: 525.60.13 or newer", "none of this image"):  # fmt: skip
+        assert part in said
