@@ -210,5 +210,5 @@ def drain(odd: dict[str, str], runner: Runner) -> list[str]:
     for node, reason in sorted(odd.items()):
         done = runner.output(["scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason[:200]}"])
         if done.status:
-            refused.append(f"{node}: {done.stdout.strip()}")
+            refused.append(f"{node}: {' '.join(done.tail)}")
     return refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +20,7 @@ from hpcstack.spec.catalog import Catalog
 from hpcstack.spec.model import Stack
 from hpcstack.store import Artifact, Store
 
-LMOD = Path("/usr/share/lmod/lmod/libexec/lmod")
+LMOD = Path(os.environ.get("HPCSTACK_TEST_LMOD", "/usr/share/lmod/lmod/libexec/lmod"))  # another version, by hand
 _UNPACKED = Path("/opt/hpcstack-environment-modules/usr/lib")
 ENVIRONMENT_MODULES = next(_UNPACKED.glob("*/modulecmd.tcl"), _UNPACKED / "none/modulecmd.tcl")
 BOOKS = (

@@ -166,8 +166,8 @@ def test_modulerc_for_both() -> None:
         'do\nmodule_version("pytorch/1-r2", "1")\nmodule_version("pytorch/1-r2", "default")\n'
         'hide_version("pytorch/1-r1")\nhide_version("pytorch/1-r3")\n'
         "if forbid then -- Lmod 8.8 and newer; the modulefiles themselves refuse everywhere\n"
-        '    forbid{ name = "pytorch/1-r1", after = "2099-01-01T00:00", message = "a \\"reason\\"" }\n'
-        '    forbid{ name = "pytorch/1-r2", after = "2099-01-01T00:00", message = "a \\"reason\\"" }\nend\nend\n'
+        '    forbid{ name = "pytorch/1-r1", after = "2099-01-01T00:00", message = "pytorch/1 was retired on 2099-01-01 (a \\"reason\\")" }\n'
+        '    forbid{ name = "pytorch/1-r2", after = "2099-01-01T00:00", message = "pytorch/1 was retired on 2099-01-01 (a \\"reason\\")" }\nend\nend\n'
     )
     assert modulerc(ledger, (), "modulerc.tcl.j2") == (
         "#%Module\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 from hpcstack.render.template import fill
 from hpcstack.sweep import Swept, judge
@@ -39,3 +40,14 @@ def test_the_job_quotes_what_it_is_given() -> None:
     text = fill("launchers", "sweep.sbatch.j2", command=["hpcstack", "test", "a b;$(x)"], log="/l g", ended="/e", nodes="a,b",
                 options=["--account=x y"])  # fmt: skip
     assert "hpcstack test 'a b;$(x)'" in text and "#SBATCH '--account=x y'" in text
+
+
+def test_what_slurm_says_when_it_does_not_drain_is_told() -> None:
+    from hpcstack.process import Completed, Runner
+    from hpcstack.sweep import drain
+
+    class Refusing(Runner):
+        def output(self, argv: Any, **_: Any) -> Completed:
+            return Completed(tuple(argv), 1, ("slurm_update error: Invalid user id",))
+
+    assert drain({"n2": "slow"}, Refusing()) == ["n2: slurm_update error: Invalid user id"]

@@ -10,7 +10,7 @@ def modulerc(ledger: Ledger, new: tuple[str, ...], template: str) -> str:
     """The text for Lmod (`modulerc.lua.j2`) or Environment Modules (`modulerc.tcl.j2`). NEW releases are hidden too."""
     name = ledger.name
     forbidden = [
-        (f"{name}/{one.release}", dates)
+        (f"{name}/{one.release}", dates.remove, refusal(f"{name}/{one.version}", dates))
         for one in ledger.entries
         if (dates := ledger.dates.get(one.version, Dates())).remove
     ]
@@ -22,6 +22,13 @@ def modulerc(ledger: Ledger, new: tuple[str, ...], template: str) -> str:
         hidden=[f"{name}/{release}" for release in (*ledger.hidden(), *new)],
         forbidden=forbidden,
     )
+
+
+def refusal(version: str, dates: Dates) -> str:
+    """What the users of VERSION are told once its day has come, in the modulefiles' own words."""
+    why = f" ({dates.reason})" if dates.reason else ""
+    instead = f"; use {dates.successor}" if dates.successor else ""
+    return f"{version} was retired on {dates.remove}{why}{instead}"
 
 
 def gateway(name: str, folder: str, suffix: str) -> str:
