@@ -95,6 +95,18 @@ def test_a_pinned_default_stays_until_it_goes() -> None:
         ledgers.defaulted(ledger, "3", EVENT)
 
 
+def test_what_was_retired_comes_back_as_it_was() -> None:
+    ledger = back(made("1-r1", "1-r2!", "1-r3!"))
+    gone = ledgers.retired(ledger, "1", Dates("", TODAY), TODAY, EVENT)
+    assert gone.aliases == {} and gone.default == ""
+    again = ledgers.retired(gone, "1", Dates(), TODAY, EVENT)
+    assert (
+        again.aliases == {"1": "1-r2"}
+        and again.entry("1-r3").state == "withdrawn"
+        and again.hidden() == ledger.hidden()
+    )
+
+
 def test_what_is_retired_later_stays_until_then() -> None:
     ledger = ledgers.retired(made("1-r1!"), "1", Dates("2026-01-01", "2099-01-01"), TODAY, EVENT)
     assert ledger.aliases == {"1": "1-r1"} and ledger.default == "1-r1"

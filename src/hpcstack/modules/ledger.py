@@ -156,15 +156,27 @@ def _before(ledger: Ledger, now: Entry) -> Entry:
 
 
 def retired(ledger: Ledger, version: str, dates: Dates, today: str, event: Event) -> Ledger:
-    """VERSION has DATES; where they are past, its releases are retired and no alias names them."""
+    """VERSION has DATES; where they are past, its releases are retired and no alias names them, else they are back."""
     if version not in ledger.aliases and not ledger.of(version):
         raise InputError(f"{ledger.name}/{version} is not published", f"hpcstack status {ledger.name}")
     after = replace(ledger, dates={**ledger.dates, version: dates})
     if dates.refuses(today):
         aliases = {name: release for name, release in ledger.aliases.items() if name != version}
-        gone = tuple(replace(one, state="retired") if one.version == version else one for one in ledger.entries)
-        after = replace(after, entries=gone, aliases=aliases)
+        after = replace(after, entries=_all(ledger, version, "live", "retired"), aliases=aliases)
+    elif version not in ledger.aliases:  # it had been retired, and comes back
+        back = replace(after, entries=_all(ledger, version, "retired", "live"))
+        live = [one for one in back.of(version) if one.state == "live"]
+        proven = [one for one in live if one.channel == "production"]
+        aliases = {**ledger.aliases, version: (proven or live)[-1].release} if live else dict(ledger.aliases)
+        after = replace(back, aliases=aliases)
     return _done(ledger, after, event, version)
+
+
+def _all(ledger: Ledger, version: str, before: State, after: State) -> tuple[Entry, ...]:
+    """The entries, those of VERSION in state BEFORE being in AFTER."""
+    return tuple(
+        replace(one, state=after) if one.version == version and one.state == before else one for one in ledger.entries
+    )
 
 
 def defaulted(ledger: Ledger, version: str, event: Event) -> Ledger:

@@ -1,0 +1,101 @@
+"""From a build to production and back, by the command line on the testbed: the gate with a real report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.testbed import Testbed
+
+STACK, NAME = "python-3.12-mpi", "python/3.12-mpi"
+pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.lmod, pytest.mark.apptainer]
+
+
+def loaded(testbed: Testbed, what: str) -> str:
+    return testbed.bash(f"module load {what} && echo $HPCSTACK_RELEASE", check=False).stdout.strip()
+
+
+def test_a_stack_is_proven_promoted_rolled_back_and_retired(testbed: Testbed, tmp_path: Path) -> None:
+    testbed.json("build", STACK)
+    testbed.bash(f"rm -rf ~/.local/state/hpcstack/tests/{STACK}")
+    first = testbed.json("publish", STACK)
+    assert testbed.hpcstack("publish", STACK, "--dry-run").stdout.strip() == "nothing would change"
+    shut = testbed.hpcstack("promote", NAME, check=False)
+    assert shut.returncode == 1 and "there is no report of this image" in shut.stderr
+    assert f"hpcstack test {STACK} -N 2 --tier standard" in shut.stderr
+    quick = testbed.json(
+        "test", STACK, "-N", "2", "--runtime", "apptainer", "--only", "node.image,io.lock", "--tier", "quick"
+    )
+    assert quick["verdict"] == "PASS"
+    shut = testbed.hpcstack("promote", NAME, check=False)
+    assert shut.returncode == 1 and "mpi.exact was not run" in shut.stderr
+    assert testbed.json("test", STACK, "-N", "2", "--runtime", "apptainer", "--tier", "standard")["verdict"] == "PASS"
+    change = testbed.hpcstack("promote", NAME, "--dry-run").stdout
+    second = first["release"].rpartition("-r")[0] + f"-r{int(first['release'].rpartition('-r')[2]) + 1}"
+    assert f'+module_version("{second}", "3.12-mpi")' in change and loaded(testbed, NAME) == first["release"]
+
+    done = testbed.json("promote", NAME)
+    assert (done["release"], done["channel"], done["takes_alias"]) == (second, "production", True)
+    assert loaded(testbed, NAME) == second and loaded(testbed, "python") == second
+    said = testbed.bash(f"module help {NAME} 2>&1").stdout
+    for part in ("production", "PASS (", "standard tier", "node1, node2", "VIRTUAL", "STAND-IN"):
+        assert part in said, said
+    folder = testbed.folder / "site/store/releases" / second
+    assert {"release.json", "report.json", "sbom.json", "lock.json", "bin", "libexec"} <= {
+        path.name for path in folder.iterdir()
+    }
+    again = testbed.hpcstack("promote", NAME, check=False)
+    assert again.returncode == 0 and "published already" in again.stdout
+
+    back = testbed.json("rollback", NAME, "--reason", "it was slow")
+    assert back["release"] == first["release"] and loaded(testbed, NAME) == first["release"]
+    assert testbed.json("rollback", second)["release"] == second
+    events = testbed.json("history", NAME)["events"]
+    assert [one["verb"] for one in events][-4:] == ["publish", "promote", "rollback", "rollback"]
+    assert events[-2]["reason"] == "it was slow" and events[-2]["alias"] == f"{second[7:]} -> {first['release'][7:]}"
+
+    status = testbed.json("status")
+    row = next(one for one in status["releases"] if one["release"] == second)
+    assert row["channel"] == "production" and row["alias"] == NAME and not row["wrong"]
+    warned = testbed.json("retire", NAME, "--on", "2099-01-01", "--successor", "python/3.13", "--reason", "old")
+    assert warned["remove"] == "2099-01-01"
+    assert "is deprecated since" in testbed.bash(f"module load {NAME}").stderr
+    testbed.hpcstack("retire", NAME, "--now")
+    refused = testbed.bash(f"module load {second}", check=False)
+    assert refused.returncode and "was retired on" in refused.stderr
+    assert testbed.hpcstack("publish", STACK, check=False).returncode == 2
+    testbed.hpcstack("retire", NAME, "--cancel")
+    assert loaded(testbed, NAME) == second
+    testbed.hpcstack("catalog", "-o", "site")
+    assert json.loads((testbed.home / "site/catalog.json").read_text())["stacks"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (("promote", "nothing"), 2, "nothing is published as 'nothing'"),
+        (("rollback", f"{NAME}-r99"), 2, "is not published"),
+        (("retire", NAME, "--on", "soon"), 2, "'soon' is no day"),
+        (("retire", NAME, "--now", "--on", "2099-01-01"), 2, "--now and --cancel go alone"),
+        (("retire", NAME, "--reason", "a\nb"), 2, "without control characters"),
+        (("catalog", "-o", "/etc"), 2, "something else than a catalogue"),
+        (("default", "python/9"), 2, "is not published"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(testbed: Testbed, words: tuple[str, ...], status: int, says: str) -> None:
+    testbed.json("build", STACK)
+    testbed.json("publish", STACK)
+    done = testbed.hpcstack(*words, check=False)
+    assert done.returncode == status and says in done.stderr, done.stderr
+
+
+def test_an_override_is_written_down(testbed: Testbed) -> None:
+    built: dict[str, Any] = testbed.json("build", STACK)
+    testbed.json("publish", STACK)
+    done = testbed.json("publish", STACK, "--channel", "production", "--override", "the cluster opens today")
+    assert done["image"] == built["image"]
+    events = testbed.json("history", NAME)["events"]
+    assert any(one["reason"] == "the cluster opens today" for one in events) or not done["new"]
