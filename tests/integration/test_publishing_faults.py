@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.modules import ENVIRONMENT_MODULES, Place, bash, clean, seen, system, tree_of
+from support.modules import Place, bash, clean, environment, seen, system, tree_of, whole
 
 KILLS = int(os.environ.get("HPCSTACK_KILLS", "5"))
 PUBLISHES = int(os.environ.get("HPCSTACK_PUBLISHES", "8"))
@@ -46,11 +46,6 @@ def verb(place: Place, what: str, content: str = "x") -> list[str]:
     return [sys.executable, "-c", VERB, str(place.top), what, content]
 
 
-def environment() -> dict[str, str]:
-    paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
-    return {**os.environ, "PYTHONPATH": ":".join(paths), "MODULES_CMD": str(ENVIRONMENT_MODULES)}
-
-
 def ready(top: Path) -> Place:
     """A tree with a production release and a newer one in testing."""
     place = Place(top)
@@ -67,23 +62,6 @@ def view(place: Place) -> tuple[str, ...]:
         "module load pytorch/24.11; echo $HPCSTACK_RELEASE; module purge; module load pytorch; echo $HPCSTACK_RELEASE"
     )
     return seen(place, "lmod"), seen(place, "emodules"), bash(place, "lmod", loads).stdout
-
-
-def whole(place: Place) -> None:
-    """Every modulefile is whole, every link leads somewhere, and the ledger knows what is there."""
-    assert not place.tree.pending() and not place.tree.stale
-    ledger = place.tree.ledger("pytorch")
-    for suffix, home in place.tree.homes("pytorch").items():
-        files = {path.name for path in (home / "pytorch").glob("[!.]*")}
-        assert files == {f"{one.release}{suffix}" for one in ledger.entries}
-        for path in (home / "pytorch").iterdir():
-            assert path.exists(), f"{path} leads nowhere"
-    for one in ledger.entries:
-        assert (place.store.top / "releases/pytorch" / one.release / "libexec/run").exists()
-        text = (place.tree.core / "pytorch" / f"{one.release}.lua").read_text()
-        assert text.endswith("\nend\n")
-    parts = [name for name in tree_of(place.top) if name.endswith(".part") and "store/incoming" not in name]
-    assert not parts, parts
 
 
 @pytest.mark.emodules

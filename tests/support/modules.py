@@ -140,3 +140,25 @@ def tree_of(folder: Path) -> dict[str, str]:
 
 def ledger_document(place: Place, name: str = "pytorch") -> Any:
     return json.loads((place.site.module_root / "state" / name / "current/ledger.json").read_text())
+
+
+def environment() -> dict[str, str]:
+    paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
+    return {**os.environ, "PYTHONPATH": ":".join(paths), "MODULES_CMD": str(ENVIRONMENT_MODULES)}
+
+
+def whole(place: Place) -> None:
+    """Every modulefile is whole, every link leads somewhere, and the ledger knows what is there."""
+    assert not place.tree.pending() and not place.tree.stale
+    ledger = place.tree.ledger("pytorch")
+    for suffix, home in place.tree.homes("pytorch").items():
+        files = {path.name for path in (home / "pytorch").glob("[!.]*")}
+        assert files == {f"{one.release}{suffix}" for one in ledger.entries}
+        for path in (home / "pytorch").iterdir():
+            assert path.exists(), f"{path} leads nowhere"
+    for one in ledger.entries:
+        assert (place.store.top / "releases/pytorch" / one.release / "libexec/run").exists()
+        text = (place.tree.core / "pytorch" / f"{one.release}.lua").read_text()
+        assert text.endswith("\nend\n")
+    parts = [name for name in tree_of(place.top) if name.endswith(".part") and "store/incoming" not in name]
+    assert not parts, parts

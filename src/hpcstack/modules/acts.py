@@ -10,6 +10,7 @@ import getpass
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +23,7 @@ from hpcstack.modules import ledger as ledgers
 from hpcstack.modules.gate import about
 from hpcstack.modules.ledger import CHANNELS, Dates, Entry, Event, Ledger
 from hpcstack.modules.marks import Marks
-from hpcstack.modules.paths import dates_file
+from hpcstack.modules.paths import GATE, dates_file
 from hpcstack.modules.spider import rebuilt
 from hpcstack.modules.tree import Change, Tree
 from hpcstack.modules.trial import tried
@@ -93,12 +94,15 @@ class Publisher:
             raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
         tree = self.tree
         with self._held(stack.name) as ledger:
+            _named(stack)
             _not_over(ledger, stack)
             release, entry = self.prepared(ledger, stack, artifact, channel, report, override)
             same = [one for one in ledger.of(entry.version) if one.shown == entry.shown and one.state == "live"]
             if same and (last := same[-1]).channel == channel:
                 known = self._answer(ledger, last, release, "when it was published", new=False)
                 if Path(known.modulefile).exists():
+                    if tree.stale:
+                        self._cached()
                     return known
             part = self._write(release, artifact, {**extra, **_reported(report)})
             try:
@@ -217,6 +221,7 @@ class Publisher:
             "modulefile.tcl": modulefile_tcl(release), RECORD: json.dumps(record, indent=1) + "\n",
         }  # fmt: skip
         with self.store.acting("the release was not written"):
+            self.marks.folder(self.store.top, final.parent)
             write_tree(part, files)
             (part / "bin").mkdir(exist_ok=True)
             self._marked(part)
@@ -259,6 +264,16 @@ def dates_of(stack: Stack) -> Dates:
     return Dates(
         str(cycle.deprecate or ""), str(cycle.remove or ""), cycle.successor if cycle.deprecate or cycle.remove else ""
     )
+
+
+def _named(stack: Stack) -> None:
+    """InputError for a name or a version that would be taken for something else in the module tree."""
+    if stack.name == GATE:
+        raise InputError(f"a stack named {GATE!r} cannot be published: its modules would lie among the gateways",
+                         "`name` in the recipe")  # fmt: skip
+    if re.search(r"-r[0-9]+$", stack.release_version):
+        raise InputError(f"{stack.full_name}: a version that ends in -rN looks like a release",
+                         "`version` or `variant` in the recipe")  # fmt: skip
 
 
 def _not_over(ledger: Ledger, stack: Stack) -> None:

@@ -80,7 +80,7 @@ def about(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> dict[str, A
         "successor": dates.successor,
         "reason": dates.reason,
         "until": _until(dates),
-        "events": [one for one in reversed(ledger.events) if one.release.rpartition("-r")[0] in (entry.version, "")],
+        "events": [one for one in reversed(ledger.events) if one.version in (entry.version, "")],
         "words": " ".join([ledger.name, entry.version, stack.get("summary", ""), *versions]).lower(),
     }
 

@@ -62,6 +62,7 @@ class Event:
     alias: str = ""
     default: str = ""
     reason: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,7 @@ def _done(before: Ledger, after: Ledger, event: Event, version: str) -> Ledger:
         event,
         alias=_change(before.aliases.get(version, ""), after.aliases.get(version, "")),
         default=_change(before.default, after.default),
+        version=version,
     )
     return replace(after, events=(*before.events, told))
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 from dataclasses import asdict
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from hpcstack.errors import StoreError
 from hpcstack.modules.acts import Publisher, dates_of
-from hpcstack.modules.ledger import Dates, Ledger, as_json, order, published
+from hpcstack.modules.ledger import Dates, Ledger, order, published
 from hpcstack.modules.tree import Tree
 from hpcstack.render.module import Release, wrappers
 from hpcstack.render.modulerc import modulerc
@@ -100,17 +99,5 @@ def _diff(name: str, old: str, new: str) -> list[str]:
 
 
 def history(tree: Tree, name: str, version: str = "") -> list[dict[str, str]]:
-    """What was done to NAME, the oldest first; of VERSION alone, what touched its releases or its alias."""
-    events = tree.ledger(name).events
-    return [
-        asdict(one) for one in events if not version or one.release.startswith(f"{version}-r") or version in one.alias
-    ]
-
-
-def document(tree: Tree, name: str) -> dict[str, Any]:
-    """The whole ledger of NAME."""
-    return as_json(tree.ledger(name))
-
-
-def where(tree: Tree) -> Path:
-    return tree.core
+    """What was done to NAME, the oldest first; of VERSION alone, what was done to it."""
+    return [asdict(one) for one in tree.ledger(name).events if version in ("", one.version)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+from hpcstack.lease import held
 from hpcstack.modules.paths import STALE, STATE
 from hpcstack.modules.tree import Tree
 from hpcstack.modules.trial import LMOD
@@ -24,7 +26,7 @@ def rebuilt(tree: Tree, runner: Runner) -> str:
         stale.unlink(missing_ok=True)
         return "no spider cache: there is no Lmod here"
     cache, stamp, rc = (tree.root / STATE / name for name in ("cache", "cache.time", "lmodrc.lua"))
-    with tree.acting():
+    with tree.acting(), held(tree.root / STATE / "cache.lease"):
         tree.marks.folder(tree.root, cache)
         clean = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={cache}", f"LMOD_CMD={Path(tool).with_name('lmod')}"]
         argv = [*clean, "bash", tool, "-d", str(cache), "-t", str(stamp), str(tree.core)]
@@ -34,7 +36,7 @@ def rebuilt(tree: Tree, runner: Runner) -> str:
         if not rc.exists():
             tree.marks.write(rc, RC.format(path=rc, cache=cache, stamp=stamp))
         for path in (cache, *cache.iterdir(), stamp):
-            if path.exists():
+            with contextlib.suppress(PermissionError, FileNotFoundError):  # another publisher's, whose marks it has
                 path.chmod(tree.marks.mode | ((tree.marks.mode & 0o444) >> 2 if path.is_dir() else 0))
         stale.unlink(missing_ok=True)
     return "the spider cache is rebuilt"

@@ -164,7 +164,9 @@ class Tree:
         """Do what NAME's journal says, from its beginning; sweep what nobody wrote down. Whether there was one."""
         state = self.root / STATE / name
         journal = _read(state / JOURNAL)
-        if journal:
+        if journal and self._generation(state) == int(journal["generations"][-1]):
+            (state / JOURNAL).unlink()  # all was done but this
+        elif journal:
             write_text(self.root / STATE / STALE, "")
             for part, final in journal["moves"]:
                 _move(Path(part), Path(final))
