@@ -101,7 +101,7 @@ def cases(top: Path, sizes: list[int]) -> dict[str, tuple[str, str, str]]:
         place = top / str(size)
         place.mkdir()
         tree, hand = tree_of(place, size), by_hand(place, size)
-        rc = str(tree.root / "state/lmodrc.lua")
+        rc = str(tree.root / "spider/lmodrc.lua")
         last = f"stack{(size - 1) // PER_NAME:03d}"
         out[f"{size} hand load"] = (str(hand), f"load {last}/5.0", "")
         out[f"{size} ours load"] = (str(tree.core), "load stack000/5.0", "")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.errors import StoreError
+from hpcstack.errors import InputError, StoreError
+from hpcstack.modules.ledger import Dates
 from hpcstack.modules.tree import Tree
+from hpcstack.render.modulerc import refusal
 from hpcstack.store import Artifact, Store
 
 if TYPE_CHECKING:
@@ -15,13 +18,18 @@ if TYPE_CHECKING:
 
 
 def released(name: str, site: Site, store: Store) -> tuple[Artifact, str] | None:
-    """The image that the published alias of NAME (`pytorch-24.11`) names, and its release; None if there is none."""
+    """The image that the published alias of NAME (`pytorch-24.11`) names, and its release; None if there is none.
+
+    InputError where its day is past."""
     tree = Tree(site.module_root)
     for published in tree.names():
         if not name.startswith(f"{published}-"):
             continue
-        entry = tree.ledger(published).aliased(name.removeprefix(f"{published}-"))
-        if entry:
+        ledger, version = tree.ledger(published), name.removeprefix(f"{published}-")
+        dates = ledger.dates.get(version, Dates())
+        if dates.refuses(datetime.now(timezone.utc).date().isoformat()):
+            raise InputError(refusal(f"{published}/{version}", dates), f"hpcstack status {published}")
+        if entry := ledger.aliased(version):
             release = f"{published}/{entry.release}"
             artifact = artifact_of(store.top / "releases" / release, store)
             if not artifact:

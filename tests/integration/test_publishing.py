@@ -259,7 +259,7 @@ def test_names_without_room_are_behind_a_gateway(tmp_path: Path) -> None:
 
 @pytest.mark.lmod
 def test_the_spider_cache_follows_every_flip(place: Place) -> None:
-    rc = place.site.module_root / "state/lmodrc.lua"
+    rc = place.site.module_root / "spider/lmodrc.lua"
 
     def cached() -> str:
         return bash(place, "lmod", "module -t spider pytorch 2>&1", LMOD_RC=str(rc)).stdout
@@ -339,7 +339,7 @@ else:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"), [({"name": "hpcstack"}, "gateways"), ({"variant": "r1"}, "looks like a release")]
+    ("changes", "says"), [({"name": "hpcstack"}, "gateways"), ({"variant": "r1"}, "taken for a release")]
 )
 def test_a_name_that_would_be_taken_for_another_is_refused(tmp_path: Path, changes: dict[str, str], says: str) -> None:
     from hpcstack.errors import InputError

@@ -74,14 +74,14 @@ def test_without_a_report_it_is_shut_and_says_what_to_type(place: Place) -> None
     with pytest.raises(AnswerIsNo, match="there is no report of this image") as refused:
         proof.proven(stack, artifact, place.site, [], "")
     assert "hpcstack test pytorch-24.11 -N 2 --tier standard" in refused.value.hint
-    assert proof.proven(stack, artifact, place.site, [], "because") is None
+    assert proof.proven(stack, artifact, place.site, [], "because") == (None, "because")
 
 
 def test_each_node_type_that_the_site_names_must_be_proven(tmp_path: Path, place: Place) -> None:
     stack = place.stack()
     artifact = place.artifact(stack)
     proven = report(artifact, good(), node_type="cpu")
-    assert proof.proven(stack, artifact, place.site, [proven], "") is proven
+    assert proof.proven(stack, artifact, place.site, [proven], "not needed") == (proven, "")
     strict = place.site.model_copy(
         update={"modules": place.site.modules.model_copy(update={"prove_on": ("cpu", "h100")})}
     )

@@ -18,8 +18,8 @@ TODAY = "2026-06-01"
 EVENT = Event(f"{TODAY}T00:00:00+00:00", "me", "verb", "")
 
 
-def entry(release: str, channel: str = "testing") -> Entry:
-    return Entry(release, release.rpartition("-r")[0], channel, "key", "0" * 64, TODAY, "me")
+def entry(release: str, channel: str = "testing", image: str = "") -> Entry:
+    return Entry(release, release.rpartition("-r")[0], channel, "key", image or release, TODAY, "me")
 
 
 def made(*releases: str) -> Ledger:
@@ -69,6 +69,36 @@ def test_rollback_goes_to_the_production_release_before_and_then_to_testing() ->
     with pytest.raises(InputError, match="only one that is live"):
         back(back(back(first)))
     assert back(first, to="1-r4").aliases["1"] == "1-r4" and back(first, to="1-r4").entry("1-r4").state == "live"
+
+
+def promoted(*images: str) -> Ledger:
+    """A ledger in which each image was published to testing and then promoted: two releases an image."""
+    ledger, number = Ledger("pytorch"), 0
+    for image in images:
+        for channel in ledgers.CHANNELS:
+            number += 1
+            one = entry(f"1-r{number}", channel, image)
+            ledger = ledgers.published(ledger, one, Dates(), replace(EVENT, release=one.release))
+    return ledger
+
+
+def test_rollback_never_goes_to_the_image_that_it_leaves() -> None:
+    first = back(promoted("A", "B"))
+    assert first.aliases["1"] == "1-r2" and first.entry("1-r3").state == "withdrawn", "the twin in testing goes too"
+    assert back(first).aliases["1"] == "1-r1", "A was promoted by mistake: it is in testing again"
+    with pytest.raises(InputError, match="only one that is live"):
+        back(back(first))
+    assert back(promoted("A", "B", "C"), to="1-r2").aliases["1"] == "1-r2"
+
+
+def test_what_a_verb_said_of_dates_a_recipe_does_not_change() -> None:
+    recipe = Dates("2027-05-01", "2027-06-01", origin="recipe")
+    ledger = ledgers.published(Ledger("n"), entry("1-r1"), recipe, EVENT)
+    assert ledger.dates["1"] == recipe
+    said = Dates("2026-01-01", "2026-12-01", "x/1", "CVE")
+    ledger = ledgers.retired(ledger, "1", said, TODAY, EVENT)
+    assert "refused from 2026-12-01" in ledger.events[-1].reason and ledger.events[-1].version == "1"
+    assert ledgers.published(ledger, entry("1-r2"), recipe, EVENT).dates["1"] == said
 
 
 @pytest.mark.parametrize("to", ["1-r2", "2-r1", "1-r9"])

@@ -46,14 +46,14 @@ def command(
         )
     stack, artifact = acts.record(ledger.name, candidates[-1].release)
     given = [proof.read(path) for path in reports_] or proof.reports(stack.full_name, artifact.sha256)
-    report = proof.proven(stack, artifact, session.site, given, override)
+    report, override = proof.proven(stack, artifact, session.site, given, override, named=bool(reports_))
+    pinned = ledger.default.rpartition("-r")[0] if keep_default else None
     if dry_run:
         from hpcstack.modules.shown import difference
 
-        changes = difference(acts, stack, artifact, "production", report, override)
+        changes = difference(acts, stack, artifact, "production", report, override, pinned)
         answer({"diff": changes}, as_json, lambda: changes.rstrip("\n") or "nothing would change")
         return
-    pinned = ledger.default.rpartition("-r")[0] if keep_default else ""
     more = acts.kept(ledger.name, candidates[-1].release)
     done = acts.publish(stack, artifact, "production", report, more, override, pinned=pinned)
     answer(as_document(done), as_json, lambda: shown(done))

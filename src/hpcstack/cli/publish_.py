@@ -30,6 +30,7 @@ def command(
     session: Session, name: str, channel: str, reports_: tuple[Path, ...], override: str, dry_run: bool, as_json: bool
 ) -> None:
     """Make a built image a release with a module, checked by a real load and unload."""
+    from hpcstack.errors import InputError
     from hpcstack.launch import image_of
     from hpcstack.modules import proof
     from hpcstack.modules.acts import Publisher, as_document
@@ -41,9 +42,13 @@ def command(
     override = one_line(override, "--override")
     given = [proof.read(path) for path in reports_] or proof.reports(stack.full_name, artifact.sha256)
     if channel == "production":
-        report = proof.proven(stack, artifact, session.site, given, override)
+        report, override = proof.proven(stack, artifact, session.site, given, override, named=bool(reports_))
+    elif override:
+        raise InputError("testing has no gate to pass", "--override goes with --channel production, or with promote")
     else:
         report = next((one for one in given if one.image_sha256 == artifact.sha256), None)
+        if reports_ and not report:
+            raise InputError("--report: none of them is of this image", f"hpcstack test {stack.full_name} -N 2")
     publisher = Publisher(session.site, session.store, session.runner, say)
     if dry_run:
         from hpcstack.modules.shown import difference
@@ -65,6 +70,6 @@ def shown(done: object) -> str:
     lines += [f"  {done.modulefile}"]
     if done.takes_alias:
         lines.append(f"  {done.alias} means it" + (", and it is the default" if done.default == done.release else ""))
-    else:
+    elif done.channel == "testing":
         lines.append(f"  {done.alias} stays with its production release: hpcstack promote {done.alias}")
     return "\n".join([*lines, "", f"  module use {done.modulepath}", f"  {done.load}"])

@@ -49,16 +49,21 @@ def command(
         raise InputError(
             f"{ledger.name}/{release} is one release; a version is retired", f"hpcstack retire {ledger.name}/{version}"
         )
-    begin = words.day(warn, "--warn") if warn else today()
+    old = ledger.dates.get(version, ledgers.Dates())
+    begin = words.day(warn, "--warn") if warn else min(old.deprecate or today(), today())
     later = (date.fromisoformat(max(begin, today())) + timedelta(days=NOTICE_DAYS)).isoformat()
     end = today() if now else words.day(remove, "--on") if remove else later
     if end < begin:
         raise InputError(f"it would be refused on {end}, before anybody is warned on {begin}", "--warn DAY --on DAY")
-    dates = ledgers.Dates(begin, end, words.successor(successor), words.one_line(reason, "--reason"))
+    told_before = (successor or old.successor, reason or old.reason)
+    dates = ledgers.Dates(begin, end, words.successor(told_before[0]), words.one_line(told_before[1], "--reason"))
     dates = ledgers.Dates() if cancel else dates
     verb = "retire --cancel" if cancel else "retire"
     after = publisher(session).change(
-        ledger.name, verb, lambda old, event: ledgers.retired(old, version, dates, today(), event), dates.reason
+        ledger.name,
+        verb,
+        lambda old, event: ledgers.retired(old, version, dates, today(), event),
+        reason and dates.reason,
     )
     default = f"{ledger.name}/{after.default}" if after.default else ""
     document = {"version": f"{ledger.name}/{version}", **asdict(dates), "default": default}

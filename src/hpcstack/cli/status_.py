@@ -38,11 +38,12 @@ def command(session: Session, name: str, check: bool, as_json: bool) -> None:
 
 def shown(document: dict[str, Any]) -> str:
     rows = document["releases"]
+    wrong = [f"WRONG {one}" for one in document["wrong"]]
     if not rows:
-        return "nothing is published here; hpcstack publish STACK"
+        return "\n".join(["nothing is published here; hpcstack publish STACK", *wrong])
     head = ("release", "alias", "channel", "tested", "dates")
     lines = [table([_row(one) for one in rows], head), "", f"  module use {document['modulepath']}"]
-    return "\n".join([*lines, *(f"WRONG {one}" for one in document["wrong"])])
+    return "\n".join([*lines, *wrong])
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstack.errors import HpcstackError, InputError, StoreError
+from hpcstack.lease import held
 from hpcstack.modules import ledger as ledgers
 from hpcstack.modules.gate import about
 from hpcstack.modules.ledger import CHANNELS, Dates, Entry, Event, Ledger
@@ -94,17 +95,13 @@ class Publisher:
             raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
         tree = self.tree
         with self._held(stack.name) as ledger:
-            _named(stack)
-            _not_over(ledger, stack)
+            publishable(ledger, stack)
             release, entry = self.prepared(ledger, stack, artifact, channel, report, override)
-            same = [one for one in ledger.of(entry.version) if one.shown == entry.shown and one.state == "live"]
-            if same and (last := same[-1]).channel == channel:
-                known = self._answer(ledger, last, release, "when it was published", new=False)
-                if Path(known.modulefile).exists():
-                    if tree.stale:
-                        self._cached()
-                    return known
-            part = self._write(release, artifact, {**extra, **_reported(report)})
+            if known := self.already(ledger, entry):
+                if tree.stale:
+                    self._cached()
+                return self._answer(ledger, known, release, "when it was published", new=False)
+            part, record = self._write(release, artifact, {**extra, **_reported(report)})
             try:
                 checked = tried(release, self.runner, self.site.modules.check_as)
             except HpcstackError:
@@ -114,7 +111,7 @@ class Publisher:
             event = self._event("publish" if channel == "testing" else "promote", entry.release, override)
             base = ledger if pinned is None else replace(ledger, pinned=pinned)
             after = ledgers.published(base, entry, dates_of(stack), event)
-            tree.commit(Change(after, self.files(release), "publish", ((str(part), release.folder),)))
+            tree.commit(Change(after, self.files(release), "publish", ((str(part), release.folder, record),)))
         self._readable(release)
         self._cached()
         return self._answer(after, entry, release, checked, new=True)
@@ -180,6 +177,21 @@ class Publisher:
             raise StoreError(f"{artifact.image} is not what was built: its sha256 differs", "build and publish again")
         return stack, artifact
 
+    def already(self, ledger: Ledger, entry: Entry) -> Entry | None:
+        """The newest release of ENTRY's version and channel, if it is what ENTRY is, whole, and meant by the alias."""
+        live = [one for one in ledger.of(entry.version) if one.state == "live" and one.channel == entry.channel]
+        if not live or live[-1].shown != entry.shown:
+            return None
+        last, meant = live[-1], ledger.aliased(entry.version)
+        if meant and meant.release != last.release and meant.channel != "production":
+            return None
+        if meant and meant.release != last.release and entry.channel == "production":
+            return None
+        homes = self.tree.homes(ledger.name)
+        files = [home / ledger.name / f"{last.release}{suffix}" for suffix, home in homes.items()]
+        files += [self.folder(ledger.name, last.release) / name for name in (RECORD, "libexec/run")]
+        return last if all(path.exists() for path in files) else None
+
     def kept(self, name: str, release: str) -> dict[str, str]:
         """{file name: text} of what a RELEASE keeps of its image: lock and SBOM."""
         folder = self.folder(name, release)
@@ -189,43 +201,51 @@ class Publisher:
     def _taken(self, name: str) -> list[str]:
         """Releases that lie in the store already, of whatever module tree."""
         parent = self.folder(name, "x").parent
-        return [path.name for path in parent.glob("[!.]*-r*")] if parent.is_dir() else []
+        names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
+        return [re.sub(r"^\.(.*)\.[0-9a-f]{12}\.part$", r"\1", one) for one in names]
 
     @contextlib.contextmanager
     def _held(self, name: str) -> Iterator[Ledger]:
         """NAME's ledger, for this process alone. What any interrupted publisher left is finished."""
         tree = self.tree
-        with tree.held(name):
+        releases = self.folder(name, "x").parent
+        with tree.held(name, self.say):
             ledger = tree.ledger(name)
-            self._sweep(ledger)
-            yield ledger
+            with self.store.acting("the release was not written"):
+                self.marks.folder(self.store.top, releases)
+            with held(releases / ".lease", lambda who: self.say(f"waiting for another publisher of {name}: {who}")):
+                self._sweep(releases)
+                yield ledger
 
-    def _sweep(self, ledger: Ledger) -> None:
-        """Releases that were begun and never committed. Called with the name's lease held, so nobody is writing one."""
-        parent = self.folder(ledger.name, "x").parent
-        for path in parent.glob(".*.part"):
+    def _sweep(self, releases: Path) -> None:
+        """Releases of this tree that were begun and never committed: the leases are held, and no journal is left."""
+        for path in releases.glob(f".*.{self._mark()}.part"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def _write(self, release: Release, artifact: Artifact, extra: dict[str, str]) -> Path:
-        """The release's folder beside its place; the commit renames it."""
+    def _mark(self) -> str:
+        """What tells this tree's parts from those of another tree on the same store."""
+        return hashlib.sha256(str(self.site.module_root).encode()).hexdigest()[:12]
+
+    def _write(self, release: Release, artifact: Artifact, extra: dict[str, str]) -> tuple[Path, str]:
+        """The release's folder beside its place, which the commit renames, and its record."""
         final = Path(release.folder)
-        part = final.with_name(f".{final.name}.{os.getpid()}.part")
+        part = final.with_name(f".{final.name}.{self._mark()}.part")
         record = {
             "format": ledgers.FORMAT, "release": release.name, "channel": release.channel, "key": artifact.key,
             "sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256, "made": now(), "by": whoami(),
             "fits": release.fits, "tested": release.tested, "override": release.override,
             "stack": release.stack.model_dump(mode="json", by_alias=True),
         }  # fmt: skip
+        text = json.dumps(record, indent=1) + "\n"
         files = {
             **wrappers(release), **extra, "modulefile.lua": modulefile(release),
-            "modulefile.tcl": modulefile_tcl(release), RECORD: json.dumps(record, indent=1) + "\n",
+            "modulefile.tcl": modulefile_tcl(release), RECORD: text,
         }  # fmt: skip
         with self.store.acting("the release was not written"):
-            self.marks.folder(self.store.top, final.parent)
             write_tree(part, files)
             (part / "bin").mkdir(exist_ok=True)
             self._marked(part)
-        return part
+        return part, text
 
     def _marked(self, folder: Path) -> None:
         marks = self.marks
@@ -261,9 +281,14 @@ class Publisher:
 def dates_of(stack: Stack) -> Dates:
     """What the recipe's lifecycle says."""
     cycle = stack.lifecycle
-    return Dates(
-        str(cycle.deprecate or ""), str(cycle.remove or ""), cycle.successor if cycle.deprecate or cycle.remove else ""
-    )
+    goes = cycle.deprecate or cycle.remove
+    return Dates(str(cycle.deprecate or ""), str(cycle.remove or ""), cycle.successor if goes else "", origin="recipe")
+
+
+def publishable(ledger: Ledger, stack: Stack) -> None:
+    """InputError for what cannot be published: see `_named` and `_not_over`."""
+    _named(stack)
+    _not_over(ledger, stack)
 
 
 def _named(stack: Stack) -> None:
@@ -271,17 +296,18 @@ def _named(stack: Stack) -> None:
     if stack.name == GATE:
         raise InputError(f"a stack named {GATE!r} cannot be published: its modules would lie among the gateways",
                          "`name` in the recipe")  # fmt: skip
-    if re.search(r"-r[0-9]+$", stack.release_version):
-        raise InputError(f"{stack.full_name}: a version that ends in -rN looks like a release",
+    if re.search(r"-r[0-9]+$|^default$", stack.release_version):
+        raise InputError(f"{stack.full_name}: a version like -rN or `default` would be taken for a release",
                          "`version` or `variant` in the recipe")  # fmt: skip
 
 
 def _not_over(ledger: Ledger, stack: Stack) -> None:
     """InputError where the version's day has come: what is published would be refused."""
-    version, own = stack.release_version, dates_of(stack)
-    dates = own if own != Dates() else ledger.dates.get(version, Dates())
+    version, dates = stack.release_version, dates_of(stack)
+    where = "the recipe's `lifecycle`"
+    if ledger.dates.get(version, dates).origin != "recipe":
+        dates, where = ledger.dates[version], f"hpcstack retire {stack.name}/{version} --cancel"
     if dates.refuses(now()[:10]):
-        where = "the recipe's `lifecycle`" if own != Dates() else f"hpcstack retire {stack.name}/{version} --cancel"
         raise InputError(f"{stack.name}/{version} is retired since {dates.remove}", where)
 
 

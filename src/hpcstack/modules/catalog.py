@@ -8,7 +8,6 @@ import uuid
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from hpcstack import report as reports
 from hpcstack.errors import HpcstackError, InputError
@@ -64,8 +63,8 @@ def about(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> dict[str, A
         "alias": f"{ledger.name}/{entry.version}",
         "release": f"{ledger.name}/{entry.release}",
         "stack": base,
-        "page": f"{quote(base)}.html",
-        "report": f"{quote(base)}-report.html",
+        "page": f"{base}.html",
+        "report": f"{base}-report.html",
         "channel": entry.channel,
         "default": ledger.default == entry.release,
         "summary": stack.get("summary", ""),
@@ -145,7 +144,7 @@ def _file(store: Store, name: str, entry: Entry, what: str) -> Path:
 
 def write(files: dict[str, str], folder: Path) -> None:
     """FILES as FOLDER, by rename. InputError where FOLDER holds something that is not a catalogue."""
-    folder = folder.absolute()
+    folder = folder.resolve()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is no folder", "name another with -o")
     if folder.is_dir() and any(folder.iterdir()) and not _ours(folder):
@@ -157,10 +156,16 @@ def write(files: dict[str, str], folder: Path) -> None:
             write_text(part / name, text)
         if folder.exists():
             folder.rename(old)
-        part.rename(folder)
+        try:
+            part.rename(folder)
+        except OSError:
+            if old.exists():
+                old.rename(folder)
+            raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _ours(folder: Path) -> bool:

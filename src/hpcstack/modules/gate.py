@@ -25,8 +25,13 @@ parallel.mesh mpi.device mpi.cuda mpi.nccl
 """.split()  # noqa: SIM905
 
 
+NOT_RUN = "was not run"
+ANY = ("node", "fabric", "io", "tasks")  # of a recipe that names no tests
+
+
 def required(tests: tuple[str, ...], tier: str, node: NodeType | None) -> list[str]:
     """The codes of the checks that a recipe with TESTS requires on NODE, up to TIER."""
+    tests = tests or ANY
     checks = [check for scope in SCOPES for check in selected(",".join(tests), scope, tier)]
     return [check.code for check in checks if _applies(check, tests, node)]
 
@@ -54,10 +59,13 @@ def shut(
     if report.planted:
         out.append("a bug was planted in that run")
     found = {one.code: one for one in report.outcomes}
-    for code in required(tests, tier, node):
+    codes = required(tests, tier, node)
+    if not codes:
+        out.append(f"nothing of the recipe's `tests` ({', '.join(tests)}) can be run on this node type")
+    for code in codes:
         outcome = found.get(code)
         if outcome is None:
-            out.append(f"{code} was not run (the report's tier is {report.tier}, {tier} is required)")
+            out.append(f"{code} {NOT_RUN} (the report's tier is {report.tier}, {tier} is required)")
         elif outcome.status != "PASS":
             out.append(f"{code} is {outcome.status}: {outcome.evidence or outcome.measured or 'no word why'}")
     failed = [one.code for one in report.outcomes if one.status in ("FAIL", "ERROR")]

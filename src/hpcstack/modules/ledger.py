@@ -46,6 +46,7 @@ class Dates:
     remove: str = ""
     successor: str = ""
     reason: str = ""
+    origin: str = "retire"  # or "recipe": what a verb has said, a recipe does not change
 
     def refuses(self, today: str) -> bool:
         return bool(self.remove) and today >= self.remove
@@ -114,12 +115,17 @@ class Ledger:
 
 
 def published(ledger: Ledger, entry: Entry, dates: Dates, event: Event) -> Ledger:
-    """ENTRY is there. It takes its version's alias, but a testing release does not take it from a production one."""
+    """ENTRY is there. It takes its version's alias, but a testing release does not take it from a production one.
+
+    DATES are the recipe's: they count as long as no verb has said others.
+    """
     meant = ledger.aliased(entry.version)
     takes = entry.channel == "production" or meant is None or meant.channel != "production"
     aliases = {**ledger.aliases, entry.version: entry.release} if takes else dict(ledger.aliases)
     entries = (*(one for one in ledger.entries if one.release != entry.release), entry)
-    known = {**ledger.dates, entry.version: dates} if dates != Dates() else dict(ledger.dates)
+    known = dict(ledger.dates)
+    if known.get(entry.version, Dates(origin="recipe")).origin == "recipe":
+        known[entry.version] = dates
     return _done(ledger, replace(ledger, entries=entries, aliases=aliases, dates=known), event, entry.version)
 
 
@@ -135,19 +141,31 @@ def rolled_back(ledger: Ledger, version: str, to: str, event: Event) -> Ledger:
         raise InputError(f"{ledger.name}/{version} means {target.release} already")
     if target.state == "retired":
         raise InputError(f"{ledger.name}/{target.release} is retired", f"hpcstack history {ledger.name}")
-    states: dict[str, State] = {target.release: "live", **({} if to else {now.release: "withdrawn"})}
-    entries = tuple(replace(one, state=states.get(one.release, one.state)) for one in ledger.entries)
+    entries = tuple(replace(one, state=_after(one, now, target)) for one in ledger.entries)
     after = replace(ledger, entries=entries, aliases={**ledger.aliases, version: target.release})
     return _done(ledger, after, replace(event, release=target.release), version)
 
 
+def _after(one: Entry, now: Entry, target: Entry) -> State:
+    """The state of ONE when NOW makes way for TARGET: an older one. NOW goes, and what else is the same image."""
+    if one.release == target.release:
+        return "live"
+    goes = one.release == now.release or (one.version == now.version and one.sha256 == now.sha256 != target.sha256)
+    return "withdrawn" if goes and one.state == "live" and now.number > target.number else one.state
+
+
 def _before(ledger: Ledger, now: Entry) -> Entry:
-    """What VERSION goes back to: the newest other production release that is live, else the newest testing one."""
-    others = [one for one in ledger.of(now.version) if one.state == "live" and one.release != now.release]
-    for channel in reversed(CHANNELS):
-        fitting = [
-            one for one in others if one.channel == channel and (channel == "testing" or one.number < now.number)
-        ]
+    """What VERSION goes back to: an older release of another image, of production rather than testing.
+
+    Where there is none, a testing release of the same image: what was promoted by mistake is in testing again.
+    """
+    older = [one for one in ledger.of(now.version) if one.state == "live" and one.number < now.number]
+    others = [one for one in older if one.sha256 != now.sha256]
+    for fitting in (
+        [one for one in others if one.channel == "production"],
+        [one for one in others if one.channel == "testing"],
+        [one for one in older if one.channel == "testing" and now.channel == "production"],
+    ):
         if fitting:
             return fitting[-1]
     raise InputError(
@@ -161,6 +179,7 @@ def retired(ledger: Ledger, version: str, dates: Dates, today: str, event: Event
     if version not in ledger.aliases and not ledger.of(version):
         raise InputError(f"{ledger.name}/{version} is not published", f"hpcstack status {ledger.name}")
     after = replace(ledger, dates={**ledger.dates, version: dates})
+    event = replace(event, reason="; ".join(filter(None, (_days(dates), event.reason))))
     if dates.refuses(today):
         aliases = {name: release for name, release in ledger.aliases.items() if name != version}
         after = replace(after, entries=_all(ledger, version, "live", "retired"), aliases=aliases)
@@ -171,6 +190,11 @@ def retired(ledger: Ledger, version: str, dates: Dates, today: str, event: Event
         aliases = {**ledger.aliases, version: (proven or live)[-1].release} if live else dict(ledger.aliases)
         after = replace(back, aliases=aliases)
     return _done(ledger, after, event, version)
+
+
+def _days(dates: Dates) -> str:
+    days = ((dates.deprecate, "warned"), (dates.remove, "refused"))
+    return ", ".join(f"{what} from {day}" for day, what in days if day)
 
 
 def _all(ledger: Ledger, version: str, before: State, after: State) -> tuple[Entry, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 CORE, TCL, MORE, STATE, GATE = "Core", "Tcl", "more", "state", "hpcstack"
-JOURNAL, CURRENT, STALE = "journal.json", "current", "cache.stale"
+JOURNAL, CURRENT = "journal.json", "current"
+SPIDER, STALE = "spider", "stale"
 
 
 def dates_file(root: Path, name: str, version: str) -> Path:

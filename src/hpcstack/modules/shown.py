@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import Any
 
 from hpcstack.errors import StoreError
-from hpcstack.modules.acts import Publisher, dates_of
+from hpcstack.modules.acts import Publisher, dates_of, publishable
 from hpcstack.modules.ledger import Dates, Ledger, order, published
 from hpcstack.modules.tree import Tree
 from hpcstack.render.module import Release, wrappers
@@ -62,17 +62,24 @@ def _wrong(store: Store, ledger: Ledger, release: str, dates: Dates) -> list[str
 
 
 def difference(
-    publisher: Publisher, stack: Stack, artifact: Artifact, channel: str, report: Report | None, override: str
+    publisher: Publisher,
+    stack: Stack,
+    artifact: Artifact,
+    channel: str,
+    report: Report | None,
+    override: str,
+    pinned: str | None = None,
 ) -> str:
     """What publishing would change in the module tree, as a unified diff; nothing is written."""
     tree = publisher.tree
     ledger = tree.ledger(stack.name)
+    publishable(ledger, stack)
     release, entry = publisher.prepared(ledger, stack, artifact, channel, report, override)
-    same = [one for one in ledger.of(entry.version) if one.shown == entry.shown and one.state == "live"]
-    if same and same[-1].channel == channel:
+    if publisher.already(ledger, entry):
         return ""
     from hpcstack.modules.ledger import Event
 
+    ledger = ledger if pinned is None else replace(ledger, pinned=pinned)
     after = published(ledger, entry, dates_of(stack), Event(entry.made, entry.by, "publish", entry.release))
     out = []
     for suffix in (".lua", ""):

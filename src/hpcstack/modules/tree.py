@@ -8,6 +8,7 @@
     Tcl/..., more/NAME/Tcl/...      the same for Environment Modules. Not beside the others: Lmod opens each on a load
     state/NAME/K/                   generation K: ledger.json, modulerc.lua, modulerc, dates/VERSION
     state/NAME/journal.json         a change that is to be made; whoever comes next finishes it
+    spider/                         Lmod's spider cache, and a mark where it is older than the tree
 
 A change is prepared where nobody looks, written down, and then done in steps that may be done again.
 """
@@ -20,18 +21,17 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcstack.errors import StoreError
 from hpcstack.lease import held
-from hpcstack.modules.ledger import Ledger, as_json, from_json
+from hpcstack.modules.ledger import FORMAT, Ledger, as_json, from_json
 from hpcstack.modules.marks import Marks
-from hpcstack.modules.paths import CORE, CURRENT, GATE, JOURNAL, MORE, STALE, STATE, TCL
+from hpcstack.modules.paths import CORE, CURRENT, GATE, JOURNAL, MORE, SPIDER, STALE, STATE, TCL
 from hpcstack.render.modulerc import gateway, modulerc
-from hpcstack.store import write_text
 
 ROOM = 100  # modulefiles of one kind that Core may hold before a new name goes behind a gateway: 25 us of a load each
 CROWD = 250  # a load takes 1.3 times as long as from a small tree
@@ -42,13 +42,13 @@ SETTLE_S = 0.05  # Lmod lists a folder and then reads its .modulerc: what an ali
 class Change:
     """LEDGER is what it shall be; FILES are {path below the root: text} of modulefiles that are new.
 
-    MOVES are ((prepared folder, its place), ...): releases that lie ready.
+    MOVES are ((prepared folder, its place, what its record holds), ...): releases that lie ready.
     """
 
     ledger: Ledger
     files: dict[str, str]
     verb: str
-    moves: tuple[tuple[str, str], ...] = ()
+    moves: tuple[tuple[str, str, str], ...] = ()
 
 
 class Tree:
@@ -115,17 +115,17 @@ class Tree:
     @property
     def stale(self) -> bool:
         """Whether something has changed since the spider cache was made."""
-        return (self.root / STATE / STALE).exists()
+        return (self.root / SPIDER / STALE).exists()
 
     # -- writing
 
     @contextlib.contextmanager
-    def held(self, name: str) -> Iterator[None]:
-        """NAME for this process alone; what another left undone is finished first."""
+    def held(self, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+        """NAME for this process alone, after others, who are told to SAY; what they left undone is finished first."""
         state = self.root / STATE / name
         with self.acting():
             self.marks.folder(self.root, state)
-            with held(state / "lease"):
+            with held(state / "lease", lambda who: say(f"waiting for another publisher of {name}: {who}")):
                 self.recover(name)
                 yield
 
@@ -138,7 +138,8 @@ class Tree:
         except OSError as error:
             where = error.filename or self.root
             raise StoreError(
-                f"the module tree was not changed: {error.strerror or error} ({where})",
+                f"the module tree could not be written: {error.strerror or error} ({where})"
+                + "".join(f"; the change of {name} is begun, and the next verb finishes it" for name in self.pending()),
                 "it must be writable for who publishes: `module_root` in site.yaml (hpcstack show --site)",
             ) from None
         finally:
@@ -155,7 +156,7 @@ class Tree:
             steps.append(self._prepare(state, number + 1, before, new))
         steps.append(self._prepare(state, number + len(steps) + 1, change.ledger))
         homes = {suffix: str(home.relative_to(self.root)) for suffix, home in self.homes(name).items()}
-        journal = {"verb": change.verb, "homes": homes, "files": change.files, "moves": change.moves,
+        journal = {"format": FORMAT, "verb": change.verb, "homes": homes, "files": change.files, "moves": change.moves,
                    "generations": steps}  # fmt: skip
         self.marks.write(state / JOURNAL, json.dumps(journal))
         self.recover(name)
@@ -167,9 +168,10 @@ class Tree:
         if journal and self._generation(state) == int(journal["generations"][-1]):
             (state / JOURNAL).unlink()  # all was done but this
         elif journal:
-            write_text(self.root / STATE / STALE, "")
-            for part, final in journal["moves"]:
-                _move(Path(part), Path(final))
+            self.marks.folder(self.root, self.root / SPIDER)
+            self.marks.write(self.root / SPIDER / STALE, "")
+            for part, final, record in journal["moves"]:
+                _move(Path(part), Path(final), record)
             *before, last = journal["generations"]
             for generation in before:
                 self._flip(state, generation)
@@ -180,7 +182,7 @@ class Tree:
                 time.sleep(SETTLE_S)
             self._flip(state, last)
             (state / JOURNAL).unlink()
-        self._sweep(state)
+        self._sweep(name)
         return bool(journal)
 
     def _file(self, path: Path, text: str) -> None:
@@ -230,37 +232,43 @@ class Tree:
         link = state / CURRENT
         return int(str(link.readlink())) if link.is_symlink() else 0
 
-    def _sweep(self, state: Path) -> None:
-        """Generations that nobody reads any more, and parts of what never was."""
+    def _sweep(self, name: str) -> None:
+        """Generations that nobody reads any more, and parts of what never was. NAME's lease is held: nobody writes."""
+        state = self.root / STATE / name
         now = self._generation(state)
-        for path in state.iterdir():
+        parts = [path for home in self.homes(name).values() for path in (home / name).glob(".*.part")]
+        for path in (*state.iterdir(), *parts):
             old = path.name.isdigit() and not now - 2 <= int(path.name) <= now
             if old or path.name.endswith(".part"):
-                shutil.rmtree(path, ignore_errors=True)
                 with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
-        for path in state.glob(f".{CURRENT}.*"):
-            path.unlink(missing_ok=True)
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     """A journal, if there is one."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise StoreError(f"{path} is damaged: {error}", "restore it from a backup, or remove it") from None
+    keys = {"format", "homes", "files", "moves", "generations"}
+    if not isinstance(found, dict) or not keys <= found.keys() or found["format"] != FORMAT or not found["generations"]:
+        raise StoreError(f"{path} is damaged, or of another hpcstack", "use that version, or restore it from a backup")
+    return found
 
 
-def _move(part: Path, final: Path) -> None:
-    """PART at its place; StoreError where neither is there."""
-    if part.is_dir():
+def _move(part: Path, final: Path, record: str) -> None:
+    """PART at its place. StoreError where what lies there is not the release whose RECORD is meant."""
+    if part.is_dir() and not final.exists():
         part.rename(final)
         _sync(final.parent)
-    elif not final.is_dir():
-        raise StoreError(f"{part} is gone, and the journal names it", "publish again after removing the journal")
+    try:
+        if (final / "release.json").read_text(encoding="utf-8") == record:
+            return
+    except OSError:
+        pass
+    raise StoreError(f"{final} is not the release that was to be published", "is another module tree on this store?")
 
 
 def _link(target: str, link: Path) -> None:

@@ -88,11 +88,15 @@ def _round_trip(release: Release, program: Program, user: str, runner: Runner) -
         said = _text(folder / "said").strip() or "\n".join(done.tail)
         if done.status:
             doing = {4: "unload", 5: "load"}.get(done.status, "load")
-            raise StoreError(f"{program.name} does not {doing} {release.name}{_who(user)}: {said}", _tip(said))
+            raise StoreError(
+                f"{program.name} does not {doing} {release.name}{_who(user)}: {said}", _tip(said, release.name)
+            )
         _compare(release, program, folder, user, said)
 
 
-def _tip(said: str) -> str:
+def _tip(said: str, name: str) -> str:
+    if "+" in name:
+        return "Environment Modules takes what follows a + for a variant: another `version` in the recipe"
     return "`modules`, `store` and `module_root` in site.yaml" if "read" in said else "this is a bug: tell us"
 
 

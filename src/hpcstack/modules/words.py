@@ -12,10 +12,12 @@ SUCCESSOR = re.compile(r"^[A-Za-z0-9._+/-]*$")
 
 
 def one_line(text: str, option: str) -> str:
-    """TEXT as given. InputError for a newline or another control character, and for more than 300 characters."""
-    if CONTROL.search(text) or len(text.encode()) > 300:
+    """TEXT without blanks around it. InputError for control characters, more than 300 bytes, and nothing but blanks."""
+    if text and not text.strip():
+        raise InputError(f"{option}: there is nothing but blanks in it", "say why, in a few words")
+    if CONTROL.search(text) or len(text.encode(errors="replace")) > 300 or not text.isprintable():
         raise InputError(f"{option}: one line of at most 300 bytes, without control characters", "say it shorter")
-    return text
+    return text.strip()
 
 
 def day(text: str, option: str) -> str:
