@@ -153,6 +153,30 @@ def test_what_is_no_catalogue_is_not_replaced(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "site"]
 
 
+def test_a_catalogue_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = {"catalog.json": json.dumps({"made_by": catalog.MADE})}
+    catalog.write({**mine, "old": "x"}, tmp_path / "site")
+    rename, calls = Path.rename, []
+
+    def full(path: Path, target: Path) -> Path:
+        calls.append(path)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(OSError, match="No space"):
+        catalog.write(mine, tmp_path / "site")
+    assert (tmp_path / "site/old").read_text() == "x" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_link_to_a_catalogue_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "www").mkdir()
+    (tmp_path / "link").symlink_to("www")
+    catalog.write({"catalog.json": "{}"}, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "www/catalog.json").exists()
+
+
 def test_an_image_that_is_gone_still_has_its_page(tmp_path: Path) -> None:
     place = Place(tmp_path)
     stack = place.stack()

@@ -175,3 +175,48 @@ def test_a_journal_says_what_was_to_be_done(tmp_path: Path) -> None:
     with place.tree.held("pytorch"):
         pass
     assert not place.tree.pending()
+
+
+def test_two_trees_on_one_store_never_share_a_release(tmp_path: Path) -> None:
+    """Each has its own site; the store is one. Numbers are not given twice, and no part of the other is swept."""
+    one, two = Place(tmp_path / "one", store=tmp_path / "s"), Place(tmp_path / "two", store=tmp_path / "s")
+    began = one.publisher.tree
+    part = tmp_path / "s/releases/pytorch" / f".24.11-r1.{one.publisher._mark()}.part"
+    part.mkdir(parents=True)
+    assert two.publish(content=b"B").release == "pytorch/24.11-r2" and part.exists()
+    assert one.publish(content=b"A").release == "pytorch/24.11-r3" or not part.exists()
+    for place, content in ((one, b"A"), (two, b"B")):
+        entry = place.tree.ledger("pytorch").entries[0]
+        text = (place.tree.core / "pytorch" / f"{entry.release}.lua").read_text()
+        run = (tmp_path / "s/releases/pytorch" / entry.release / "libexec/run").read_text()
+        artifact = place.store.artifact(entry.key)
+        assert artifact and artifact.image.read_bytes() == content
+        assert str(artifact.image) in text and str(artifact.image) in run
+    assert began.root != two.tree.root
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '"x"', '{"format": "hpcstack/modules/v9"}', "{torn"])
+def test_a_journal_that_is_not_ours_is_told(tmp_path: Path, text: str) -> None:
+    from hpcstack.errors import StoreError
+
+    place = ready(tmp_path)
+    (place.site.module_root / "state/pytorch/journal.json").write_text(text)
+    with pytest.raises(StoreError, match="damaged"):
+        place.publish(content=b"three")
+
+
+def test_a_release_whose_folder_is_gone_is_made_again(tmp_path: Path) -> None:
+    import shutil
+
+    place = Place(tmp_path)
+    first = place.publish()
+    shutil.rmtree(tmp_path / "store/releases/pytorch/24.11-r1")
+    again = place.publish()
+    assert (first.release, again.release, again.new) == ("pytorch/24.11-r1", "pytorch/24.11-r2", True)
+
+
+def test_an_image_published_before_the_last_one_is_published_anew(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for content, release in ((b"A", "24.11-r1"), (b"B", "24.11-r2"), (b"B", "24.11-r2"), (b"A", "24.11-r3")):
+        assert place.publish(content=content).release == f"pytorch/{release}"
+        assert place.tree.ledger("pytorch").aliases["24.11"] == release

@@ -89,6 +89,32 @@ def test_each_node_type_that_the_site_names_must_be_proven(tmp_path: Path, place
         proof.proven(stack, artifact, strict, [proven], "")
 
 
+def test_the_newest_report_that_ran_the_checks_decides(place: Place) -> None:
+    stack = place.stack()
+    artifact = place.artifact(stack)
+    old = report(artifact, good(), node_type="cpu")
+    bad = report(artifact, {**good(), "ddp.fp32": "FAIL"}, node_type="cpu", started="2026-12-01T00:00:00+00:00")
+    part = report(artifact, {"io.lock": "PASS"}, node_type="cpu", started="2026-12-02T00:00:00+00:00")
+    assert proof.proven(stack, artifact, place.site, [part, old], "") == (old, ""), "a run of one check says nothing"
+    with pytest.raises(AnswerIsNo, match="ddp.fp32 is FAIL"):
+        proof.proven(stack, artifact, place.site, [part, bad, old], "")
+    assert proof.proven(stack, artifact, place.site, [bad, old], "", named=True) == (old, "")
+
+
+@pytest.mark.parametrize("kind", ["", "retired-type"])
+def test_a_report_of_no_known_node_type_proves_nothing(place: Place, kind: str) -> None:
+    stack = place.stack()
+    artifact = place.artifact(stack)
+    with pytest.raises(AnswerIsNo, match="and site.yaml knows cpu, h100"):
+        proof.proven(stack, artifact, place.site, [report(artifact, good(), node_type=kind)], "")
+
+
+def test_nothing_that_can_be_required_keeps_shut_and_no_tests_mean_the_node() -> None:
+    assert required(("fabric",), "standard", CPU) == []
+    assert {"node.image", "io.lock", "tasks.exchange"} <= set(required((), "standard", CPU))
+    assert not {"jax.psum", "serve.vllm"} & set(required((), "standard", CPU))
+
+
 def test_what_a_release_says_of_its_report(place: Place) -> None:
     artifact = place.artifact(place.stack())
     found = report(artifact, {"ddp.fp32": "PASS", "node.ecc": "SKIP"}, node_type="cpu", virtual_nodes=True)

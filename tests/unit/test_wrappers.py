@@ -140,6 +140,43 @@ def test_inside_the_image_it_is_the_program_itself(wrapped: Wrapped) -> None:
     assert done.returncode == 125 and "which has no python3 of its own" in done.stderr
 
 
+def test_a_folder_spelt_otherwise_on_path_does_not_come_back(wrapped: Wrapped) -> None:
+    own = f"{wrapped.top}/release/bin"
+    (wrapped.top / "link").symlink_to(wrapped.top / "release")
+    for spelt in (f"{own}/", f"{own}/../bin", f"/{own}", f"{wrapped.top}/link/bin"):
+        done = wrapped.run("x", PATH=f"{spelt}:{wrapped.tools}", APPTAINER_CONTAINER="/i")
+        assert done.returncode == 125 and "which has no torchrun of its own" in done.stderr
+
+
+def test_the_callers_variables_stay_his(wrapped: Wrapped) -> None:
+    wrapped.tool("apptainer", "#!/bin/sh\nenv\n")
+    mine = dict.fromkeys(
+        ("command", "image", "here", "void", "name", "names", "mounts", "rest", "left", "home"), "mine"
+    )
+    done = subprocess.run([f"{wrapped.top}/release/bin/torchrun"], env={"PATH": str(wrapped.tools), **mine},
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    said = done.stdout.splitlines()
+    assert {f"{name}=mine" for name in mine} <= set(said)
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_folder_that_was_removed_is_no_folder_to_bind(wrapped: Wrapped, shell: str) -> None:
+    wrapped.has("apptainer")
+    gone = wrapped.top / "gone"
+    gone.mkdir()
+    script = f'cd "{gone}" && rmdir "{gone}" && exec {shell} "{wrapped.top}/release/libexec/run" torchrun'
+    done = subprocess.run(["sh", "-c", script], env={"PATH": f"{wrapped.tools}:/usr/bin:/bin"}, capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    said = done.stdout.splitlines()
+    assert said[said.index("--pwd") + 1] == "/" and "--bind" not in said
+
+
+@pytest.mark.parametrize(("home", "mounted"), [("/", False), ("//", False), (".", False), ("/tmp", True), ("", False)])
+def test_enroot_gets_home_where_it_is_one(wrapped: Wrapped, home: str, mounted: bool) -> None:
+    done = wrapped.has("enroot").run(HOME=home, HPCSTACK_RUNTIME="enroot")
+    assert (f"{home}:{home}:none" in done.stdout) == mounted
+
+
 def test_two_releases_on_path_do_not_call_each_other_without_end(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()

@@ -42,7 +42,7 @@ def _made(tree: Tree, tool: Path, runner: Runner) -> str:
     top = tree.root / SPIDER
     cache, stamp, rc, stale = top / "cache", top / "time", top / "lmodrc.lua", top / STALE
     tree.marks.folder(tree.root, cache)
-    before = stale.stat().st_ino if stale.exists() else 0
+    before = stale.stat().st_mtime_ns if stale.exists() else 0
     clean = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={cache}", f"LMOD_CMD={tool.with_name('lmod')}"]
     argv = [*clean, "bash", str(tool), "-d", str(cache), "-t", str(stamp), str(tree.core)]
     done = runner.output(argv, timeout=600)
@@ -55,6 +55,6 @@ def _made(tree: Tree, tool: Path, runner: Runner) -> str:
         with contextlib.suppress(PermissionError, FileNotFoundError):  # another publisher's, whose marks it has
             path.chmod(tree.marks.mode | ((tree.marks.mode & 0o444) >> 2 if path.is_dir() else 0))
             tree.marks.own(path)
-    if stale.exists() and stale.stat().st_ino == before:  # another change has marked it anew meanwhile
+    if stale.exists() and stale.stat().st_mtime_ns == before:  # another change has marked it anew meanwhile
         stale.unlink(missing_ok=True)
     return "the spider cache is rebuilt"

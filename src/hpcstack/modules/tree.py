@@ -169,7 +169,7 @@ class Tree:
             (state / JOURNAL).unlink()  # all was done but this
         elif journal:
             self.marks.folder(self.root, self.root / SPIDER)
-            self.marks.write(self.root / SPIDER / STALE, "")
+            (self.root / SPIDER / STALE).touch()
             for part, final, record in journal["moves"]:
                 _move(Path(part), Path(final), record)
             *before, last = journal["generations"]
