@@ -163,13 +163,8 @@ def test_a_journal_says_what_was_to_be_done(tmp_path: Path) -> None:
     place = ready(tmp_path)
     journal = place.site.module_root / "state/pytorch/journal.json"
     generation = str((place.site.module_root / "state/pytorch/current").readlink())
-    document = {
-        "verb": "x",
-        "homes": {".lua": "Core", "": "Tcl"},
-        "files": {},
-        "moves": [],
-        "generations": [generation],
-    }
+    homes = {".lua": "Core", "": "Tcl"}
+    document = {"format": "hpcstack/modules/v1", "homes": homes, "files": {}, "moves": [], "generations": [generation]}
     journal.write_text(json.dumps(document))
     assert place.tree.pending() == ["pytorch"]
     with place.tree.held("pytorch"):
