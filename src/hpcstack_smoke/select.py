@@ -56,6 +56,7 @@ fabric.gdr          quick    node.fabric:gdr            GPUDirect RDMA has its k
 fabric.storage      standard node.fabric:storage        GPUDirect Storage has its kernel part
 fabric.tools        quick    node.fabric:ib_tools       the InfiniBand user tools start
 io.bandwidth        standard node.io:bandwidth          write, fsync, read back with a checksum
+io.staging          standard node.io:staging            a file copied to the node's own disk is the same
 io.metadata         standard node.io:metadata           how many files a second are made, looked at and removed
 io.small            standard node.io:small              small reads at random places of a file
 io.lock             quick    node.io:lock               flock keeps a second process out

@@ -130,7 +130,7 @@ def test_torch_that_pip_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_filesystem_gives_back_what_was_written_and_nothing_is_left(tmp_path: Path) -> None:
     asked = Asked(output=str(tmp_path))
-    for check in (io.bandwidth, io.metadata, io.small, io.lock):
+    for check in (io.bandwidth, io.staging, io.metadata, io.small, io.lock):
         assert check(asked).status == PASS
     assert list(tmp_path.iterdir()) == []
 

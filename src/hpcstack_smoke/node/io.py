@@ -61,6 +61,43 @@ def bandwidth(asked: Any) -> Result:
                  figures=figures)  # fmt: skip
 
 
+def staging(asked: Any) -> Result:
+    """A file of the shared filesystem copied to this node's own disk, as images and data are staged: the same bytes."""
+    size, own = SIZE[asked.tier], tempfile.gettempdir()
+    for folder in (asked.output, own):
+        if shutil.disk_usage(folder).free < 4 * size:
+            raise Skip(f"less than {4 * size / 1e9:.1f} GB free below {folder}")
+    block = random.Random(11).randbytes(MIB)
+    with place(asked) as shared, tempfile.TemporaryDirectory(prefix="hpcstack-io-") as local:
+        source, target = os.path.join(shared, "data"), os.path.join(local, "data")
+        with open(source, "wb", buffering=0) as file:
+            for number in range(size // MIB):
+                file.write(number.to_bytes(8, "big") + block[8:])
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        began = time.perf_counter()
+        shutil.copyfile(source, target)
+        with open(target, "rb+") as file:
+            os.fsync(file.fileno())
+        took = time.perf_counter() - began
+        same = digest(source) == digest(target)
+        one_disk = os.stat(source).st_dev == os.stat(target).st_dev
+    rate = round(size / took / 1e9, 3)
+    measured = f"{rate} GB/s to {own}{', on the same disk' if one_disk else ''}"
+    return judge(same, measured, "what was copied is the same", "sha256",
+                 f"{size / 1e6:.0f} MB, one file, with fsync", "one of the two disks gives back other bytes",
+                 figures={"stage_GB_s": rate}, informational=one_disk)  # fmt: skip
+
+
+def digest(path: str) -> bytes:
+    """sha256 of a file."""
+    found = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(MIB):
+            found.update(piece)
+    return found.digest()
+
+
 def metadata(asked: Any) -> Result:
     """Files made, looked at and removed a second, by one process."""
     with place(asked) as folder:
