@@ -27,6 +27,7 @@ def built(testbed: Testbed) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def published(testbed: Testbed, built: dict[str, Any]) -> dict[str, Any]:
+    testbed.unpublish("pytorch")
     document: dict[str, Any] = testbed.json("publish", STACK)
     return document
 

@@ -20,9 +20,8 @@ def loaded(testbed: Testbed, what: str) -> str:
 
 def test_a_stack_is_proven_promoted_rolled_back_and_retired(testbed: Testbed, tmp_path: Path) -> None:
     testbed.json("build", STACK)
-    site, name = testbed.folder / "site", NAME.partition("/")[0]  # a testbed that is up may have seen this test before
-    places = [f"modules/{part}/{name}" for part in ("Core", "Tcl", "state")] + [f"store/releases/{name}"]
-    testbed.bash(f"rm -rf ~/.local/state/hpcstack/tests/{STACK} {' '.join(str(site / one) for one in places)}")
+    testbed.unpublish("python")
+    testbed.bash(f"rm -rf ~/.local/state/hpcstack/tests/{STACK}")
     first = testbed.json("publish", STACK)
     assert testbed.hpcstack("publish", STACK, "--dry-run").stdout.strip() == "nothing would change"
     shut = testbed.hpcstack("promote", NAME, check=False)

@@ -57,6 +57,12 @@ class Testbed:
     def home(self) -> Path:
         return Path(self.bash("echo $HOME").stdout.strip())
 
+    def unpublish(self, name: str) -> None:
+        """NAME as if it had never been published: a testbed that is up may have seen these tests before."""
+        site = self.folder / "site"
+        places = [f"modules/{part}/{name}" for part in ("Core", "Tcl", "state")] + [f"store/releases/{name}"]
+        self.bash("rm -rf " + " ".join(str(site / one) for one in places))
+
     def give(self, path: str, text: str) -> Path:
         """TEXT as a file below the user's home, which the nodes see."""
         target = self.home / path
