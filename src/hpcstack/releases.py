@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.errors import InputError, StoreError
 from hpcstack.modules.ledger import Dates
 from hpcstack.modules.tree import Tree
+from hpcstack.modules.words import today
 from hpcstack.render.modulerc import refusal
 from hpcstack.store import Artifact, Store
 
@@ -27,7 +27,7 @@ def released(name: str, site: Site, store: Store) -> tuple[Artifact, str] | None
             continue
         ledger, version = tree.ledger(published), name.removeprefix(f"{published}-")
         dates = ledger.dates.get(version, Dates())
-        if dates.refuses(datetime.now(timezone.utc).date().isoformat()):
+        if dates.refuses(today()):
             raise InputError(refusal(f"{published}/{version}", dates), f"hpcstack status {published}")
         if entry := ledger.aliased(version):
             release = f"{published}/{entry.release}"

@@ -135,14 +135,14 @@ class Store:
                 shutil.copyfile(log, incoming / LOG)
                 record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
                 write_text(incoming / ARTIFACT, json.dumps(record, indent=1, sort_keys=True) + "\n")
-                _sync(incoming / IMAGE)
+                sync(incoming / IMAGE)
                 if digest_of(incoming / IMAGE) != artifact.sha256:
                     raise StoreError("the stored image differs from the built one", "the disk or memory is damaged")
                 incoming.chmod(0o755)
                 final.parent.mkdir(parents=True, exist_ok=True)
                 with self._out_of_the_way(final if instead else None):
                     self._settle(incoming, final)
-                _sync(final.parent)
+                sync(final.parent)
             finally:
                 shutil.rmtree(incoming, ignore_errors=True)
         self.point(artifact.stack, artifact.key)
@@ -218,7 +218,8 @@ def _advice(error: OSError, top: Path) -> str:
     return ""
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """PATH, a file or a folder, on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -228,9 +229,9 @@ def _sync(path: Path) -> None:
 
 def settle(part: Path, final: Path) -> None:
     """PART, which lies beside FINAL, on disk and under that name, also after a power failure."""
-    _sync(part)
+    sync(part)
     part.replace(final)
-    _sync(final.parent)
+    sync(final.parent)
 
 
 def digest_of(path: Path) -> str:

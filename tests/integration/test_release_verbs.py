@@ -61,15 +61,20 @@ def test_a_stack_is_proven_promoted_rolled_back_and_retired(testbed: Testbed, tm
     status = testbed.json("status")
     row = next(one for one in status["releases"] if one["release"] == second)
     assert row["channel"] == "production" and row["alias"] == NAME and not row["wrong"]
+    goes_and_comes_back(testbed, second)
+
+
+def goes_and_comes_back(testbed: Testbed, release: str) -> None:
+    """NAME is retired, with notice and at once, and taken back; then it means RELEASE again."""
     warned = testbed.json("retire", NAME, "--on", "2099-01-01", "--successor", "python/3.13", "--reason", "old")
     assert warned["remove"] == "2099-01-01"
     assert "is deprecated since" in testbed.bash(f"module load {NAME}").stderr
     testbed.hpcstack("retire", NAME, "--now")
-    refused = testbed.bash(f"module load {second}", check=False)
+    refused = testbed.bash(f"module load {release}", check=False)
     assert refused.returncode and "was retired on" in refused.stderr
     assert testbed.hpcstack("publish", STACK, check=False).returncode == 2
     testbed.hpcstack("retire", NAME, "--cancel")
-    assert loaded(testbed, NAME) == second
+    assert loaded(testbed, NAME) == release
     testbed.hpcstack("catalog", "-o", "site")
     assert json.loads((testbed.home / "site/catalog.json").read_text())["stacks"]
 

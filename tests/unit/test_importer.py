@@ -101,6 +101,18 @@ def test_an_image_that_is_not_what_was_published_is_refused(place: Place) -> Non
     assert "cannot be read" in place("get", "hpcstack/pytorch-24.11").stderr
 
 
+def test_a_retired_version_is_refused_and_one_without_dates_is_served(place: Place) -> None:
+    dates = place.modules / "state/pytorch/current/dates/24.11"
+    for text, served in (("remove=2099-01-01\n", True), ("remove=2020-01-01\n", False)):
+        dates.write_text(text)
+        for name in ("hpcstack/pytorch-24.11", "hpcstack/pytorch:24.11-r1"):
+            done = place("get", name)
+            assert (done.returncode == 0) == served, done.stderr
+            assert served or "was retired on 2020-01-01" in done.stderr
+    dates.unlink()
+    assert place("get", "hpcstack/pytorch-24.11").returncode == 0
+
+
 def test_an_image_is_read_once_a_node(place: Place) -> None:
     (place.top / "bin/sha256sum").write_text(
         f"#!/bin/sh\necho read >>{place.top}/reads\nexec {shutil.which('sha256sum')}\n"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def complete(ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
     """Every published name and version that begins with START."""
+    from hpcstack.errors import HpcstackError
     from hpcstack.modules.tree import Tree
 
     session = ctx.find_root().obj or Session("", ())
@@ -23,7 +24,7 @@ def complete(ctx: click.Context, _parameter: click.Parameter, start: str) -> lis
         words = [
             word for name in tree.names() for word in (name, *(f"{name}/{one}" for one in tree.ledger(name).aliases))
         ]
-    except Exception:  # completion never shows an error
+    except (HpcstackError, OSError):  # completion never shows an error
         return []
     return [word for word in words if word.startswith(start)]
 

@@ -40,7 +40,6 @@ def command(
     from hpcstack.errors import InputError
     from hpcstack.modules import ledger as ledgers
     from hpcstack.modules import words
-    from hpcstack.modules.shown import today
 
     if (now and (remove or warn)) or (cancel and (now or remove or warn or successor)):
         raise InputError("--now and --cancel go alone with a --reason", "hpcstack retire NAME/VERSION --now")
@@ -50,9 +49,9 @@ def command(
             f"{ledger.name}/{release} is one release; a version is retired", f"hpcstack retire {ledger.name}/{version}"
         )
     old = ledger.dates.get(version, ledgers.Dates())
-    begin = words.day(warn, "--warn") if warn else min(old.deprecate or today(), today())
-    later = (date.fromisoformat(max(begin, today())) + timedelta(days=NOTICE_DAYS)).isoformat()
-    end = today() if now else words.day(remove, "--on") if remove else later
+    begin = words.day(warn, "--warn") if warn else min(old.deprecate or words.today(), words.today())
+    later = (date.fromisoformat(max(begin, words.today())) + timedelta(days=NOTICE_DAYS)).isoformat()
+    end = words.today() if now else words.day(remove, "--on") if remove else later
     if end < begin:
         raise InputError(f"it would be refused on {end}, before anybody is warned on {begin}", "--warn DAY --on DAY")
     told_before = (successor or old.successor, reason or old.reason)
@@ -62,7 +61,7 @@ def command(
     after = publisher(session).change(
         ledger.name,
         verb,
-        lambda old, event: ledgers.retired(old, version, dates, today(), event),
+        lambda old, event: ledgers.retired(old, version, dates, words.today(), event),
         reason and dates.reason,
     )
     default = f"{ledger.name}/{after.default}" if after.default else ""

@@ -28,6 +28,7 @@ from hpcstack.modules.paths import GATE, dates_file
 from hpcstack.modules.spider import rebuilt
 from hpcstack.modules.tree import Change, Tree
 from hpcstack.modules.trial import tried
+from hpcstack.modules.words import today
 from hpcstack.process import Runner
 from hpcstack.render.module import Release, fits, modulefile, modulefile_tcl, wrappers
 from hpcstack.report import Report
@@ -307,7 +308,7 @@ def _not_over(ledger: Ledger, stack: Stack) -> None:
     where = "the recipe's `lifecycle`"
     if ledger.dates.get(version, dates).origin != "recipe":
         dates, where = ledger.dates[version], f"hpcstack retire {stack.name}/{version} --cancel"
-    if dates.refuses(now()[:10]):
+    if dates.refuses(today()):
         raise InputError(f"{stack.name}/{version} is retired since {dates.remove}", where)
 
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
 from typing import Any
 
 from hpcstack.errors import StoreError
 from hpcstack.modules.acts import Publisher, dates_of, publishable
-from hpcstack.modules.ledger import Dates, Ledger, order, published
+from hpcstack.modules.ledger import Dates, Event, Ledger, order, published
 from hpcstack.modules.tree import Tree
+from hpcstack.modules.words import today
 from hpcstack.render.module import Release, wrappers
 from hpcstack.render.modulerc import modulerc
 from hpcstack.report import Report
 from hpcstack.spec.model import Stack
 from hpcstack.store import Artifact, Store
-
-
-def today() -> str:
-    return datetime.now(timezone.utc).date().isoformat()
 
 
 def rows(tree: Tree, store: Store, name: str = "") -> list[dict[str, Any]]:
@@ -77,8 +73,6 @@ def difference(
     release, entry = publisher.prepared(ledger, stack, artifact, channel, report, override)
     if publisher.already(ledger, entry):
         return ""
-    from hpcstack.modules.ledger import Event
-
     ledger = ledger if pinned is None else replace(ledger, pinned=pinned)
     after = published(ledger, entry, dates_of(stack), Event(entry.made, entry.by, "publish", entry.release))
     out = []

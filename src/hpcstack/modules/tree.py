@@ -32,6 +32,7 @@ from hpcstack.modules.ledger import FORMAT, Ledger, as_json, from_json
 from hpcstack.modules.marks import Marks
 from hpcstack.modules.paths import CORE, CURRENT, GATE, JOURNAL, MORE, SPIDER, STALE, STATE, TCL
 from hpcstack.render.modulerc import gateway, modulerc
+from hpcstack.store import sync
 
 ROOM = 100  # modulefiles of one kind that Core may hold before a new name goes behind a gateway: 25 us of a load each
 CROWD = 250  # a load takes 1.3 times as long as from a small tree
@@ -209,7 +210,7 @@ class Tree:
         if final.exists():
             shutil.rmtree(final)  # of a change that was never written down
         part.rename(final)
-        _sync(state)
+        sync(state)
         return str(number)
 
     def _links(self, name: str, homes: dict[str, Path]) -> None:
@@ -262,7 +263,7 @@ def _move(part: Path, final: Path, record: str) -> None:
     """PART at its place. StoreError where what lies there is not the release whose RECORD is meant."""
     if part.is_dir() and not final.exists():
         part.rename(final)
-        _sync(final.parent)
+        sync(final.parent)
     try:
         if (final / "release.json").read_text(encoding="utf-8") == record:
             return
@@ -276,12 +277,4 @@ def _link(target: str, link: Path) -> None:
     part = link.with_name(f".{link.name.lstrip('.')}.{uuid.uuid4().hex[:8]}.part")
     part.symlink_to(target)
     part.replace(link)
-    _sync(link.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(link.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date, datetime, timezone
 
 from hpcstack.errors import InputError
 from hpcstack.yamlfile import CONTROL
@@ -22,14 +23,17 @@ def one_line(text: str, option: str) -> str:
 
 def day(text: str, option: str) -> str:
     """TEXT as a day, `2027-01-31`."""
-    from datetime import date
-
     try:
         if not DAY.fullmatch(text):
             raise ValueError
         return date.fromisoformat(text).isoformat()
     except ValueError:
         raise InputError(f"{option}: {text!r} is no day", "write it as YYYY-MM-DD") from None
+
+
+def today() -> str:
+    """The day in UTC, as `2027-01-31`."""
+    return datetime.now(timezone.utc).date().isoformat()
 
 
 def successor(text: str) -> str:
