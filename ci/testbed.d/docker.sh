@@ -5,14 +5,27 @@
 DOCKER_SOCKET=$RUN/docker.sock
 
 docker_up() {
-    command -v dockerd >/dev/null || return 0
+    local until=$((SECONDS + 30))
+    has_docker || { echo "  docker: dockerd or its client docker is not installed; going on without"; return 0; }
     start docker dockerd --iptables=false --bridge=none --data-root "$TESTBED/state/docker" \
         --exec-root "$RUN/docker" --pidfile "$RUN/dockerd.pid" --host "unix://$DOCKER_SOCKET" --log-level warn
-    await 30 docker "$LOG/docker.log" test -S "$DOCKER_SOCKET"
-    await 30 docker "$LOG/docker.log" docker --host "unix://$DOCKER_SOCKET" info
+    until docker --host "unix://$DOCKER_SOCKET" info >/dev/null 2>&1; do
+        if ! alive docker || [ "$SECONDS" -ge "$until" ]; then
+            tail -n 3 "$LOG/docker.log" >&2
+            echo "  docker: does not run here (its log is $LOG/docker.log); going on without"
+            docker_down
+            return 0
+        fi
+        sleep 0.2
+    done
     chmod 666 "$DOCKER_SOCKET"
 }
 
+has_docker() { command -v dockerd >/dev/null && command -v docker >/dev/null; }
+
 docker_down() { stop docker; rm -f "$DOCKER_SOCKET"; }
 
-docker_status() { report docker "$LOG/docker.log"; }
+docker_status() {
+    if [ ! -S "$DOCKER_SOCKET" ]; then echo "docker: not there; its tests say so"; return 0; fi
+    report docker "$LOG/docker.log"
+}
