@@ -9,10 +9,21 @@ fail() {
     printf 'hpcstack: %s: %s\n' "$(uname -n)" "$1" >&2
     exit 125
 }
-above=$(dirname "$folder")
-[ -d "$above" ] || mkdir -p -m 1777 "$above" 2>/dev/null || [ -d "$above" ] || fail "$above cannot be made"
+safe() { # FOLDER: nobody but root and us can put another thing in the place of what lies in it
+    owner=$(stat -c %u "$1") mode=$((0$(stat -c %a "$1")))
+    case $owner in 0 | "$(id -u)") ;; *) return 1 ;; esac
+    [ "$((mode & 022))" = 0 ] || [ "$((mode & 01000))" != 0 ]
+}
+above=$(cd -P "$(dirname "$folder")" 2>/dev/null && pwd -P) ||
+    fail "$(dirname "$folder") is not there: staging.folder in site.yaml names a folder that each node has"
+around=$above
+until safe "$around" && [ "$around" = / ]; do
+    safe "$around" || fail "$around belongs to somebody who could swap what is staged there: staging.folder in site.yaml"
+    around=$(dirname "$around")
+done
 mkdir -m 700 "$folder" 2>/dev/null || [ -d "$folder" ] || fail "$folder cannot be made"
 if [ ! -O "$folder" ] || [ -L "$folder" ]; then fail "$folder is somebody else's"; fi
+chmod 700 "$folder"
 if [ "$verb" = have ]; then
     [ -e "$folder/$1" ]
     exit

@@ -98,7 +98,7 @@ def asked() -> int:
 def staged(nodes: int, image: str) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for how in ("none", "copy", "sbcast"):
-        for folder in (TESTBED / "nodes").glob("*/tmp/hpcstack-staged"):
+        for folder in (TESTBED / "nodes").glob("*/tmp/hpcstack-staged-*"):
             subprocess.run(["rm", "-rf", str(folder)], check=True)
         for what in ("first", "again"):
             before = asked()
@@ -106,7 +106,7 @@ def staged(nodes: int, image: str) -> list[dict[str, object]]:
                 on_testbed("hpcstack", "launch", STACK, "-N", str(nodes), "--ntasks-per-node=2", "--mode", "plain",
                            "--stage", how, "--runtime", "apptainer", "--", "true")  # fmt: skip
             rows.append({"stage": how, "launch": what, "nodes": nodes, "opens": count[0], "registry": asked() - before})
-    for folder in (TESTBED / "nodes").glob("*/tmp/hpcstack-staged"):
+    for folder in (TESTBED / "nodes").glob("*/tmp/hpcstack-staged-*"):
         subprocess.run(["rm", "-rf", str(folder)], check=True)
     return rows
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import platform as machine
+import re
 import time
 from pathlib import Path
 
-from hpcstack.cache import busy, cache_of, touch
+from hpcstack.cache import busy, cache_of, offline_folder, touch
 from hpcstack.importing import VERSION, Imported, pack_image
 from hpcstack.lock.model import Lock
 from hpcstack.oci.added import above
@@ -20,6 +21,8 @@ from hpcstack.sources import open_source
 from hpcstack.spec.model import Base
 from hpcstack.store import new_file
 from hpcstack.talk import Talk
+
+BUNDLED = re.compile(r"base-[0-9a-f]{64}\.sqsh")
 
 
 def import_image(
@@ -41,7 +44,7 @@ def here() -> str:
 def base_of(lock: Lock, platform: str, site: Site, registry: Registry, runner: Runner, talk: Talk) -> Path:
     """The squashfs of LOCK's base for PLATFORM, imported once and kept by its digest."""
     digest = lock.platform(platform).digest
-    final = cache_of(site).top / base_name(lock, platform, site)
+    final = imported_base(lock, platform, site)
     if final.exists():
         touch(final)
         return final
@@ -50,6 +53,18 @@ def base_of(lock: Lock, platform: str, site: Site, registry: Registry, runner: R
     done = _import(Reference("docker", base=base), platform, final, site, registry, runner, talk, once=True)
     talk(f"imported {done.size / 1e6:.0f} MB in {done.seconds:.1f} s")
     return final
+
+
+def imported_base(lock: Lock, platform: str, site: Site) -> Path:
+    """Where LOCK's base for PLATFORM lies in the cache, once it has been imported from its registry."""
+    return cache_of(site).top / base_name(lock, platform, site)
+
+
+def bundled_base(lock: Lock, platform: str, site: Site) -> Path | None:
+    """The base that a bundle brought for this very LOCK. It is named by its own sha256: no registry vouches for it."""
+    folder = offline_folder(site, lock, platform)
+    found = [path for path in folder.glob("base-*.sqsh") if BUNDLED.fullmatch(path.name)]
+    return found[0] if found else None
 
 
 def base_name(lock: Lock, platform: str, site: Site) -> str:
@@ -73,7 +88,7 @@ def _import(
         with busy(cache):
             done = pack_image(
                 source, final, cache.top / "partial" / digest.replace(":", "-"), site.build.compression, runner, talk,
-                lambda image: above(image, str(reference)), str(reference),
+                lambda image: above(image, str(reference)), str(reference), site.build.bounds.as_bounds(),
             )  # fmt: skip
         talk.event("imported", path=str(final), size=done.size, seconds=round(time.monotonic() - began, 3))
         return done

@@ -16,6 +16,7 @@ from hpcstack.collect import releases
 from hpcstack.engines import Job
 from hpcstack.errors import BuildError, InputError, MissingToolError, StoreError
 from hpcstack.lock.model import Lock
+from hpcstack.logins import build_for, redacted
 from hpcstack.ordering import Order, there
 from hpcstack.process import Completed, Runner
 from hpcstack.render.image import CONTEXT
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from hpcstack.registry import Registry
 
 ANOTHER = "--engine auto takes one that can"
+LOG_MODE = 0o600  # of the log of one build: what a base or a recipe prints is nobody else's
 HARDLY = 64 << 20  # bytes: a disk that has less is taken for full
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
 STEP_BEGUN = re.compile(r"^== hpcstack step (.*)$", re.MULTILINE)
@@ -48,23 +50,30 @@ def build(
     order: Order, store: Store, registry: Registry, runner: Runner, talk: Talk, how: How = How()
 ) -> tuple[Artifact, bool]:
     """The image of ORDER, and whether it had to be built. BuildError leaves nothing in the store."""
-    if not how.fresh and (found := there(order, store)):
-        return found, False
-    from hpcstack.bases import base_name, base_of
+    from hpcstack.bases import base_of, bundled_base, imported_base
 
-    if how.offline and not (cache_of(order.site).top / base_name(order.lock, order.platform, order.site)).exists():
+    given = bundled_base(order.lock, order.platform, order.site) if how.offline else None
+    if how.offline and imported_base(order.lock, order.platform, order.site).exists():
+        given = None  # what a registry's digest vouches for comes first
+    elif how.offline and not given:
         raise InputError(
             f"the base of {order.stack.full_name} is not here, and --offline fetches nothing",
             "hpcstack bundle create where there is a network, hpcstack bundle apply here",
         )
+    if given:  # an image on it is never taken for one on the registry's base: ordering.there
+        order = replace(order, bundled=given.stem)
+    if not how.fresh and (found := there(order, store)):
+        return found, False
     if reason := order.engine.usable(runner):
         raise MissingToolError(f"the engine {order.engine.name} cannot be used here: {reason}", ANOTHER)
-    base = base_of(order.lock, order.platform, order.site, registry, runner, talk)
+    base = given or base_of(order.lock, order.platform, order.site, registry, runner, talk)
     name = order.stack.full_name
     with store.lease(order.key, lambda owner: talk(f"waiting for another builder of {name}: {owner}")):
         if not how.fresh and (found := there(order, store)):
             return found, False
         talk(f"building {name} with {order.engine.name} ({order.why}; key {order.key[:12]})")
+        if given:
+            talk("on the base that a bundle brought: whoever made the bundle is trusted with this image")
         with workspace(order.site, runner, order.needs) as work:
             return _build_in(work, order, base, store, runner, talk, how), True
 
@@ -78,16 +87,23 @@ def _build_in(
     artifact = _inspect(order, job, runner)
     talk.event("phase", name="store")
     talk(f"storing {job.output.stat().st_size / 1e6:.0f} MB")
-    old = _stored(order, store) if how.fresh else None
-    if old and digest_of(old.image) == artifact.sha256:
+    old = _stored(order, store)
+    replaces = how.fresh or bool(old and old.bundled and not order.bundled)
+    same = old is not None and digest_of(old.image) == artifact.sha256
+    if old and how.fresh and same and old.bundled == order.bundled:
         talk("the same bytes as the image that is there, which stays")
         return old
-    if old and (names := [name for name, record in releases(store) if record["key"] == order.key]):
+    if old and replaces and not same and (names := _published(order, store)):
         raise StoreError(
             f"the new image has other bytes than the one that is published as {names[0]}, which stays",
             f"the files that differ: hpcstack verify --reproducible {order.stack.full_name}",
         )
-    return store.put(artifact, job.output, job.log, instead=how.fresh)
+    return store.put(artifact, job.output, job.log, instead=replaces)
+
+
+def _published(order: Order, store: Store) -> list[str]:
+    """The releases of the image of ORDER."""
+    return [name for name, record in releases(store) if record["key"] == order.key]
 
 
 def _stored(order: Order, store: Store) -> Artifact | None:
@@ -100,7 +116,7 @@ def _stored(order: Order, store: Store) -> Artifact | None:
 
 def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, how: How, kept: Path) -> Job:
     """The image of ORDER made in WORK, in no store yet. The log is KEPT whatever becomes of it."""
-    job = job_in(work, order.files, order.site, base, talk)
+    job = job_in(work, order.files, order.site, base, talk, order.lock.base.registry)
     locked = order.lock.platform(order.platform)
     planned = tuple(steps(order.stack, locked, order.lock.sources))
     if how.offline:
@@ -111,20 +127,31 @@ def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, ho
     store = Store(order.site.store)
     talk.event("phase", name="build")
     try:
-        with store.acting("the build ran into the machine's limits"):
-            failed = order.engine.build(job, runner)
+        try:
+            with store.acting("the build ran into the machine's limits"):
+                failed = order.engine.build(job, runner)
+        finally:
+            redact(job.log, order.site)
         with job.log.open("a", encoding="utf-8") as log:
             log.write(job.times())
         if failed.status:
-            raise explain(failed, job.log, kept, order.lock)
+            raise explain(failed, job.log, kept, order.lock, order.site)
         return job
     finally:
         with store.acting("the log was not kept"):
-            write_text(kept, job.log.read_text(encoding="utf-8", errors="replace"))
+            write_text(kept, job.log.read_text(encoding="utf-8", errors="replace"), LOG_MODE)
 
 
-def job_in(work: Path, files: Mapping[str, str], site: Site, base: Path, talk: Talk) -> Job:
-    """The folder of one build: rendered FILES, what the site lends, and where the image will be."""
+def redact(log: Path, site: Site) -> None:
+    """LOG without the site's logins, before it goes anywhere."""
+    log.write_text(redacted(log.read_text(encoding="utf-8", errors="replace"), site), encoding="utf-8")
+
+
+def job_in(work: Path, files: Mapping[str, str], site: Site, base: Path, talk: Talk, registry: str) -> Job:
+    """The folder of one build: rendered FILES, what the site lends to bases of REGISTRY, where the image will be."""
+    settings = build_for(site, registry)
+    if settings != site.build:
+        talk(f"the logins in this site's URLs are not lent: registries.{registry}.trusted in site.yaml would do it")
     job = Job(
         context=work / "rendered",
         lent=work / "lent",
@@ -133,11 +160,11 @@ def job_in(work: Path, files: Mapping[str, str], site: Site, base: Path, talk: T
         cache=cache_of(site).top / "steps",
         output=work / "image.sqsh",
         log=work / "build.log",
-        settings=site.build,
+        settings=settings,
         talk=talk,
     )
     write_tree(job.context, files)
-    write_tree(job.lent, lent_files(site))
+    write_tree(job.lent, lent_files(site, settings))
     write_tree(work, {"build.log": ""})
     if bundle := site.build.ca_bundle:
         try:
@@ -147,7 +174,7 @@ def job_in(work: Path, files: Mapping[str, str], site: Site, base: Path, talk: T
     return job
 
 
-def explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> BuildError:
+def explain(failed: Completed, log: Path, kept: Path, lock: Lock, site: Site) -> BuildError:
     """The step and command that failed, the last lines that count, and where the whole log is."""
     text = log.read_text(encoding="utf-8", errors="replace")
     marks: dict[str, str] = {}
@@ -160,7 +187,7 @@ def explain(failed: Completed, log: Path, kept: Path, lock: Lock) -> BuildError:
         head = f"the build failed in step {begun[-1]}: it ended without a word  (exit {failed.status})"
     else:
         head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
-    said = [line for line in failed.tail if not MARK.match(line)]
+    said = [redacted(line, site) for line in failed.tail if not MARK.match(line)]
     said += [f"{name} came with {by}" for name, by in _brought(text).items()]
     advice = _full(log.parent) or _advice(text).replace("REGISTRY", lock.base.answered_by).replace("STACK", lock.stack)
     return BuildError("\n".join([head, *(f"  < {line}" for line in said)]), f"{advice}the whole log is {kept}")
@@ -241,6 +268,7 @@ def _inspect(order: Order, job: Job, runner: Runner) -> Artifact:
         engine=order.engine.name,
         lock_sha256=order.lock.digest(),
         base=str(about["base"]),
+        bundled=order.bundled,
         stand_in=order.lock.stand_in(),
         suite=suite_version,
         facts=order.lock.facts(order.platform),

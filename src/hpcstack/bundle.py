@@ -1,7 +1,8 @@
 """A bundle: all that a locked stack is built from, in one tar, for a machine that reaches nothing.
 
-manifest.json names every file with its sha256; what is not named, or differs, is refused. `apply` puts the lock, the
-base and the packages where `build --offline` finds them.
+manifest.json names every file with its size and sha256; what is not named, or differs, is refused. `apply` puts the
+lock, the base and the packages where `build --offline` finds them. The registry's digest cannot be checked of a base
+that was imported elsewhere: it is kept under its own sha256, for the lock that came with it, and serves no other build.
 """
 
 from __future__ import annotations
@@ -9,37 +10,60 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import shutil
 import tarfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
 from hpcstack import data, sbom
-from hpcstack.bases import base_name, base_of
-from hpcstack.build import explain, job_in
-from hpcstack.cache import cache_of
-from hpcstack.errors import InputError
+from hpcstack.bases import BUNDLED, base_name, base_of
+from hpcstack.blobs import room
+from hpcstack.build import LOG_MODE, explain, job_in, redact
+from hpcstack.cache import cache_of, offline_folder
+from hpcstack.errors import BuildError, InputError
+from hpcstack.files import files_below, read_text
 from hpcstack.lease import label, sweep
 from hpcstack.lock import model
 from hpcstack.lock.model import Lock, LockedPlatform
 from hpcstack.lock.place import LOCK_SUFFIX
+from hpcstack.oci.config import document
+from hpcstack.oci.members import Header
 from hpcstack.ordering import Order, needs
 from hpcstack.process import Runner
 from hpcstack.registry import Registry
+from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.steps import requirements
 from hpcstack.render.template import plain
 from hpcstack.site import Site
 from hpcstack.spec import guard
-from hpcstack.spec.catalog import EXTENDED, Recipe
+from hpcstack.spec.catalog import EXTENDED, SUFFIX, Catalog, Recipe
 from hpcstack.store import Artifact, Store, digest_of, new_file, settle, write_text, write_tree
 from hpcstack.talk import Talk
 from hpcstack.verifying import distribution
 from hpcstack.workspace import workspace
 
 FORMAT = "hpcstack/bundle/v1"
-MAX_MANIFEST = 64 << 20
+MAX_MANIFEST, MAX_TEXT, MAX_FILES = 16 << 20, 16 << 20, 50_000
+DIGEST = re.compile(r"[0-9a-f]{64}")
+FILE_NAME = re.compile(r"(?!\.|base-)[A-Za-z0-9._+~%:!-]{1,250}")  # of .deb files and wheels
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a manifest says of one file."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a bundle says that it holds: {path in the tar: what it is}."""
+
+    stack: str
+    platform: str
+    files: dict[str, Named]
 
 
 @dataclass(frozen=True)
@@ -52,11 +76,6 @@ class Applied:
     bytes: int
     lock: Path
     recipes: tuple[Path, ...]
-
-
-def offline_folder(site: Site, lock: Lock, platform: str) -> Path:
-    """Where the packages of a locked stack lie for `build --offline`."""
-    return cache_of(site).top / "offline" / f"{lock.digest()[:24]}-{platform.replace('/', '-')}"
 
 
 def create(
@@ -106,18 +125,24 @@ def _fetched(work: Path, order: Order, base: Path, runner: Runner, talk: Talk) -
     if not locked.apt and not locked.pip:
         return []
     talk("fetching the locked packages")
-    job = replace(job_in(work / "fetch", {}, order.site, base, talk), environment=locked.environment)
+    job = job_in(work / "fetch", {}, order.site, base, talk, order.lock.base.registry)
+    job = replace(job, environment=locked.environment)
     folder = work / "fetch/hpcstack"
     write_tree(folder, {
         "build/settle.sh": plain("images", "fetch.sh"), "build/lib.sh": plain("images", "lib.sh"),
         "build/needs.py": plain("images", "needs.py"), "build/guard.sh": guard.shell(), **_wanted(locked),
     })  # fmt: skip
     done = order.engine.run_inside(folder, job, runner)
+    redact(job.log, order.site)
     if done.status:
         kept = Store(order.site.store).top / "logs" / f"{order.stack.full_name}-bundle.log"
-        write_text(kept, job.log.read_text(encoding="utf-8", errors="replace"))
-        raise explain(done, job.log, kept, order.lock)
-    return sorted(path for path in (folder / "settled").iterdir() if path.is_file())
+        write_text(kept, job.log.read_text(encoding="utf-8", errors="replace"), LOG_MODE)
+        raise explain(done, job.log, kept, order.lock, order.site)
+    fetched = files_below(folder, folder / "settled")  # programs of the base wrote there
+    for path in fetched:
+        if not FILE_NAME.fullmatch(path.name):
+            raise BuildError(f"the base's own tools fetched a file with an odd name: {path.name!r}")
+    return fetched
 
 
 def _wanted(locked: LockedPlatform) -> dict[str, str]:
@@ -126,12 +151,15 @@ def _wanted(locked: LockedPlatform) -> dict[str, str]:
 
 
 def _recipes(recipe: Recipe) -> dict[str, str]:
-    """The recipe's file and the templates beside it, unless they come with hpcstack itself."""
-    folder = recipe.path.resolve().parent
-    if folder == data.folder("recipes").resolve():
+    """The effective recipe as one file that extends nothing, unless it comes with hpcstack itself."""
+    if recipe.path.resolve().parent == data.folder("recipes").resolve():
         return {}
-    paths = [recipe.path, *folder.glob("_*.yaml")]
-    return {f"recipes/{path.name}": path.read_text(encoding="utf-8") for path in paths}
+    import yaml
+
+    spec = recipe.stack.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=1000)
+    name = recipe.stack.full_name
+    return {f"recipes/{name}{SUFFIX}": f"# {name}: the effective recipe, as hpcstack bundle wrote it\n{text}"}
 
 
 def _packed(output: Path, order: Order, files: dict[str, Path]) -> int:
@@ -160,111 +188,144 @@ def _packed(output: Path, order: Order, files: dict[str, Path]) -> int:
 def apply(file: Path, site: Site, recipes: Path | None, talk: Talk) -> Applied:
     """What FILE holds, put where builds find it. InputError for a bundle that is damaged or says too much."""
     try:
-        with tarfile.open(file, "r:") as tar:
+        with tarfile.open(file, "r:", tarinfo=Header) as tar:
             manifest = _manifest(tar)
             cache = cache_of(site)
             cache.top.mkdir(parents=True, exist_ok=True)
+            room(cache.top, 2 * sum(entry.size for entry in manifest.files.values()), f"the bundle {file}")
             sweep(cache.top, ".bundle-", lambda old: shutil.rmtree(old, ignore_errors=True))
             part = cache.top / f".bundle-{label()}"
             try:
                 _extracted(tar, manifest, part, talk)
-                return _placed(part, manifest, site, recipes)
+                return _placed(part, manifest, site, recipes, talk)
             finally:
                 shutil.rmtree(part, ignore_errors=True)
     except (tarfile.TarError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{file} is no bundle that can be read: {error}", "copy it again") from None
 
 
-def _manifest(tar: tarfile.TarFile) -> dict[str, Any]:
+def _manifest(tar: tarfile.TarFile) -> Manifest:
+    """The first member, whole and of the right types, before anything of the bundle is believed. ValueError else."""
     first = tar.next()
     body = tar.extractfile(first) if first and first.name == "manifest.json" and first.isreg() else None
-    found = json.loads(body.read(MAX_MANIFEST)) if body else {}
+    if not first or not body:
+        raise ValueError("it does not begin with a manifest.json")
+    found = document(body.read(min(first.size, MAX_MANIFEST + 1)), MAX_MANIFEST)
     if found.get("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}")
-    return dict(found)
+    name, platform, named = found.get("stack"), found.get("platform"), found.get("files")
+    if not isinstance(name, str) or not EXTENDED.fullmatch(name) or name.startswith("_"):
+        raise ValueError(f"{name!r} is no stack's name")
+    if platform not in KERNEL_NAMES:
+        raise ValueError(f"{platform!r} is no platform that is known")
+    if not isinstance(named, dict) or len(named) > MAX_FILES:
+        raise ValueError("its manifest names no files, or too many")
+    files = {}
+    for path, entry in named.items():
+        if not _in_place(path, name):
+            raise ValueError(f"its manifest names {path!r}, and nobody knows what that is for")
+        size, digest = entry["size"], entry["sha256"]
+        if type(size) is not int or size < 0 or not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+            raise ValueError(f"its manifest says no size or no sha256 of {path}")
+        files[path] = Named(size, digest)
+    if f"lock/{name}{LOCK_SUFFIX}" not in files:
+        raise ValueError("it has no lock")
+    if sum(path.startswith("base/") for path in files) > 1:
+        raise ValueError("it has more than one base")
+    return Manifest(name, str(platform), files)
 
 
-def _members(tar: tarfile.TarFile, manifest: dict[str, Any]) -> Iterator[tarfile.TarInfo]:
-    """The members that the manifest names, each at a plain path below one of the known folders."""
+def _in_place(path: str, stack: str) -> bool:
+    """Whether PATH is one that a bundle of STACK has: its own lock, recipe and SBOM, one base, packages."""
+    own = (f"lock/{stack}{LOCK_SUFFIX}", f"recipes/{stack}{SUFFIX}", f"sbom/{stack}.cdx.json")
+    folder, _, name = path.partition("/")
+    return path in own or (folder in ("base", "packages") and FILE_NAME.fullmatch(name) is not None)
+
+
+def _extracted(tar: tarfile.TarFile, manifest: Manifest, part: Path, talk: Talk) -> None:
+    seen: set[str] = set()
     for member in tar:
-        if member.name == "manifest.json":
+        if member.name == "manifest.json" and not seen:
             continue
-        path = PurePosixPath(member.name)
-        if member.name not in manifest["files"] or not member.isreg() or len(path.parts) != 2 or ".." in path.parts:
+        named = manifest.files.get(member.name)
+        if not named or not member.isreg() or member.name in seen:
             raise ValueError(f"it holds {member.name!r}, which its manifest does not name")
-        if path.parts[0] not in ("base", "packages", "lock", "recipes", "sbom"):
-            raise ValueError(f"it holds {member.name!r}, and nobody knows what that is for")
-        yield member
-
-
-def _extracted(tar: tarfile.TarFile, manifest: dict[str, Any], part: Path, talk: Talk) -> None:
-    seen = set()
-    for member in _members(tar, manifest):
+        if member.size != named.size:
+            raise ValueError(f"{member.name} has another size than its manifest says")
         target = part / member.name
         target.parent.mkdir(parents=True, exist_ok=True)
         body = tar.extractfile(member)
         assert body
-        with target.open("wb") as out:
+        with target.open("xb") as out:
             shutil.copyfileobj(body, out, 1 << 20)
-        if digest_of(target) != manifest["files"][member.name]["sha256"]:
+        if digest_of(target) != named.sha256:
             raise ValueError(f"{member.name} has other bytes than its manifest says")
         seen.add(member.name)
-        talk.amount("unpacking", len(seen), len(manifest["files"]))
-    if missing := set(manifest["files"]) - seen:
+        talk.amount("unpacking", len(seen), len(manifest.files))
+    if missing := set(manifest.files) - seen:
         raise ValueError(f"it lacks {sorted(missing)[0]}")
 
 
-def _placed(part: Path, manifest: dict[str, Any], site: Site, recipes: Path | None) -> Applied:
-    name, platform, cache = str(manifest["stack"]), str(manifest["platform"]), cache_of(site)
-    if not EXTENDED.fullmatch(name):
-        raise ValueError(f"{name!r} is no stack's name")
+def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, talk: Talk) -> Applied:
+    """All of it looked at first; then what is not there yet is written, the lock last."""
+    name, platform = manifest.stack, manifest.platform
     lock = model.read(part / "lock" / f"{name}{LOCK_SUFFIX}")
     if lock.stack != name:
         raise ValueError(f"its lock is of {lock.stack}")
+    lock.platform(platform)
+    recipe = _recipe_in(part / f"recipes/{name}{SUFFIX}", lock, recipes)
+    target = (recipe.parent if recipe else site.lock_dir) / f"{name}{LOCK_SUFFIX}"
+    _not_another(target, lock.text())
+    base = _base_in(part / "base", base_name(lock, platform, site))
     with Store(site.store).acting("the bundle was not applied"):
-        wanted = base_name(lock, platform, site)
-        for base in (part / "base").glob("*"):
-            if base.name != wanted:
-                raise InputError(f"the bundle's base is {base.name}, this hpcstack would look for {wanted}",
-                                 "make the bundle with the same version and the same build.compression")  # fmt: skip
-            if not (cache.top / base.name).exists():  # one that a registry's digest vouches for stays
-                settle(base, cache.top / base.name)
-        written = _write_recipes(part / "recipes", recipes)
-        target = _lock_target(name, written, site)
-        _not_another(target, lock.text())
         final = offline_folder(site, lock, platform)
+        (part / "packages").mkdir(exist_ok=True)
+        if base:
+            base.rename(part / "packages" / f"base-{manifest.files[f'base/{base.name}'].sha256}.sqsh")
         shutil.rmtree(final, ignore_errors=True)
         final.parent.mkdir(parents=True, exist_ok=True)
-        (part / "packages").mkdir(exist_ok=True)
         (part / "packages").rename(final)
+        if recipe:
+            talk(f"writing {recipe}")
+            write_text(recipe, (part / f"recipes/{name}{SUFFIX}").read_text(encoding="utf-8"))
+        talk(f"writing {target}")
         write_text(target, lock.text())
-    sizes = [entry["size"] for entry in manifest["files"].values()]
-    return Applied(name, platform, len(sizes), sum(sizes), target, tuple(written))
+    sizes = [entry.size for entry in manifest.files.values()]
+    return Applied(name, platform, len(sizes), sum(sizes), target, (recipe,) if recipe else ())
 
 
-def _write_recipes(source: Path, recipes: Path | None) -> list[Path]:
-    found = sorted(source.glob("*")) if source.is_dir() else []
-    if found and recipes is None:
-        raise InputError("the bundle brings recipes of its own", "say where they go: --recipes-to DIR")
-    out = []
-    for path in found:
-        assert recipes
-        _not_another(recipes / path.name, path.read_text(encoding="utf-8"))
-    for path in found:
-        assert recipes
-        write_text(recipes / path.name, path.read_text(encoding="utf-8"))
-        out.append(recipes / path.name)
-    return out
+def _base_in(folder: Path, wanted: str) -> Path | None:
+    for base in folder.glob("*"):
+        if base.name != wanted:
+            raise InputError(f"the bundle's base is {base.name}, this hpcstack would look for {wanted}",
+                             "make the bundle with the same version and the same build.compression")  # fmt: skip
+        return base
+    return None
+
+
+def _recipe_in(path: Path, lock: Lock, folder: Path | None) -> Path | None:
+    """Where the bundle's own recipe goes, if it brings one: its stack's, as the lock has it, and no other."""
+    if not path.exists():
+        return None
+    if folder is None:
+        raise InputError("the bundle brings a recipe of its own", "say where it goes: --recipes-to DIR")
+    recipe = Catalog([]).read(path)
+    if [one.stack.full_name for one in recipe] != [lock.stack]:
+        raise ValueError(f"its recipe is not that of {lock.stack} alone")
+    if recipe[0].stack.checksum() != lock.spec_sha256:
+        raise ValueError("its lock is of another recipe than it brings")
+    _not_another(folder / path.name, path.read_text(encoding="utf-8"))
+    return folder / path.name
 
 
 def _not_another(path: Path, text: str) -> None:
     """InputError where PATH is there with another text than TEXT: nobody's recipe or lock is overwritten."""
-    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != text:
+    try:
+        there = read_text(path, MAX_TEXT)
+    except FileNotFoundError:
+        return
+    if there != text:
         raise InputError(f"{path} is there already, and is another than the bundle's", "move it away, and apply again")
-
-
-def _lock_target(name: str, written: list[Path], site: Site) -> Path:
-    return (written[0].parent if written else site.lock_dir) / f"{name}{LOCK_SUFFIX}"
 
 
 def lend(job_lent: Path, order: Order) -> None:
@@ -281,6 +342,8 @@ def lend(job_lent: Path, order: Order) -> None:
     target = job_lent / "packages"
     target.mkdir()
     for path in folder.iterdir():
+        if BUNDLED.fullmatch(path.name):
+            continue
         with contextlib.suppress(FileExistsError):
             try:
                 (target / path.name).hardlink_to(path)

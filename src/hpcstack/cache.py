@@ -7,17 +7,33 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hpcstack.files import private_folder
 from hpcstack.lease import alive, label, sweep
 from hpcstack.site import Site
 from hpcstack.store import Store
 
+if TYPE_CHECKING:
+    from hpcstack.lock.model import Lock
+
 
 def cache_of(site: Site) -> Store:
-    """The cache, beside Apptainer's where the site names one."""
-    own = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    shared = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"  # each user's own: what lies there is trusted
-    return Store(shared if site.build.cachedir else Path(own) / "hpcstack/bases")
+    """The cache, beside Apptainer's where the site names one. What lies there is trusted, so it is the user's alone:
+    StoreError where somebody else has made it."""
+    if not site.build.cachedir:
+        own = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        return Store(Path(own) / "hpcstack/bases")
+    shared = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"
+    store = Store(shared)
+    with store.acting("no cache"):
+        private_folder(shared, "remove it, or name another build.cachedir in site.yaml")
+    return store
+
+
+def offline_folder(site: Site, lock: Lock, platform: str) -> Path:
+    """Where what a bundle brought for a locked stack lies: its base, and packages/."""
+    return cache_of(site).top / "offline" / f"{lock.digest()[:24]}-{platform.replace('/', '-')}"
 
 
 def touch(path: Path) -> None:

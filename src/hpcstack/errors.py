@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class HpcstackError(Exception):
@@ -83,7 +86,9 @@ class ProblemsError(InputError):
 
 
 def visible(text: str) -> str:
-    """TEXT for a terminal: what a program printed may command it."""
+    """TEXT for a terminal: what a program, a base or a file says may command it, or turn its lines around."""
+    if text.isascii() and not COMMANDS.search(text):
+        return text
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

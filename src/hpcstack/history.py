@@ -92,7 +92,7 @@ def append(path: Path, report: Report, folder: str) -> None:
     data = (json.dumps(line, sort_keys=True) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     data = (b"\n" if _torn(path) else b"") + data
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     try:
         os.write(handle, data)
     finally:

@@ -20,6 +20,7 @@ from hpcstack.errors import BuildError, HpcstackError, InputError, RegistryError
 from hpcstack.inflate import Ahead
 from hpcstack.lease import label, sweep
 from hpcstack.oci.added import Added, below
+from hpcstack.oci.bounds import STANDARD, Bounds, Count, TooLarge
 from hpcstack.oci.headers import END, header
 from hpcstack.oci.manifest import Image
 from hpcstack.oci.members import BLOCK, Damaged, Flow, Members
@@ -31,7 +32,9 @@ from hpcstack.store import settle
 from hpcstack.talk import Talk
 
 VERSION = "1"  # of what import adds to an image; it is part of the name under which a base is kept
+REFUSED = "do not use this image: no tool makes such a layer by accident"
 GATHERED, SYNC_S = 1 << 18, 0.2
+READERS = {"unsquashfs": ("unsquashfs", "-lln"), "rdsquashfs": ("rdsquashfs", "--describe")}
 Body = Iterable[bytes | memoryview]
 AddedTo = Callable[[Image], Added]
 
@@ -111,7 +114,7 @@ class Sink:
 
 def pack_image(
     source: Source, output: Path, work: Path, compression: str, runner: Runner, talk: Talk,
-    add: AddedTo, provenance: str,
+    add: AddedTo, provenance: str, bounds: Bounds = STANDARD,
 ) -> Imported:  # fmt: skip
     """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. WORK takes layers and the log."""
     began = time.monotonic()
@@ -131,7 +134,7 @@ def pack_image(
         talk.amount(digest[7:19], min(done[digest], sizes[digest]), sizes[digest])
 
     def tars() -> Generator[Tar, None, None]:
-        return _tars(source, add(found), below(found), talk)
+        return _tars(source, add(found), below(found), talk, Count(bounds))
 
     passes = 1
     try:
@@ -145,6 +148,7 @@ def pack_image(
                     entries = [_entries(tar) for tar in first]
                 with contextlib.closing(tars()) as second:
                     _packed(part, work, compression, runner, lambda sink: by_plan(sink, second, entries), talk)
+            read_back(part, runner)
             talk.event("phase", name="rename")
             size = part.stat().st_size
             settle(part, output)
@@ -153,6 +157,17 @@ def pack_image(
         part.unlink(missing_ok=True)
     shutil.rmtree(work, ignore_errors=True)
     return Imported(output, size, found, time.monotonic() - began, passes)
+
+
+def read_back(image: Path, runner: Runner) -> None:
+    """BuildError unless IMAGE, a squashfs, can be read again: every folder and every inode of it."""
+    argv = READERS["unsquashfs" if runner.has("unsquashfs") else "rdsquashfs"]
+    try:
+        with runner.read([*argv, str(image)]) as pipe:
+            while pipe.read(1 << 20):
+                pass
+    except BuildError as error:
+        raise BuildError(f"what was packed cannot be read back: {error.message}", "is the disk damaged?") from None
 
 
 def _first_pass(
@@ -167,7 +182,7 @@ def _first_pass(
     return ""
 
 
-def _tars(source: Source, above: Added, below: Added, talk: Talk) -> Generator[Tar, None, None]:
+def _tars(source: Source, above: Added, below: Added, talk: Talk, count: Count) -> Generator[Tar, None, None]:
     """All layers, newest first; the next one is uncompressed ahead while one is read."""
     yield Tar("", [(member, [data]) for member, data in above])
     layers = source.image.layers[::-1]
@@ -178,7 +193,7 @@ def _tars(source: Source, above: Added, below: Added, talk: Talk) -> Generator[T
             while len(waiting) < len(following):
                 waiting.append(Ahead(source.tar(following[len(waiting)])))
             talk.event("layer", digest=layer.digest, size=layer.size)
-            yield Tar(layer.digest, _members(waiting[0]))
+            yield Tar(layer.digest, _members(waiting[0], count))
             waiting.pop(0).close()
     finally:
         for ahead in waiting:
@@ -186,9 +201,10 @@ def _tars(source: Source, above: Added, below: Added, talk: Talk) -> Generator[T
     yield Tar("", [(member, [data]) for member, data in below])
 
 
-def _members(pieces: Iterable[bytes]) -> Iterator[tuple[tarfile.TarInfo, Body]]:
+def _members(pieces: Iterable[bytes], count: Count) -> Iterator[tuple[tarfile.TarInfo, Body]]:
     members = Members(Flow(iter(pieces)))
     for member in members:
+        count.member(member)
         yield member, members.body(member)
 
 
@@ -203,7 +219,9 @@ def blamed(tar: Tar) -> Iterator[None]:
     try:
         yield
     except ClimbsOut as error:
-        raise InputError(f"layer {tar.digest} {error}", "do not use this image: somebody made it so") from None
+        raise InputError(f"layer {tar.digest} {error}", REFUSED) from None
+    except TooLarge as error:
+        raise InputError(f"layer {tar.digest} {error}", "is this the image that you meant?") from None
     except Damaged as error:
         raise RegistryError(f"layer {tar.digest} {error}", "fetch it again, or push the image again") from None
 
@@ -213,7 +231,7 @@ def tars_of(above: Added, pieces: Iterable[bytes]) -> Iterator[Tar]:
     yield Tar("", [(member, [data]) for member, data in above])
     ahead = Ahead(iter(pieces))
     try:
-        yield Tar("", _members(ahead))
+        yield Tar("", _members(ahead, Count(STANDARD)))
     finally:
         ahead.close()
 
@@ -309,8 +327,8 @@ def by_plan(sink: Sink, tars: Iterable[Tar], entries: Sequence[Sequence[Entry]])
     """TARS, newest first, into SINK, as a plan made of all their ENTRIES says."""
     try:
         names, implied = plan(entries[::-1])
-    except ClimbsOut as error:
-        raise InputError(f"the image {error}", "do not use it: somebody made it so") from None
+    except (ClimbsOut, TooLarge) as error:
+        raise InputError(f"the image {error}", REFUSED) from None
     for path in implied:
         sink.folder(path)
     for number, tar in enumerate(tars):

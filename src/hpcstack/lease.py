@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcstack.files import read_text
+
 POLL_S, BEAT_S, PATIENCE_S = 0.5, 5.0, 60.0
 ABANDONED_S = 7 * 86400.0  # what an owner who is not seen from here has not touched for so long is nobody's
 HIDDEN = "hidden"
@@ -171,7 +173,7 @@ def _break(path: Path, owner: str) -> None:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text(errors="replace")
+        return read_text(path, 4096)
     except FileNotFoundError:
         return None
 

@@ -34,6 +34,7 @@ class Order:
     platform: str
     engine: Engine
     why: str = ""  # that engine
+    bundled: str = ""  # the base, where a bundle brought it and no registry vouches for it
 
     @cached_property
     def files(self) -> dict[str, str]:
@@ -99,8 +100,13 @@ def order(recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str 
 
 
 def there(order: Order, store: Store) -> Artifact | None:
-    """The image of ORDER where STORE has it; its stack's pointer then names it."""
+    """The image of ORDER where STORE has it; its stack's pointer then names it.
+
+    One that was built on the base of a bundle does not count where the registry's base is wanted.
+    """
     found = store.artifact(order.key)
+    if found and found.bundled and not order.bundled:
+        return None
     if found and order.platform == order.stack.base.platforms[0]:
         store.point(order.stack.full_name, found.key)
     return found

@@ -15,10 +15,12 @@ from urllib.parse import urljoin, urlsplit
 from hpcstack.credentials import credentials
 from hpcstack.errors import InputError, RegistryError
 from hpcstack.lock.model import facts_of
-from hpcstack.oci.manifest import Image, digest_in, image, platforms
+from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, MAX_OTHER, config_of
+from hpcstack.oci.manifest import Image, digest_in, image, platform_of, platforms
 from hpcstack.oci.protocol import (
-    config_of,
+    content_of,
     document,
+    may_be_asked,
     may_know,
     nonsense,
     pause,
@@ -92,9 +94,7 @@ class Registry:
         configs, sizes = {}, {}
         for platform, digest in manifests.items():
             manifest = body if digest == top else self._manifest(url, digest, base, host)[1]
-            blob = self._get(f"{url}/blobs/{digest_in(manifest['config']['digest'])}", (), base, host)
-            verify(blob.content, manifest["config"]["digest"], host)
-            configs[platform] = config_of(blob, host)
+            configs[platform] = config_of(self._config(url, manifest, base, host), base.image)
             sizes[platform] = sum(int(layer.get("size", 0)) for layer in manifest.get("layers", []))
         return Answer(self.site.registry(base.registry).mirror or base.registry, top, manifests, configs, sizes)
 
@@ -114,9 +114,7 @@ class Registry:
                 if platform not in have:
                     raise RegistryError(f"{host} has {base.image} for {', '.join(sorted(have))}, not for {platform}")
                 top, body = self._manifest(url, have[platform], base, host)
-            blob = self._get(f"{url}/blobs/{digest_in(body['config']['digest'])}", (), base, host)
-            verify(blob.content, body["config"]["digest"], host)
-            found = image(top, body, config_of(blob, host))
+            found = image(top, body, config_of(self._config(url, body, base, host), base.image))
         except NONSENSE:
             raise RegistryError(*nonsense(host)) from None
         if found.platform != platform:
@@ -130,7 +128,7 @@ class Registry:
 
         host, url = self._place(base)
         how = {"Range": f"bytes={start}-"} if start else {}
-        answer = self._get(f"{url}/blobs/{digest}", (), base, host, stream=True, more=how)
+        answer, _ = self._get(f"{url}/blobs/{digest}", (), base, host, more=how)
         with answer:
             if start and answer.status_code != 206:  # it does not know ranges: pass over what is there
                 start -= sum(len(block) for block in _some(answer, start))
@@ -152,8 +150,8 @@ class Registry:
         out: list[str] = []
         following = f"{url}/tags/list?n={PAGE}"
         for _ in range(MAX_PAGES):
-            answer = self._get(following, (), base, host)
-            page = document(answer, host).get("tags") or []
+            answer, content = self._get(following, (), base, host, MAX_MANIFEST)
+            page = document(content, host, MAX_MANIFEST).get("tags") or []
             if not isinstance(page, list):
                 raise TypeError("tags are a list")
             out += page
@@ -175,10 +173,10 @@ class Registry:
         host = (entry.mirror or name).partition("/")[0]
         where = DOCKER_HUB if host == "docker.io" else host
         try:
-            found = self._fetch(f"{'http' if entry.plain_http else 'https'}://{where}/v2/")
+            with self._fetch(f"{'http' if entry.plain_http else 'https'}://{where}/v2/") as found:
+                return found.status_code, host
         except requests.RequestException as error:
             return 0, f"{host}: {type(error).__name__}"
-        return found.status_code, host
 
     def _place(self, base: Base) -> tuple[str, str]:
         """The host that is asked for BASE, and the URL of its repository there."""
@@ -190,9 +188,8 @@ class Registry:
 
     def _platforms(self, top: str, body: dict[str, Any], base: Base, host: str, url: str) -> dict[str, str]:
         if "manifests" not in body:
-            blob = self._get(f"{url}/blobs/{digest_in(body['config']['digest'])}", (), base, host)
-            config = document(blob, host)
-            have = {f"{config.get('os', 'linux')}/{config.get('architecture')}": top}
+            config = config_of(self._config(url, body, base, host), base.image)
+            have = {platform_of(config): top}
         else:
             have = platforms(body)
         missing = [name for name in base.platforms if name not in have]
@@ -204,23 +201,37 @@ class Registry:
         return {name: have[name] for name in base.platforms}
 
     def _manifest(self, url: str, reference: str, base: Base, host: str) -> tuple[str, dict[str, Any]]:
-        answer = self._get(f"{url}/manifests/{reference}", (*INDEXES, *MANIFESTS), base, host)
-        digest = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+        _, content = self._get(f"{url}/manifests/{reference}", (*INDEXES, *MANIFESTS), base, host, MAX_MANIFEST)
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         if reference.startswith("sha256:"):
-            verify(answer.content, reference, host)
-        return digest, document(answer, host)
+            verify(content, reference, host)
+        return digest, document(content, host, MAX_MANIFEST)
+
+    def _config(self, url: str, manifest: Mapping[str, Any], base: Base, host: str) -> dict[str, Any]:
+        """The config that MANIFEST names, as the registry has it."""
+        digest = digest_in(manifest["config"]["digest"])
+        _, content = self._get(f"{url}/blobs/{digest}", (), base, host, MAX_CONFIG)
+        verify(content, digest, host)
+        return document(content, host, MAX_CONFIG)
 
     def _get(
-        self, url: str, accept: tuple[str, ...], base: Base, host: str, *, stream: bool = False,
+        self, url: str, accept: tuple[str, ...], base: Base, host: str, limit: int = 0, *,
         more: Mapping[str, str] | None = None,
-    ) -> requests.Response:  # fmt: skip
-        """GET with a token where one is asked for, and again after a pause where the registry is busy."""
-        import requests
+    ) -> tuple[requests.Response, bytes]:  # fmt: skip
+        """GET with a token where one is asked for, and again after a pause where the registry is busy.
 
+        The answer, and its body of LIMIT bytes at most; without a limit it is the caller's to read.
+        """
+        import requests
+        from urllib3.exceptions import HTTPError
+
+        content = b""
         for attempt in range(TRIES):
             try:
-                answer = self._once(url, accept, base, host, stream=stream, more=more)
-            except requests.RequestException as error:
+                answer = self._once(url, accept, base, host, more=more)
+                if limit and answer.status_code in (200, 206):
+                    content = content_of(answer, limit, host)
+            except (requests.RequestException, HTTPError, OSError) as error:
                 if attempt + 1 == TRIES:
                     raise RegistryError(*unreachable(host, base, error)) from None
                 time.sleep(BACK_OFF * 2**attempt)
@@ -230,10 +241,11 @@ class Registry:
             time.sleep(pause(answer.headers.get("Retry-After", ""), BACK_OFF * 2**attempt))
         if answer.status_code not in (200, 206):
             raise RegistryError(*refused(answer.status_code, host, base))
-        return answer
+        return answer, content
 
     def _fetch(self, url: str, **how: Any) -> requests.Response:
-        """One GET, by the site's proxy or the environment's. No netrc: it would replace the token."""
+        """One GET, by the site's proxy or the environment's; its body is not read yet. No netrc: it would replace the
+        token."""
         import requests
 
         proxy = self.site.build.proxy
@@ -242,7 +254,9 @@ class Registry:
         proxies = {} if around else said or requests.utils.get_environ_proxies(url)
         with requests.Session() as session:
             session.trust_env = False
-            return session.get(url, proxies=proxies, verify=self.bundle or True, timeout=self.timeout, **how)
+            how["headers"] = {"Accept-Encoding": "identity", **how.get("headers", {})}
+            how |= {"proxies": proxies, "verify": self.bundle or True, "timeout": self.timeout, "stream": True}
+            return session.get(url, **how)
 
     def _once(
         self,
@@ -252,19 +266,18 @@ class Registry:
         host: str,
         *,
         again: bool = False,
-        stream: bool = False,
         more: Mapping[str, str] | None = None,
     ) -> requests.Response:
         headers = {"Accept": ", ".join(accept)} if accept else {}
         key = (host, base.repository)
         if key in self.tokens:
             headers["Authorization"] = self.tokens[key]
-        answer = self._fetch(url, headers=headers | dict(more or {}), stream=stream)
+        answer = self._fetch(url, headers=headers | dict(more or {}))
         if answer.status_code == 401 and not again:  # no token yet, or it has expired: NVIDIA's live for minutes
             self.tokens[key] = self._authorization(
                 answer.headers.get("WWW-Authenticate", ""), host, base, repository_of(url)
             )
-            return self._once(url, accept, base, host, again=True, stream=stream, more=more)
+            return self._once(url, accept, base, host, again=True, more=more)
         return answer
 
     def _authorization(self, challenge: str, host: str, base: Base, repository: str) -> str:
@@ -278,13 +291,25 @@ class Registry:
         if not realm:
             raise RegistryError(*refused(401, host, base))
         entry = self.site.registry(base.registry)
-        named = entry.token_server and urlsplit(realm).netloc == entry.token_server and realm.startswith("https:")
+        if not may_be_asked(realm, host, entry.token_server, plain_http=entry.plain_http):
+            raise RegistryError(
+                f"{host} sends for a token to {realm[:200]}, which is not asked",
+                f"if that is right, name it: registries.{base.registry}.token_server in site.yaml",
+            )
+        named = entry.token_server and urlsplit(realm).netloc == entry.token_server
         trusted = user and (named or may_know(realm, host, plain_http=entry.plain_http))
-        answer = self._fetch(realm, params=query, auth=(user, password) if trusted else None)
-        if answer.status_code != 200:
-            raise RegistryError(*refused(answer.status_code, host, base))
-        body = document(answer, host)
-        return f"Bearer {body.get('token') or body.get('access_token', '')}"
+        how = {"params": query, "auth": (user, password) if trusted else None, "allow_redirects": False}
+        with self._fetch(realm, **how) as answer:
+            if answer.is_redirect:
+                raise RegistryError(f"the token server of {host} sends on to another place, which is not asked",
+                                    "tell its admin")  # fmt: skip
+            if answer.status_code != 200:
+                raise RegistryError(*refused(answer.status_code, host, base))
+            body = document(content_of(answer, MAX_OTHER, host), host)
+        token = body.get("token") or body.get("access_token", "")
+        if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]{0,65536}", token):
+            raise RegistryError(*nonsense(host))
+        return f"Bearer {token}"
 
 
 def _some(answer: requests.Response, count: int) -> Iterator[bytes]:

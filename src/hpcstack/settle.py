@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcstack.bases import base_of
-from hpcstack.build import ANOTHER, explain, job_in
+from hpcstack.build import ANOTHER, LOG_MODE, explain, job_in, redact
 from hpcstack.cache import cache_of
 from hpcstack.engines import choose
 from hpcstack.errors import BuildError, HpcstackError, InputError, MissingToolError
+from hpcstack.files import read_text
 from hpcstack.lock.check import unresolved
 from hpcstack.lock.inside import read_apt, read_conda, read_pip, want_files
 from hpcstack.lock.model import Lock, LockedConda, LockedPlatform
@@ -55,7 +56,8 @@ def settle(
 
 def _commit(source: Source, site: Site, runner: Runner) -> str:
     """The commit that REF names now, a tag peeled to what it points at."""
-    lent = {name: value for name, value in variables(site).items() if name.startswith("GIT_CONFIG") or "proxy" in name}
+    given = variables(site.build).items()
+    lent = {name: value for name, value in given if name.startswith("GIT_CONFIG") or "proxy" in name}
     bundle = {"GIT_SSL_CAINFO": site.build.ca_bundle} if site.build.ca_bundle else {}
     env = {"GIT_TERMINAL_PROMPT": "0", **lent, **bundle}
     done = runner.output(["git", "ls-remote", "--", source.git], env=env, timeout=120)
@@ -87,26 +89,38 @@ def _inside(
     base = base_of(lock, name, site, registry, runner, say)
     with workspace(site, runner, needs(locked)) as work:
         say(f"asking the base's own apt and pip for {stack.full_name}")
-        job = replace(job_in(work / "ask", {}, site, base, Talk()), environment=locked.environment)
+        job = job_in(work / "ask", {}, site, base, Talk(), lock.base.registry)
+        job = replace(job, environment=locked.environment)
         folder = work / "ask/hpcstack"
         script = {"build/settle.sh": plain("images", "settle.sh"), "build/lib.sh": plain("images", "lib.sh")}
         write_tree(folder, {**script, "build/guard.sh": guard.shell(), **conda_files(stack, None), **want_files(stack)})
         done = engine.run_inside(folder, job, runner)
+        redact(job.log, site)
         if done.status:
             kept = cache_of(site).top / f"{stack.full_name}-lock.log"
             log = job.log.read_text(encoding="utf-8", errors="replace")
             with contextlib.suppress(OSError):
-                write_text(kept, log)
-            raise _refused(explain(done, job.log, kept, lock), log)
+                write_text(kept, log, LOG_MODE)
+            raise _refused(explain(done, job.log, kept, lock, site), log)
         answers = folder / "settled"
         packages = stack.packages
-        conda = read_conda(_text(answers / "conda.json")) if packages.conda.packages else None
-        _own_python(conda or (), locked)
-        found = {
-            "apt": read_apt(_text(answers / "apt.simulated"), _text(answers / "apt.records")) if packages.apt else None,
-            "conda": conda,
-            "pip": read_pip(_text(answers / "pip.json")) if packages.pip else None,
-        }
+
+        def said(name: str) -> str:
+            return _answer(answers / name, folder)
+
+        try:
+            conda = read_conda(said("conda.json")) if packages.conda.packages else None
+            _own_python(conda or (), locked)
+            found = {
+                "apt": read_apt(said("apt.simulated"), said("apt.records")) if packages.apt else None,
+                "conda": conda,
+                "pip": read_pip(said("pip.json")) if packages.pip else None,
+            }
+        except NONSENSE as error:
+            raise BuildError(
+                f"{stack.full_name} is not locked: the base's own tools answered with nonsense: {str(error)[:200]}",
+                f"is {lock.base.registry}/{lock.base.repository}:{lock.base.tag} what you meant?",
+            ) from None
         return locked.model_copy(update=found)
 
 
@@ -121,6 +135,8 @@ def _asks(stack: Stack) -> bool:
     return bool(stack.packages.apt or stack.packages.pip or stack.packages.conda.packages)
 
 
+MAX_ANSWER = 64 << 20  # bytes: pip's report of 1,000 packages is 10 MB
+NONSENSE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 ASKED_WRONGLY = re.compile(
     r"No matching distribution|ResolutionImpossible|Unable to locate package|was not found|"
     r"has no installation candidate|No candidates were found|Cannot solve",
@@ -136,5 +152,9 @@ def _refused(failed: HpcstackError, log: str) -> HpcstackError:
     return kind(failed.message.replace("the build failed in step", "not locked: inside the base, step", 1), failed.hint)
 
 
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+def _answer(path: Path, folder: Path) -> str:
+    """What programs of the base wrote to PATH: a file in FOLDER, of a size that is not made to hurt."""
+    try:
+        return read_text(path, MAX_ANSWER, below=folder)
+    except FileNotFoundError:
+        return ""

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from hpcstack.cpus import spans
 from hpcstack.errors import did_you_mean
+from hpcstack.oci.bounds import ENTRIES, UNPACKED_BYTES, Bounds
 from hpcstack.spec.text import Model
 from hpcstack.yamlfile import CONTROL
 
@@ -27,6 +28,9 @@ class RegistrySite(Model):
         "", description="a file of logins: docker's config.json or Enroot's .credentials; by default the user's own"
     )
 
+    trusted: bool = Field(
+        False, description="programs of its images may see the logins in this site's URLs (pip, proxy, mirrors)"
+    )
     token_server: str = Field(
         "", pattern=r"^([A-Za-z0-9.-]+(:[0-9]+)?)?$", description="a host that may be given the login for a token"
     )
@@ -63,6 +67,16 @@ class GitSite(Model):
     mirrors: dict[str, str] = Field({}, description="{URL prefix: URL of the site's mirror}")
 
 
+class BoundsSite(Model):
+    """How large an image may be before importing it is refused."""
+
+    unpacked_bytes: int = Field(UNPACKED_BYTES, gt=0, description="of all files of all layers")
+    entries: int = Field(ENTRIES, gt=0, description="files, folders and links of all layers")
+
+    def as_bounds(self) -> Bounds:
+        return Bounds(self.unpacked_bytes, self.entries)
+
+
 class BuildSite(Model):
     """What builds need here. All of it serves during the build and leaves no trace in the image."""
 
@@ -78,6 +92,7 @@ class BuildSite(Model):
     apt: Apt = Apt.model_construct()
     conda: CondaSite = CondaSite.model_construct()
     git: GitSite = GitSite.model_construct()
+    bounds: BoundsSite = BoundsSite.model_construct()
 
 
 class Gpus(Model):
@@ -131,9 +146,9 @@ class StagingSite(Model):
         "none", description="none: nodes read the shared file; copy: each copies it once; sbcast: Slurm broadcasts it"
     )
     folder: str = Field(
-        "/tmp/hpcstack-staged",
+        "/tmp",
         pattern=r"^(/[A-Za-z0-9._-]+)+$",
-        description="on the nodes' own disks; each user has a folder in it",
+        description="on the nodes' own disks, root's and sticky (1777); each user has hpcstack-staged-UID in it",
     )
 
 

@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from hpcstack import files
 from hpcstack.blobs import PIECE, Spools, file_pieces
 from hpcstack.errors import InputError
 from hpcstack.inflate import checked, inflated
+from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of, document
 from hpcstack.oci.manifest import Image, Layer, digest_in, image, platform_of, platforms
+from hpcstack.oci.members import Header
 from hpcstack.oci.reference import Reference
 from hpcstack.registry import Registry
 
 OnBytes = Callable[[str, int], None]
-MAX_DOCUMENT = 64 << 20
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OSError, RecursionError)
 
 
@@ -76,28 +78,28 @@ class FromLayout:
         self.top, self.on_bytes = reference.path, cast(OnBytes, _nobody)
         try:
             found = _choose(self._index(), reference.name)
-            digest, document = self._descend(found, platform)
-            config = self._document(digest_in(document["config"]["digest"]))
-            self.image = image(digest, document, config)
+            digest, manifest = self._descend(found, platform)
+            config = self._document(digest_in(manifest["config"]["digest"]), MAX_CONFIG)
+            self.image = image(digest, manifest, config_of(config, str(reference)))
         except NONSENSE as error:
             raise InputError(f"{reference.path} is no OCI layout that can be read: {error}") from None
 
     def _index(self) -> dict[str, Any]:
-        return _object(_small(self.top / "index.json"))
+        return document(files.read_bytes(self.top / "index.json", MAX_MANIFEST), MAX_MANIFEST)
 
-    def _document(self, digest: str) -> dict[str, Any]:
-        data = _small(self._blob(digest))
+    def _document(self, digest: str, limit: int = MAX_MANIFEST) -> dict[str, Any]:
+        data = files.read_bytes(self._blob(digest), limit)
         list(checked(iter([data]), digest, "its layout"))
-        return _object(data)
+        return document(data, limit)
 
     def _descend(self, descriptor: Mapping[str, Any], platform: str) -> tuple[str, dict[str, Any]]:
         """Through indexes of indexes to the manifest of PLATFORM."""
         for _ in range(8):
             digest = digest_in(descriptor["digest"])
-            document = self._document(digest)
-            if "manifests" not in document:
-                return digest, document
-            have = platforms(document)
+            found = self._document(digest)
+            if "manifests" not in found:
+                return digest, found
+            have = platforms(found)
             if platform not in have:
                 raise ValueError(f"it is for {', '.join(sorted(have))}, not for {platform}")
             descriptor = {"digest": have[platform]}
@@ -126,15 +128,15 @@ class FromArchive:
     def __init__(self, reference: Reference) -> None:
         self.path, self.on_bytes = reference.path, cast(OnBytes, _nobody)
         try:
-            with tarfile.open(self.path, "r:") as tar:
-                entries = json.loads(_extract(tar, "manifest.json"))
+            with tarfile.open(self.path, "r:", tarinfo=Header) as tar:
+                entries = json.loads(_extract(tar, "manifest.json", MAX_MANIFEST))
                 if not reference.name and len(entries) > 1:
                     tags = [str(tag) for entry in entries for tag in entry.get("RepoTags") or ["?"]]
                     raise ValueError(f"it holds several images, name one: {', '.join(tags)}")
                 found = next(
                     entry for entry in entries if not reference.name or _named(reference.name, entry.get("RepoTags"))
                 )
-                config = _object(_extract(tar, found["Config"]))
+                config = document(_extract(tar, found["Config"], MAX_CONFIG), MAX_CONFIG)
                 plain = [digest_in(digest) for digest in config["rootfs"]["diff_ids"]]
                 self.paths = dict(zip(plain, found["Layers"], strict=True))
                 sizes = [_member(tar, path).size for path in found["Layers"]]
@@ -145,7 +147,8 @@ class FromArchive:
                 f"{self.path} is no archive of `docker save`: {error}", "a compressed one is to be uncompressed first"
             ) from None
         layers = tuple(Layer(digest, size, digest) for digest, size in zip(plain, sizes, strict=True))
-        self.image = Image(f"sha256:{_sha256(config)}", platform_of(config), config, layers)
+        taken = config_of(config, str(reference))
+        self.image = Image(f"sha256:{_sha256(config)}", platform_of(taken), taken, layers)
 
     def start(self, _folder: Path, on_bytes: OnBytes) -> None:
         self.on_bytes = on_bytes
@@ -155,7 +158,7 @@ class FromArchive:
         return checked(inflated(pieces), layer.plain_digest, "the archive")
 
     def _pieces(self, path: str) -> Iterator[bytes]:
-        with tarfile.open(self.path, "r:") as tar:
+        with tarfile.open(self.path, "r:", tarinfo=Header) as tar:
             member = _member(tar, path)
             start, size = member.offset_data, member.size
         return file_pieces(self.path, start, size)
@@ -174,7 +177,8 @@ class FromDaemon:
         self.daemon, self.on_bytes = daemon.connect(), cast(OnBytes, _nobody)
         found = self.daemon.inspect(reference.name)
         self.name = reference.name
-        config = {"os": found["Os"], "architecture": found["Architecture"], "config": found.get("Config") or {}}
+        said = {"os": found["Os"], "architecture": found["Architecture"], "config": found.get("Config") or {}}
+        config = config_of(said, str(reference))
         digest = digest_in(found["Id"] if ":" in found["Id"] else f"sha256:{found['Id']}")
         layer = Layer(digest, int(found.get("Size") or 0))
         self.image = Image(digest, platform_of(config), config, (layer,))
@@ -216,18 +220,6 @@ def _counted(pieces: Iterator[bytes], digest: str, on_bytes: OnBytes) -> Iterato
         yield piece
 
 
-def _small(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_DOCUMENT)
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    found = json.loads(data)
-    if not isinstance(found, dict):
-        raise ValueError("a document that is no object")
-    return found
-
-
 def _choose(index: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """The descriptor that NAME means; an index of one image needs no name."""
     entries: list[dict[str, Any]] = index["manifests"]
@@ -258,10 +250,13 @@ def _member(tar: tarfile.TarFile, path: str) -> tarfile.TarInfo:
     raise ValueError(f"{path} is no file in it")
 
 
-def _extract(tar: tarfile.TarFile, path: str) -> bytes:
-    file = tar.extractfile(_member(tar, path))
+def _extract(tar: tarfile.TarFile, path: str, limit: int) -> bytes:
+    member = _member(tar, path)
+    if member.size > limit:
+        raise ValueError(f"{path} is larger than {limit} bytes")
+    file = tar.extractfile(member)
     assert file
-    return file.read(MAX_DOCUMENT)
+    return file.read(limit)
 
 
 def _sha256(config: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from hpcstack import files
 from hpcstack.errors import InputError, StoreError
 from hpcstack.lease import held, label, sweep
 
@@ -43,6 +44,7 @@ class Artifact:
     mode: str = "torchrun"
     mounts: list[str] = field(default_factory=list)  # SOURCE:TARGET, of the recipe
     folder: str = ""
+    bundled: str = ""  # the base, where a bundle brought it: no registry vouches for that
 
     @property
     def image(self) -> Path:
@@ -60,7 +62,7 @@ class Store:
 
     def artifact(self, key: str) -> Artifact | None:
         """The image of KEY, if it is there and whole."""
-        folder = self.top / "images" / key
+        folder = self._folder(key)
         try:
             found = json.loads((folder / ARTIFACT).read_text())
             known = {entry.name: found[entry.name] for entry in fields(Artifact) if entry.name in found}
@@ -80,7 +82,12 @@ class Store:
     def newest(self, stack: str) -> Artifact | None:
         """The image that was built last for STACK."""
         key = self._pointed(stack)
-        return self.artifact(key) if KEY.match(key) else None
+        found = self.artifact(key) if KEY.match(key) else None
+        if found and found.stack != stack:
+            raise StoreError(
+                f"{self.top / 'stacks' / stack} names an image of {found.stack}", f"hpcstack build {stack}"
+            )
+        return found
 
     def _pointed(self, stack: str) -> str:
         try:
@@ -140,8 +147,7 @@ class Store:
                     raise StoreError("the stored image differs from the built one", "the disk or memory is damaged")
                 incoming.chmod(0o755)
                 final.parent.mkdir(parents=True, exist_ok=True)
-                with self._out_of_the_way(final if instead else None):
-                    self._settle(incoming, final)
+                self._settle(incoming, final, instead=instead)
                 sync(final.parent)
             finally:
                 shutil.rmtree(incoming, ignore_errors=True)
@@ -150,17 +156,29 @@ class Store:
         assert stored
         return stored
 
-    @contextlib.contextmanager
-    def _out_of_the_way(self, old: Path | None) -> Iterator[None]:
-        """OLD renamed, and removed at the end."""
-        grave = self.top / "incoming" / f"{label()}{uuid.uuid4().hex[:8]}"
-        if old and old.exists():
-            old.rename(grave)
-        yield
-        shutil.rmtree(grave, ignore_errors=True)
+    def _folder(self, key: str) -> Path:
+        """Where the image of KEY lies: aside, where a replacement of it was interrupted."""
+        final = self.top / "images" / key
+        aside = _aside(final)
+        return aside if not final.exists() and aside.exists() else final
 
-    def _settle(self, incoming: Path, final: Path) -> None:
-        """By rename. If somebody else was faster with the same key, theirs stays."""
+    def _settle(self, incoming: Path, final: Path, *, instead: bool) -> None:
+        """INCOMING as FINAL, by one rename. If somebody else was faster with the same key, theirs stays.
+
+        INSTEAD of one that is there: both change places at once; where the filesystem cannot do that, the old one is
+        aside for a moment, where readers find it, and where the next one to come puts it back.
+        """
+        aside = _aside(final)
+        if aside.exists() and final.exists():
+            remove_tree(aside)
+        elif aside.exists():
+            aside.rename(final)
+        if instead and final.exists():
+            if not files.exchange(incoming, final):
+                final.rename(aside)
+                incoming.rename(final)
+                remove_tree(aside)
+            return
         try:
             incoming.rename(final)
         except OSError:
@@ -269,6 +287,10 @@ def remove_tree(folder: Path) -> None:
 CONTROL_OR_BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
+def _aside(final: Path) -> Path:
+    return final.with_name(f".{final.name}.before")
+
+
 def special(path: Path) -> bool:
     """Whether PATH is there and is neither a file nor a folder: a rename would replace a device by a file."""
     return path.exists() and not path.is_file() and not path.is_dir()
@@ -290,22 +312,23 @@ def new_file(path: Path, *, force: bool = False) -> Path:
 
 
 def write_text(path: Path, text: str, mode: int = 0o644) -> None:
-    """TEXT into PATH by a temporary file, fsync and rename; a device or a pipe is written to and stays what it is."""
-    if special(path) or path.is_relative_to("/dev") or path.is_relative_to("/proc"):
-        path.write_text(text, encoding="utf-8")
-        return
-    path = path.resolve() if path.is_symlink() else path
+    """TEXT into PATH by a temporary file, fsync and rename. A link that is there is replaced, not followed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
+    with files.new_file_beside(path, 0o600) as part:
         with part.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         part.chmod(mode)
         part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+
+
+def write_output(path: Path, text: str, mode: int = 0o644) -> None:
+    """TEXT into the file that a user named as an output: through a link; a device or a pipe stays what it is."""
+    if special(path) or path.is_relative_to("/dev") or path.is_relative_to("/proc"):
+        path.write_text(text, encoding="utf-8")
+        return
+    write_text(path.resolve() if path.is_symlink() else path, text, mode)
 
 
 def write_tree(folder: Path, files: Mapping[str, str]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,18 +15,20 @@ from hpcstack.build import How, made_in
 from hpcstack.collect import releases
 from hpcstack.errors import InputError
 from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Verdict, compare, exact
+from hpcstack.oci.config import document
 from hpcstack.oci.members import Flow, Members
 from hpcstack.oci.merge import entry_of
 from hpcstack.ordering import Order
 from hpcstack.process import Runner
 from hpcstack.registry import Registry
-from hpcstack.signing import signature_of
+from hpcstack.signing import Statement, signature_of
 from hpcstack.store import Artifact, Store, as_dict, digest_of
 from hpcstack.talk import Talk
 from hpcstack.workspace import workspace
 
 PIECE = 1 << 20
 SHORTEST_KEY = 6
+MAX_ABOUT = 1 << 20  # bytes of stack.json
 
 
 @dataclass
@@ -109,12 +111,36 @@ def distribution(image: Path, runner: Runner) -> str:
     return match[1] if match else "debian"
 
 
+def statement(text: str, store: Store, runner: Runner, stack: str = "") -> Statement:
+    """What is known of the image that TEXT means: its bytes, read now; its stack; and the lock, where the store has it.
+
+    STACK is what it must be; without it, what was asked for, or for a file what it says of itself.
+    """
+    path = find(text, store)
+    if path.suffix == ".sif":
+        return Statement("")
+    lock = ""
+    with contextlib.suppress(InputError):
+        known = stored(text, store)
+        stack, lock = stack or known.stack, known.lock_sha256
+    return Statement(digest_of(path), stack or own_name(path, runner), lock)
+
+
+def own_name(image: Path, runner: Runner) -> str:
+    """The stack that IMAGE says it is; empty for one that hpcstack did not build."""
+    try:
+        found = document(_cat(image, "opt/hpcstack/stack.json", runner).encode(), MAX_ABOUT)
+    except ValueError:
+        return ""
+    return str(found.get("stack", ""))
+
+
 def about(text: str, store: Store, runner: Runner) -> dict[str, Any]:
     """All that is known of an image: what the store wrote down, or for a file what it says of itself."""
     if "/" in text or text.endswith(".sqsh"):
         path = find(text, store)
         said = _cat(path, "opt/hpcstack/stack.json", runner)
-        own = json.loads(said) if said else {"stack": "", "about": "not built by hpcstack"}
+        own = document(said.encode(), MAX_ABOUT) if said else {"stack": "", "about": "not built by hpcstack"}
         return {"image": str(path), "size": path.stat().st_size, **own}
     found = artifact(text, store)
     published = [name for name, record in releases(store) if record["key"] == found.key]

@@ -6,6 +6,7 @@ takes it says what type it wants. Every value's line and column is kept, so that
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import re
 from collections.abc import Iterator
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 Path = tuple["str | int", ...]
 
 MAX_BYTES = 1 << 20
+MAX_DEPTH, MAX_EVENTS, MAX_PROBLEMS = 64, 100_000, 50  # nested collections, parts of a file, refusals that are told
 SHOWN = 80  # characters of a refused value that a message repeats
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
+BRACKETS = re.compile(r"[\[\]{}]")
+MAX_OPEN = 1024
 WORDS = {  # pydantic's words for what YAML calls otherwise
     "input should be a valid tuple": "a list is wanted, e.g. [a, b]",
     "input should be a valid dictionary": "a mapping is wanted, e.g. {name: value}",
@@ -104,8 +108,10 @@ def parse(text: str, file: str) -> Document:
         raise ProblemsError([Problem(file, 1, 1, "", f"the file is larger than {MAX_BYTES} bytes")])
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        events = list(yaml.parse(text, Loader=loader))
-        document.problems += _refused(document, events)
+        if steep := _too_steep(text):
+            raise ProblemsError([Problem(file, steep, 1, "", f"nested more than {MAX_DEPTH} deep")])
+        events = _events(yaml.parse(text, Loader=loader), document)
+        document.problems += itertools.islice(_refused(document, events), MAX_PROBLEMS)
         if not document.problems:
             document.value = _Composer(document, events).value()
     except yaml.MarkedYAMLError as error:
@@ -119,6 +125,34 @@ def parse(text: str, file: str) -> Document:
     if document.problems:
         raise ProblemsError(document.problems)
     return document
+
+
+def _too_steep(text: str) -> int:
+    """The line in which more than MAX_DEPTH brackets are opened at once, 0 for none: libyaml takes minutes over them.
+
+    Brackets in quotes and comments are counted too: nobody writes so many of those on purpose either.
+    """
+    depth = 0
+    for match in BRACKETS.finditer(text):
+        depth = depth + 1 if match[0] in "[{" else max(0, depth - 1)
+        if depth > MAX_OPEN:
+            return text.count("\n", 0, match.start()) + 1
+    return 0
+
+
+def _events(events: Iterator[yaml.Event], document: Document) -> list[yaml.Event]:
+    """All EVENTS, as far as they are few and flat enough; ProblemsError else."""
+    import yaml
+
+    out, depth = [], 0
+    for event in events:
+        out.append(event)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ProblemsError([Problem(*_place(document, event), "", f"nested more than {MAX_DEPTH} deep")])
+        if len(out) > MAX_EVENTS:
+            raise ProblemsError([Problem(*_place(document, event), "", f"the file has more than {MAX_EVENTS} parts")])
+    return out
 
 
 def _refused(document: Document, events: list[yaml.Event]) -> Iterator[Problem]:

@@ -201,7 +201,7 @@ print(f"rank {world.rank} of {world.size} got {got} sum {world.allreduce(world.r
 def test_image_and_data_lie_on_the_nodes_own_disks(
     testbed: Testbed, built: dict[str, Any], show: str, how: str
 ) -> None:
-    folders = [testbed.folder / "nodes" / node / "tmp/hpcstack-staged" for node in ("node1", "node2")]
+    folders = [testbed.folder / "nodes" / node / "tmp" for node in ("node1", "node2")]
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     data = testbed.give("tests/launching/data/x", "staged").parent
@@ -211,8 +211,8 @@ def test_image_and_data_lie_on_the_nodes_own_disks(
     done = launch(testbed, *words)
     assert sorted(done.stdout.splitlines()) == ["staged 0", "staged 1"], done.stderr
     for folder in folders:
-        staged = next(folder.glob(f"*/{built['sha256']}.sqsh"))
-        assert staged.stat().st_size == built["size"] and not list(folder.glob("*/.*.part"))
+        staged = next(folder.glob(f"hpcstack-staged-*/{built['sha256']}.sqsh"))
+        assert staged.stat().st_size == built["size"] and not list(folder.glob("hpcstack-staged-*/.*.part"))
     shared = Path(built["image"])
     mode = shared.stat().st_mode
     shared.chmod(0)

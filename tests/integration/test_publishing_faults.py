@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcstack.modules.tree import prepared
 from support.modules import Place, bash, clean, environment, seen, system, tree_of, whole
 
 KILLS = int(os.environ.get("HPCSTACK_KILLS", "5"))
@@ -176,7 +177,7 @@ def test_two_trees_on_one_store_never_share_a_release(tmp_path: Path) -> None:
     """Each has its own site; the store is one. Numbers are not given twice, and no part of the other is swept."""
     one, two = Place(tmp_path / "one", store=tmp_path / "s"), Place(tmp_path / "two", store=tmp_path / "s")
     began = one.publisher.tree
-    part = tmp_path / "s/releases/pytorch" / f".24.11-r1.{one.publisher._mark()}.part"
+    part = prepared(tmp_path / "s/releases/pytorch/24.11-r1", one.site.module_root)
     part.mkdir(parents=True)
     assert two.publish(content=b"B").release == "pytorch/24.11-r2" and part.exists()
     assert one.publish(content=b"A").release == "pytorch/24.11-r3" or not part.exists()

@@ -58,6 +58,7 @@ LAYERS = (
         "evidence",
         "fabric",
         "oci",
+        "logins",
         "outcomes",
         "history",
         "gates",
@@ -65,7 +66,7 @@ LAYERS = (
         "modules.ledger",
         "modules.gate",
     ),
-    ("errors", "data", "cpus", "modules.paths", "modules.words", "yamlfile", "render.quote", "talk"),
+    ("errors", "files", "data", "cpus", "modules.paths", "modules.words", "yamlfile", "render.quote", "talk"),
 )
 FRAMEWORKS = {"torch", "deepspeed", "horovod", "nvidia", "numpy"}  # what checks may import, in the check itself
 HEAVY = ("docker", "spython", "requests", "jinja2", "pydantic", "torch", "rich", "yaml")

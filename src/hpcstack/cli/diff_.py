@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import Session, answer, complete, json_option, table
+from hpcstack.cli.session import Session, answer, complete, json_option, say, table
 
 if TYPE_CHECKING:
     from hpcstack.lock.model import Lock
@@ -32,7 +32,7 @@ def command(session: Session, before: str, after: str, as_markdown: bool, check:
         if low[0] is None or high[0] is None:
             unlocked = after if high[1] is None else before
             raise InputError(f"{unlocked} has no lock to compare", f"hpcstack lock {unlocked}")
-        click.echo(f"* only the specs are compared: {after if high[1] is None else before} is not locked", err=True)
+        say(f"only the specs are compared: {after if high[1] is None else before} is not locked")
     changes = compare.locks(low[1], high[1]) if low[1] and high[1] else []
     if low[0] and high[0]:
         changes += compare.specs(_spec(low[0]), _spec(high[0]))
@@ -58,7 +58,7 @@ def _side(session: Session, name: str) -> tuple[Recipe | None, Lock | None]:
     from hpcstack.lock.place import lock_path
 
     if name.endswith(".json"):
-        return None, model.read(Path(name))
+        return None, model.read(Path(name).resolve())
     recipe = session.recipe(name)
     path = lock_path(recipe, session.site)
     return recipe, model.read(path) if path.exists() else None

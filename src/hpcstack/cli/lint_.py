@@ -72,7 +72,11 @@ def _warnings(session: Session, recipe: Recipe) -> list[Problem]:
     from hpcstack.lint import warnings
     from hpcstack.lock.place import lock_path
 
-    path, lock = lock_path(recipe, session.site), None
+    lock = None
+    try:
+        path = lock_path(recipe, session.site)
+    except InputError as error:
+        return [Problem(str(recipe.path), 1, 1, "", error.message)]
     if path.exists():
         from hpcstack.lock import model
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from hpcstack.errors import InputError
+from hpcstack.errors import InputError, visible
 from hpcstack.talk import Talk
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Bars(Lines):
     """A bar for each amount, and a clock."""
 
     def __init__(self, bars: Progress, doing: str, file: IO[str] | None) -> None:
-        super().__init__(lambda text: bars.console.print(f"* {text}", markup=False, highlight=False), file)
+        super().__init__(lambda text: bars.console.print(f"* {visible(text)}", markup=False, highlight=False), file)
         self.bars, self.tasks = bars, {"": bars.add_task(_plain(doing), total=None)}
 
     def __call__(self, sentence: str) -> None:

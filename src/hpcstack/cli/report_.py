@@ -29,10 +29,10 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
         answer({"stack": path, "runs": rows}, as_json, lambda: table(pasts))
         if options["html"]:
             page = reports.html(loaded(file), pasts)
-            from hpcstack.store import write_text
+            from hpcstack.store import write_output
 
             with session.store.acting(f"{options['html']} was not written"):
-                write_text(Path(options["html"]), page)
+                write_output(Path(options["html"]), page)
         return
     report = loaded(Path(path) / "report.json" if Path(path).is_dir() else Path(path))
     document = {**report.model_dump(mode="json"), "verdict": report.verdict()}

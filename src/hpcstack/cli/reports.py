@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from hpcstack.cli.session import echo
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 OPTIONS = (
@@ -58,7 +60,7 @@ def write_forms(session: Any, report: Any, document: dict[str, Any], options: di
 
     from hpcstack import report as reports
     from hpcstack.report import scalars
-    from hpcstack.store import write_text
+    from hpcstack.store import write_output
 
     makers: dict[str, Callable[[], str]] = {
         "junit": lambda: reports.junit(report),
@@ -70,10 +72,10 @@ def write_forms(session: Any, report: Any, document: dict[str, Any], options: di
     for name, make in makers.items():
         path = options.get(name, "")
         if path == "-":
-            click.echo(make(), nl=False)
+            echo(make().rstrip("\n"))
         elif path:
             with session.store.acting(f"{path} was not written"):
-                write_text(Path(path), make())
+                write_output(Path(path), make())
     if options.get("tensorboard"):
         scalars.tensorboard(report, Path(options["tensorboard"]))
     if options.get("mlflow"):

@@ -16,7 +16,7 @@ from hpcstack.cli.session import Session, echo, say
 def command(session: Session, image: str, output: Path | None) -> None:
     """What an image is made of, as CycloneDX JSON. IMAGE is a stack, STACK@ENGINE or the beginning of a key."""
     from hpcstack import sbom, verifying
-    from hpcstack.store import Store, write_text
+    from hpcstack.store import Store, write_output
 
     found = verifying.artifact(image, session.store)
     text = sbom.document(found, verifying.distribution(found.image, session.runner))
@@ -24,5 +24,5 @@ def command(session: Session, image: str, output: Path | None) -> None:
         echo(text.rstrip("\n"))
         return
     with Store(session.site.store).acting("the SBOM was not written"):
-        write_text(output, text)
+        write_output(output, text)
     say(f"{output}: {len(found.apt)} apt and {len(found.pip)} pip packages")

@@ -124,9 +124,12 @@ def answer(document: Any, as_json: bool, text: Callable[[], str]) -> None:
 
 
 def echo(text: str) -> None:
-    """TEXT on stdout. `| head` ends us as it ends any other tool; a broken pipe of our own is an error like others."""
+    """TEXT on stdout; what would command a terminal in it is shown as a character that is none.
+
+    `| head` ends us as it ends any other tool; a broken pipe of our own is an error like others.
+    """
     try:
-        click.echo(text)
+        click.echo(visible(text))
         sys.stdout.flush()
     except BrokenPipeError:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -19,5 +19,5 @@ def command(session: Session, image: str, key: str, as_json: bool) -> None:
     from hpcstack import signing, verifying
 
     path = verifying.find(image, session.store)
-    signature = signing.sign(path, key, session.runner)
+    signature = signing.sign(path, key, session.runner, verifying.statement(image, session.store, session.runner))
     answer({"image": str(path), "signature": str(signature)}, as_json, lambda: str(signature))

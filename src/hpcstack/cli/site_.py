@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcstack.cli.session import Session, say
+from hpcstack.cli.session import Session, echo, say
 
 
 @click.group("site")
@@ -26,17 +26,17 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
     from hpcstack.errors import InputError
     from hpcstack.probe import probe
     from hpcstack.siteinit import site_text
-    from hpcstack.store import Store, write_text
+    from hpcstack.store import Store, write_output
 
     path = Path(output)
     if output and path.exists() and not force:
         raise InputError(f"{path} is there already", "name another file, or say --force")
     text = site_text(probe(session.runner), name or socket.gethostname().partition(".")[0])
     if not output:
-        click.echo(text, nl=False)
+        echo(text.rstrip("\n"))
         return
     with Store(path.parent).acting("site.yaml was not written"):
-        write_text(path, text)
+        write_output(path, text)
     say(f"{path}: read it, then use it with: export HPCSTACK_SITE={path.resolve()}")
 
 
@@ -53,13 +53,13 @@ def importer(session: Session, output: str, check: str) -> None:
     In plugstack.conf: required .../spank_pyxis.so importer=FILE. Any other image behaves as before.
     """
     from hpcstack.render.launcher import importer as script
-    from hpcstack.store import Store, write_text
+    from hpcstack.store import Store, write_output
 
     text = script(session.site, check)
     if not output:
-        click.echo(text, nl=False)
+        echo(text.rstrip("\n"))
         return
     path = Path(output)
     with Store(path.parent).acting("the importer was not written"):
-        write_text(path, text, 0o755)
+        write_output(path, text, 0o755)
     say(f"{path}: name it in plugstack.conf on every node: required .../spank_pyxis.so importer={path.resolve()}")

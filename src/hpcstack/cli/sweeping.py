@@ -19,7 +19,7 @@ def sweep_partition(
     from hpcstack import sweep
     from hpcstack.launch import image_of
     from hpcstack.launch.record import state_folder
-    from hpcstack.store import write_text
+    from hpcstack.store import write_output
 
     recipe = session.recipe(name)
     stack = recipe.stack.full_name
@@ -41,7 +41,7 @@ def sweep_partition(
     swept = sweep.read(pairs, nodes)
     path = folder / "drain.txt"
     with session.store.acting("the drain list was not written"):
-        write_text(path, swept.drain_list())
+        write_output(path, swept.drain_list())
     answer({**swept.document(), "folder": str(folder)}, as_json, lambda: text(swept, path))
     if drain and swept.odd:
         _drain(swept.odd, session)

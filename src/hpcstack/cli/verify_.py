@@ -14,9 +14,12 @@ from hpcstack.cli.session import Session, answer, json_option, progress
 @click.option("--signature", "how", flag_value="signature", help="Is the image's signature good?")
 @click.option("--engine", default="", help="With --reproducible: the engine that builds.")
 @click.option("--key", default="", metavar="FILE", help="With --signature: the public key.")
+@click.option("--stack", default="", metavar="STACK", help="With --signature of a file: the stack that it must be.")
 @json_option
 @click.pass_obj
-def command(session: Session, images: tuple[str, ...], how: str, engine: str, key: str, as_json: bool) -> None:
+def command(
+    session: Session, images: tuple[str, ...], how: str, engine: str, key: str, stack: str, as_json: bool
+) -> None:
     """Prove something of images: that they are what was stored, are alike, come out the same, or are signed.
 
     IMAGE is a file, a stack, STACK@ENGINE or the beginning of a key.
@@ -35,7 +38,7 @@ def command(session: Session, images: tuple[str, ...], how: str, engine: str, ke
     elif how == "reproducible":
         _reproducible(session, images[0], engine, as_json)
     elif how == "signature":
-        _signature(session, images[0], key, as_json)
+        _signature(session, images[0], key, stack, as_json)
     else:
         _stored(session, images[0], as_json)
 
@@ -80,12 +83,13 @@ def _reproducible(session: Session, name: str, engine: str, as_json: bool) -> No
         raise AnswerIsNo(f"two builds of {name} with {order.engine.name} differ in {len(differ)} places")
 
 
-def _signature(session: Session, name: str, key: str, as_json: bool) -> None:
+def _signature(session: Session, name: str, key: str, stack: str, as_json: bool) -> None:
     from hpcstack import signing, verifying
     from hpcstack.errors import AnswerIsNo
 
     image = verifying.find(name, session.store)
-    good, said = signing.verify(image, key, session.runner)
+    what = verifying.statement(name, session.store, session.runner, stack)
+    good, said = signing.verify(image, key, session.runner, what)
     answer({"image": str(image), "good": good, "said": said}, as_json, lambda: f"{image}: {said}")
     if not good:
         raise AnswerIsNo(f"{image}: {said}")
@@ -100,5 +104,7 @@ def _stored(session: Session, name: str, as_json: bool) -> None:
     digest = digest_of(found.image)
     if digest != found.sha256:
         raise StoreError(f"{found.image} has other bytes than were stored", "remove its folder and build again")
-    document = {"image": str(found.image), "sha256": digest, "good": True}
+    if (own := verifying.own_name(found.image, session.runner)) != found.stack:
+        raise StoreError(f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}", "build again")
+    document = {"image": str(found.image), "stack": own, "sha256": digest, "good": True}
     answer(document, as_json, lambda: f"{found.image}: as it was stored, sha256 {digest}")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpcstack.engines.base import Job, missing, proxies
 from hpcstack.errors import HpcstackError, MissingToolError
-from hpcstack.oci.added import file
+from hpcstack.oci.added import VARIABLE, file
 from hpcstack.process import Completed, Runner
 from hpcstack.render.quote import dockerfile
 
@@ -29,7 +29,7 @@ RUN /bin/bash /opt/hpcstack/build/settle.sh
 
 def changes(environment: dict[str, str]) -> list[str]:
     """What makes an imported tree an image with the base's variables."""
-    return [f"ENV {name}={dockerfile(value)}" for name, value in environment.items() if "\n" not in value]
+    return [f"ENV {name}={dockerfile(value)}" for name, value in environment.items() if VARIABLE.fullmatch(name)]
 
 
 def left_out(job: Job) -> list[str]:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from hpcstack.cache import touch
 from hpcstack.engines.base import EPOCH, Job, squash_argv
+from hpcstack.errors import StoreError
+from hpcstack.files import without_links
 from hpcstack.lease import label, sweep
 from hpcstack.process import Completed, Runner
 from hpcstack.render.steps import ALL, HOME, SHARED, Step, step_script
@@ -153,7 +155,7 @@ class Layered:
             if not done.status:
                 for left in (STEP.lstrip("/"), *self.left_behind):
                     if not any(os.path.lexists(job.cache / layer / left) for layer in layers):
-                        _drop(upper / left)
+                        _drop(upper, upper / left)
                 os.utime(upper, (EPOCH, EPOCH))  # the root of the image, which the line above has changed
                 _settle(upper, job.cache / key, runner)
             return done
@@ -234,13 +236,14 @@ def _settle(part: Path, final: Path, runner: Runner) -> None:
         remove_tree(part)
 
 
-def _drop(path: Path) -> None:
-    """PATH gone, if it is an empty file or folder; the folder around it keeps its time."""
-    with contextlib.suppress(OSError):
-        around = path.parent.stat()
-        if path.is_dir():
+def _drop(top: Path, path: Path) -> None:
+    """PATH, below TOP, gone, if it is an empty file or folder; the folder around it keeps its time."""
+    with contextlib.suppress(OSError, StoreError):
+        without_links(top, path.parent)  # the step may have put a link there, which leads out of the image
+        around, about = path.parent.stat(), path.lstat()
+        if stat.S_ISDIR(about.st_mode):
             path.rmdir()
-        elif path.is_file() and path.stat().st_size == 0:
+        elif stat.S_ISREG(about.st_mode) and about.st_size == 0:
             path.unlink()
         os.utime(path.parent, ns=(around.st_atime_ns, around.st_mtime_ns))
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcstack.errors import BuildError, InputError
+from hpcstack.logins import build_for, redacted
 from hpcstack.process import Runner
 from hpcstack.render.lend import CA_FILE, variables
 from hpcstack.render.quote import sh
@@ -97,7 +98,7 @@ def _install(part: Path, wanted: tuple[str, ...], artifact: Artifact, site: Site
     write_text(part / "constraints.txt", "".join(f"{name}=={it}\n" for name, it in sorted(artifact.pip.items())))
     runtime = choose("local" if runner.has("apptainer") else site.runtime, runner)[0]
     with tempfile.TemporaryDirectory(prefix=".lent-", dir=part.parent) as lent:
-        _lend(Path(lent), site)
+        _lend(Path(lent), site, artifact.base.partition("/")[0])
         step = Step(
             image=artifact.image, command=("/bin/sh", "-c", plain("launchers", "added.sh"), "added", PLACE, *wanted),
             mounts=(f"{part}:{PLACE}", f"{lent}:/mnt"), environment={"PYTHONNOUSERSITE": "1"},
@@ -105,15 +106,18 @@ def _install(part: Path, wanted: tuple[str, ...], artifact: Artifact, site: Site
         )  # fmt: skip
         argv = [word for one in runtime.parts(step) for word in one.words]
         done = runner.logged(argv, part / "install.log", env=runtime.environment(step), on_line=talk)
+    log = part / "install.log"
+    write_text(log, redacted(log.read_text(encoding="utf-8", errors="replace"), site), 0o600)
     if done.status:
         kept = part.parent / "failed.log"
-        shutil.copyfile(part / "install.log", kept)
-        raise BuildError(_why(done.tail, wanted), f"the whole log is {kept}")
+        shutil.copy(log, kept)
+        raise BuildError(redacted(_why(done.tail, wanted), site), f"the whole log is {kept}")
 
 
-def _lend(folder: Path, site: Site) -> None:
-    """What the site lends to builds: proxy, index and CA may hold a login, so they are in no argv."""
-    given = "".join(f"export {name}={sh(value)}\n" for name, value in variables(site).items())
+def _lend(folder: Path, site: Site, registry: str) -> None:
+    """What the site lends to builds on bases of REGISTRY: proxy and index may hold a login, so they are in no argv."""
+    lent = variables(build_for(site, registry))
+    given = "".join(f"export {name}={sh(value)}\n" for name, value in lent.items())
     write_text(folder / "lent.sh", given, 0o600)
     if bundle := site.build.ca_bundle:
         shutil.copyfile(bundle, folder / CA_FILE)

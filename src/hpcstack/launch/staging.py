@@ -73,7 +73,7 @@ def staging(artifact: Artifact, site: Site, how: str, data: tuple[str, ...]) -> 
         pieces.insert(0, Piece(artifact.image, f"{artifact.sha256}.sqsh", artifact.size, artifact.sha256))
     if not pieces:
         return None
-    return Staging(chosen, f"{site.staging.folder}/{os.getuid()}", tuple(pieces))
+    return Staging(chosen, f"{site.staging.folder.rstrip('/')}/hpcstack-staged-{os.getuid()}", tuple(pieces))
 
 
 def _data(said: str) -> Piece:

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from hpcstack.errors import InputError
+from hpcstack.files import read_bytes
+from hpcstack.oci.config import safe_text
 from hpcstack.spec.text import Commit, Line, Model
-from hpcstack.yamlfile import read_text
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 PlatformName = Annotated[str, Field(pattern=r"^linux/(amd64|arm64)$")]
+Said = Annotated[str, AfterValidator(safe_text)]  # by the base of itself
 Hash = Annotated[str, Field(pattern=r"^[a-z0-9]+:[0-9a-f]+$")]
 
 FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
@@ -44,25 +46,25 @@ class LockedPip(Model):
 class LockedConda(Model):
     """A conda package: what conda.py needs to install exactly this file. URL names the channel's own host."""
 
-    name: str
-    version: str
-    build: str
+    name: Line
+    version: Line
+    build: Line
     build_number: int = 0
-    subdir: str
-    noarch: str | None = None
-    url: str
-    sha256: str
+    subdir: Line
+    noarch: Line | None = None
+    url: Annotated[str, Field(pattern=r"^(https|file)://[^\s\x00-\x20]+$")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class LockedPlatform(Model):
     """One platform of the base: its manifest, and the image config that the registry holds for it."""
 
     digest: Digest
-    environment: dict[str, str]
-    labels: dict[str, str] = Field({})
-    entrypoint: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
-    workdir: str = ""
+    environment: dict[Said, Said]
+    labels: dict[Said, Said] = Field({})
+    entrypoint: tuple[Said, ...] = ()
+    command: tuple[Said, ...] = ()
+    workdir: Said = ""
     compressed_bytes: int = 0
     apt: tuple[LockedApt, ...] | None = Field(None, description="None: not resolved")
     pip: tuple[LockedPip, ...] | None = None
@@ -80,7 +82,7 @@ class LockedBase(Model):
     repository: str = Field(pattern=r"^[a-z0-9]+([._/-]+[a-z0-9]+)*$")
     tag: str = Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")
     index_digest: Digest
-    answered_by: str
+    answered_by: Line
     platforms: dict[PlatformName, LockedPlatform] = Field(min_length=1)
 
 
@@ -88,12 +90,12 @@ class Lock(Model):
     """What a stack's names meant when they were looked up. `unresolved` names what is only settled in the build."""
 
     format: Literal["hpcstack/lock/v1"] = FORMAT
-    stack: str
-    spec_sha256: str
+    stack: Line
+    spec_sha256: Line
     template_version: str = "1"  # what locks were made for before they said so
     base: LockedBase
-    sources: dict[str, Commit] = Field({}, description="{name of a source: commit}")
-    unresolved: tuple[str, ...] = ()
+    sources: dict[Line, Commit] = Field({}, description="{name of a source: commit}")
+    unresolved: tuple[Line, ...] = ()
 
     def text(self) -> str:
         """The canonical file: same lock, same bytes."""
@@ -144,11 +146,11 @@ def facts_of(environment: Mapping[str, str]) -> dict[str, str]:
 def read(path: Path) -> Lock:
     """The lock in PATH."""
     try:
-        return Lock.model_validate_json(read_text(path, MAX_LOCK))
+        return Lock.model_validate_json(read_bytes(path, MAX_LOCK))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         what = f"{where}: {first['msg']}" if where else first["msg"]
         raise InputError(f"{path}: not a lock: {what}", f"hpcstack lock {path.name.split('.lock')[0]}") from None
-    except ValueError as error:
-        raise InputError(f"{path}: {error}", f"hpcstack lock {path.name.split('.lock')[0]}") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}", f"hpcstack lock {path.name.split('.lock')[0]}") from None

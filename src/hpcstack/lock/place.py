@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from hpcstack import data
+from hpcstack.errors import InputError
 from hpcstack.site import Site
 from hpcstack.spec.catalog import Recipe
 
@@ -13,10 +14,16 @@ LOCK_SUFFIX = ".lock.json"
 
 
 def lock_path(recipe: Recipe, site: Site) -> Path:
-    """Beside a recipe in a folder that can be written, else (the package's own) in the site's lock directory."""
+    """Beside a recipe in a folder that can be written, else (the package's own) in the site's lock directory.
+
+    InputError where a link is there: git carries links, and a lock that is written must not land where one leads.
+    """
     name, folder = recipe.stack.full_name + LOCK_SUFFIX, recipe.path.resolve().parent
-    ours = folder == data.folder("recipes").resolve()
-    if ours:
-        return site.lock_dir / name
-    # A lock that is there counts for everybody, whoever may write it.
-    return folder / name if (folder / name).exists() or os.access(folder, os.W_OK) else site.lock_dir / name
+    path = folder / name
+    if folder == data.folder("recipes").resolve() or not (os.path.lexists(path) or os.access(folder, os.W_OK)):
+        path = site.lock_dir / name
+    if path.is_symlink():
+        raise InputError(
+            f"{path} is a symbolic link: a lock is a file of its own", f"look where it leads, then: rm {path}"
+        )
+    return path  # one that is there counts for everybody, whoever may write it

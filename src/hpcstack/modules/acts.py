@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstack.errors import HpcstackError, InputError, StoreError
+from hpcstack.files import without_links
 from hpcstack.lease import held
 from hpcstack.modules import ledger as ledgers
 from hpcstack.modules.gate import about
@@ -26,7 +27,7 @@ from hpcstack.modules.ledger import CHANNELS, Dates, Entry, Event, Ledger
 from hpcstack.modules.marks import Marks
 from hpcstack.modules.paths import GATE, dates_file
 from hpcstack.modules.spider import rebuilt
-from hpcstack.modules.tree import Change, Tree
+from hpcstack.modules.tree import Change, Tree, prepared
 from hpcstack.modules.trial import tried
 from hpcstack.modules.words import today
 from hpcstack.process import Runner
@@ -73,7 +74,7 @@ class Publisher:
 
     @property
     def tree(self) -> Tree:
-        return Tree(self.site.module_root, self.marks, self.site.modules.direct)
+        return Tree(self.site.module_root, self.marks, self.site.modules.direct, self.store.top / "releases")
 
     # -- the verbs
 
@@ -220,17 +221,15 @@ class Publisher:
 
     def _sweep(self, releases: Path) -> None:
         """Releases of this tree that were begun and never committed: the leases are held, and no journal is left."""
-        for path in releases.glob(f".*.{self._mark()}.part"):
+        for path in releases.glob(f".*{prepared(releases / 'x', self.site.module_root).name[2:]}"):
+            if path.is_symlink():
+                path.unlink()
             shutil.rmtree(path, ignore_errors=True)
-
-    def _mark(self) -> str:
-        """What tells this tree's parts from those of another tree on the same store."""
-        return hashlib.sha256(str(self.site.module_root).encode()).hexdigest()[:12]
 
     def _write(self, release: Release, artifact: Artifact, extra: dict[str, str]) -> tuple[Path, str]:
         """The release's folder beside its place, which the commit renames, and its record."""
         final = Path(release.folder)
-        part = final.with_name(f".{final.name}.{self._mark()}.part")
+        part = prepared(final, self.site.module_root)
         record = {
             "format": ledgers.FORMAT, "release": release.name, "channel": release.channel, "key": artifact.key,
             "sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256, "made": now(), "by": whoami(),
@@ -243,6 +242,8 @@ class Publisher:
             "modulefile.tcl": modulefile_tcl(release), RECORD: text,
         }  # fmt: skip
         with self.store.acting("the release was not written"):
+            without_links(self.store.top, final.parent)
+            part.mkdir(mode=0o700)  # new, and ours: what was left there is swept
             write_tree(part, files)
             (part / "bin").mkdir(exist_ok=True)
             self._marked(part)

@@ -123,10 +123,13 @@ def _until(dates: Dates) -> str:
 
 def _record(store: Store, name: str, entry: Entry) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(_file(store, name, entry, "release.json").read_text(encoding="utf-8"))
-        return found
-    except (OSError, ValueError):
+        found = json.loads(_file(store, name, entry, "release.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
+    good = (
+        isinstance(found, dict) and isinstance(found.get("stack", {}), dict) and isinstance(found.get("fits", []), list)
+    )
+    return found if good else {}
 
 
 def _report(store: Store, name: str, entry: Entry) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
+import grp
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcstack.errors import InputError
+from hpcstack.files import without_links
 from hpcstack.store import write_text
 
 
@@ -25,6 +27,7 @@ class Marks:
 
     def folder(self, top: Path, path: Path) -> None:
         """PATH and what it lies in, as far as TOP, with these marks where they are new."""
+        without_links(top, path)
         if path.is_dir():
             return
         if path != top:
@@ -37,8 +40,8 @@ class Marks:
         if not self.group:
             return
         try:
-            shutil.chown(path, group=self.group)
-        except LookupError:
+            os.chown(path, -1, grp.getgrnam(self.group).gr_gid, follow_symlinks=False)
+        except KeyError:
             raise InputError(f"there is no group {self.group!r}", "`modules.group` in site.yaml") from None
 
     def hidden_from(self, path: Path) -> Path | None:

@@ -21,7 +21,7 @@ def read(path: Path) -> Report:
         document = json.loads(file.read_text(encoding="utf-8"))
         document.pop("verdict", None)
         return Report.model_validate(document)
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise InputError(f"{file} is no report: {error}", "hpcstack test STACK writes one") from None
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcstack.errors import InputError, StoreError
+from hpcstack.files import read_bytes
 from hpcstack.process import Runner
 from hpcstack.render.module import Release, modulefile, modulefile_tcl
 
@@ -27,6 +28,7 @@ TCL = (
 BOOKS = re.compile(
     r"^(_|SHLVL|PWD|OLDPWD|LMOD_.*|_ModuleTable.*|__LMOD.*|__MODULES_.*|MODULES_FAMILY_.*|_LMFILES_|LOADEDMODULES|MODULEPATH.*)$"
 )
+MAX_ANSWER = 4 << 20  # bytes: an environment
 ROUND_TRIP = r"""
 set -u
 folder=$1 release=$2; shift 2
@@ -77,14 +79,18 @@ def tried(release: Release, runner: Runner, as_user: str = "") -> str:
 
 def _round_trip(release: Release, program: Program, user: str, runner: Runner) -> None:
     with tempfile.TemporaryDirectory(prefix="hpcstack-module-") as name:
-        folder = Path(name)
-        tree = folder / "tree" / release.stack.name
-        tree.mkdir(parents=True)
-        (tree / f"{release.version}.lua").write_text(modulefile(release), encoding="utf-8")
-        (tree / release.version).write_text(modulefile_tcl(release), encoding="utf-8")
-        argv = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={folder}", f"MODULEPATH={tree.parent}", "TERM=dumb"]
-        argv += ["bash", "-c", ROUND_TRIP, "bash", name, release.name, *program.argv]
-        done = runner.output([*_become(user, folder), *argv])
+        tree, folder = Path(name) / "tree", Path(name) / "answers"
+        texts = {f"{release.version}.lua": modulefile(release), release.version: modulefile_tcl(release)}
+        (tree / release.stack.name).mkdir(parents=True)
+        for file, text in texts.items():
+            (tree / release.stack.name / file).write_text(text, encoding="utf-8")
+        folder.mkdir(mode=0o700)
+        argv = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={folder}", f"MODULEPATH={tree}", "TERM=dumb"]
+        argv += ["bash", "-c", ROUND_TRIP, "bash", str(folder), release.name, *program.argv]
+        if user:
+            shown = (tree, tree / release.stack.name, *(tree / release.stack.name / file for file in texts))
+            argv = [*_become(user, Path(name), shown, folder), *argv]
+        done = runner.output(argv)
         said = _text(folder / "said").strip() or "\n".join(done.tail)
         if done.status:
             doing = {4: "unload", 5: "load"}.get(done.status, "load")
@@ -104,19 +110,22 @@ def _who(user: str) -> str:
     return f" as {user}" if user else ""
 
 
-def _become(user: str, folder: Path) -> list[str]:
-    """What stands before a command that USER is to run; FOLDER is where it may write."""
-    if not user:
-        return []
+def _become(user: str, top: Path, shown: tuple[Path, ...], answers: Path) -> list[str]:
+    """What stands before a command that USER is to run.
+
+    TOP is root's and can be passed; what is SHOWN in it can be read; ANSWERS is USER's own from now on, so that root
+    changes and follows nothing in it any more.
+    """
     import pwd
 
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
         raise InputError(f"there is no user {user!r}", "`modules.check_as` in site.yaml") from None
-    folder.chmod(0o777)
-    for path in folder.rglob("*"):
+    for path in shown:
         path.chmod(0o755 if path.is_dir() else 0o644)
+    os.chown(answers, entry.pw_uid, entry.pw_gid)
+    top.chmod(0o711)
     return ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups", "--"]
 
 
@@ -150,4 +159,8 @@ def _environment(path: Path) -> dict[str, str]:
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
+    """What was written there, by somebody who may be no friend."""
+    try:
+        return read_bytes(path, MAX_ANSWER).decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return ""

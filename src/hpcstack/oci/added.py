@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Mapping
 
 from hpcstack.oci.manifest import Image
-from hpcstack.render.quote import sh, words
+from hpcstack.render.quote import line, sh, unbroken, words
 
 Added = list[tuple[tarfile.TarInfo, bytes]]
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -51,17 +51,17 @@ def below(image: Image) -> Added:
 
 
 def environment(variables: Mapping[str, str]) -> str:
-    """/etc/environment, a variable a line; one whose value has a line break cannot be said there."""
-    return "".join(f"{name}={value}\n" for name, value in variables.items() if _sayable(name, value))
+    """/etc/environment, a variable a line."""
+    return "".join(f"{name}={unbroken(value)}\n" for name, value in variables.items() if VARIABLE.fullmatch(name))
 
 
 def enroot_rc(workdir: str, entrypoint: tuple[str, ...], command: tuple[str, ...], provenance: str) -> str:
     """/etc/rc, which Enroot runs: the working directory, then the entrypoint with the user's words or the default."""
-    start = (*entrypoint, *(command or (() if entrypoint else ("/bin/sh",))))
+    start = tuple(map(unbroken, (*entrypoint, *(command or (() if entrypoint else ("/bin/sh",))))))
     entry = f"{words(entrypoint)} " if entrypoint else ""
     return (
-        f"# enroot-provenance: {provenance}\n"
-        f"mkdir -p {sh(workdir)} 2>/dev/null\ncd {sh(workdir)} && unset OLDPWD || exit 1\n\n"
+        f"# enroot-provenance: {line(provenance)}\n"
+        f"mkdir -p {sh(unbroken(workdir))} 2>/dev/null\ncd {sh(workdir)} && unset OLDPWD || exit 1\n\n"
         "if [ -s /etc/rc.local ]; then\n    . /etc/rc.local\nfi\n\n"
         f'if [ $# -gt 0 ]; then\n    exec {entry}"$@"\nelse\n    exec {words(start)}\nfi\n'
     )
@@ -92,6 +92,7 @@ def exports(variables: Mapping[str, str]) -> str:
     for name, value in variables.items():
         if not VARIABLE.fullmatch(name):
             continue
+        unbroken(value)
         keep = f"${{{name}:-}}"
         lines.append(
             f"export {name}={sh(value)}\n"
@@ -99,10 +100,6 @@ def exports(variables: Mapping[str, str]) -> str:
             else f'if [ -z "{keep}" ]; then {name}={sh(value)}; fi\nexport {name}\n'
         )
     return "".join(lines)
-
-
-def _sayable(name: str, value: str) -> bool:
-    return bool(VARIABLE.fullmatch(name)) and "\n" not in value
 
 
 def file(path: str, text: str) -> tuple[tarfile.TarInfo, bytes]:

@@ -26,7 +26,7 @@ class Image:
 
     digest: str
     platform: str
-    config: Mapping[str, Any]
+    config: Mapping[str, Any]  # as oci/config.py takes it
     layers: tuple[Layer, ...]
 
     @property

@@ -5,12 +5,14 @@ The headers (ustar, GNU, PAX: long names, sparse maps, extended attributes) are 
 
 from __future__ import annotations
 
+import re
 import tarfile
 from collections.abc import Iterator
 from typing import Any, cast
 
 BLOCK = tarfile.BLOCKSIZE
-MAX_SPARSE, MAX_HEADER = 1 << 40, 1 << 26
+MAX_SPARSE, MAX_PAX, MAX_HEADERS = 1 << 40, 1 << 20, 1 << 21  # headers: of one member, all kinds together
+MAX_LONG_NAME, MAX_GLOBAL, MAX_DIGITS, MAX_KEY = 1 << 16, 64, 128, 512
 ZEROS = bytes(1 << 20)
 
 
@@ -39,7 +41,7 @@ class Flow:
 
     def read(self, count: int) -> bytes:
         """COUNT bytes of a header; fewer only at the end."""
-        if count > MAX_HEADER:
+        if count > MAX_HEADERS:
             raise Damaged(f"has a header of {count} bytes")
         if count <= len(self.piece) - self.at:
             self.at += count
@@ -66,14 +68,79 @@ class Flow:
             self.at = len(self.piece)
 
 
+class Header(tarfile.TarInfo):
+    """A member whose extended headers are looked at before the standard library takes time over them."""
+
+    __slots__ = ()
+
+    def _proc_gnulong(self, tar: Any) -> Any:
+        if self.size > MAX_LONG_NAME:
+            raise Damaged(f"has a name of {self.size} bytes")
+        return super()._proc_gnulong(tar)  # type: ignore[misc]
+
+    def _proc_pax(self, tar: Any) -> Any:
+        if self.size > MAX_PAX:
+            raise Damaged(f"has a PAX header of {self.size} bytes; {MAX_PAX} are taken")
+        given = tar.fileobj
+        tar.fileobj = _Checked(given, self.size)
+        try:
+            found = super()._proc_pax(tar)  # type: ignore[misc]
+        finally:
+            tar.fileobj = given
+        if len(tar.pax_headers) > MAX_GLOBAL or sum(map(len, tar.pax_headers.values())) > MAX_PAX:
+            raise Damaged("has more global PAX headers than are taken")
+        return found
+
+
+class _Checked:
+    """A tar's file whose first read is the body of a PAX header."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        self.file, self.size, self.first = file, size, True
+
+    def read(self, count: int) -> bytes:
+        data: bytes = self.file.read(count)
+        if self.first:
+            self.first = False
+            check_pax(data[: self.size])
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+def check_pax(data: bytes) -> None:
+    """Damaged unless DATA is records of `LENGTH KEY=VALUE`, which can be read in time that grows with their length."""
+    if any(len(run) > MAX_DIGITS for run in re.findall(rb"[0-9]+", data)):
+        raise Damaged("has a PAX header with a number of more digits than there are")
+    at = 0
+    while at < len(data) and data[at]:
+        blank = data.find(b" ", at, at + 8)
+        length = int(data[at:blank]) if blank > 0 and data[at:blank].isdigit() else 0
+        record = data[blank + 1 : at + length]
+        if not length or at + length > len(data) or not record.endswith(b"\n") or not 0 < record.find(b"=") <= MAX_KEY:
+            raise Damaged("has a PAX header that is none")
+        at += length
+
+
 class _Reader:
-    """What TarInfo.fromtarfile asks of a TarFile."""
+    """What TarInfo.fromtarfile asks of a TarFile; it counts what one member's headers take."""
 
     encoding, errors = "utf-8", "surrogateescape"
 
     def __init__(self, flow: Flow) -> None:
-        self.fileobj, self.offset = flow, 0
+        self.flow, self.offset, self.taken = flow, 0, 0
+        self.fileobj: Any = self
         self.pax_headers: dict[str, str] = {}
+
+    def read(self, count: int) -> bytes:
+        self.taken += count
+        if self.taken > MAX_HEADERS:
+            raise Damaged(f"has a member whose headers are more than {MAX_HEADERS} bytes")
+        return self.flow.read(count)
+
+    def tell(self) -> int:
+        return self.flow.tell()
 
 
 class Members:
@@ -93,12 +160,14 @@ class Members:
 
     def _next(self) -> tarfile.TarInfo | None:
         try:
-            self.reader.offset = self.flow.tell()
-            return tarfile.TarInfo.fromtarfile(cast(Any, self.reader))
+            self.reader.offset, self.reader.taken = self.flow.tell(), 0
+            return Header.fromtarfile(cast(Any, self.reader))
         except (tarfile.EOFHeaderError, tarfile.EmptyHeaderError):  # type: ignore[attr-defined]
             return None
         except tarfile.TruncatedHeaderError:  # type: ignore[attr-defined]
             raise Damaged("ends in the middle of a header") from None
+        except Damaged:
+            raise
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, IndexError) as error:
             raise Damaged(f"is no tar: {error}") from None
 

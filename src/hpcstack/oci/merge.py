@@ -17,8 +17,11 @@ import tarfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from hpcstack.oci.bounds import MAX_DEPTH, MAX_NAMES, MAX_PATH, TooLarge, check_path
+
 WHITEOUT, OPAQUE, RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 MAX_LINKS = 40
+STEPS, STEPS_AN_ENTRY = 1 << 20, 64  # of looking names up, before an image is taken for a maze
 
 
 class ClimbsOut(ValueError):
@@ -68,8 +71,13 @@ def entry_of(member: tarfile.TarInfo) -> Entry:
     """MEMBER as merging sees it."""
     kind = KINDS.get(member.type, "file")
     path = clean(member.name)
+    check_path(path)
     if kind == "hard":
-        return Entry(path, kind, clean(member.linkname, f"{path}, a link to a file"))
+        target = clean(member.linkname, f"{path}, a link to a file")
+        check_path(target, "a link")
+        return Entry(path, kind, target)
+    if kind == "link" and len(member.linkname.encode("utf-8", "surrogateescape")) >= MAX_PATH:
+        raise TooLarge(f"has a link of {MAX_PATH} bytes or more: {path}")
     return Entry(path, kind, member.linkname if kind == "link" else "")
 
 
@@ -97,6 +105,7 @@ class Newest:
         self._waiting: list[str] = []
         self._hidden: dict[str, bool] = {}
         self._covered: set[str] = set()  # what this layer has that is no folder, and a layer above hides
+        self._names = 0  # bytes of what is held
 
     def implied(self) -> list[str]:
         """The root and folders that no layer names, but in which something lies."""
@@ -120,6 +129,7 @@ class Newest:
         path = entry.path
         folder = path.rpartition("/")[0]
         removed = whiteout(path)
+        self._hold(path)
         self._means(folder)
         if removed is not None:
             self._waiting += [removed] if removed else []
@@ -139,6 +149,12 @@ class Newest:
         self.seen[path] = (kind, self.number)
         self._parents(folder)
         return kind not in ("hard", "device")
+
+    def _hold(self, path: str) -> None:
+        """PATH is held in memory from now on."""
+        self._names += len(path)
+        if self._names > MAX_NAMES:
+            raise TooLarge(f"makes it more than {MAX_NAMES >> 20} MiB of names")
 
     def _covers(self, entry: Entry) -> bool:
         """A layer above has this name: what is no folder here still replaced a folder of the layers below."""
@@ -183,6 +199,7 @@ class Newest:
 
     def _parents(self, folder: str) -> None:
         while folder and folder not in self.seen:
+            self._hold(folder)
             self.seen[folder] = ("implied", self.number)
             folder = folder.rpartition("/")[0]
         if folder and self.seen[folder] == ("hard", self.number):
@@ -208,14 +225,21 @@ class Node:
     children: dict[str, Node] = field(default_factory=dict)
 
 
+@dataclass
+class Root(Node):
+    """The top of the tree; `left` are the steps that looking names up may still take."""
+
+    left: int = 0
+
+
 def plan(layers: Sequence[Iterable[Entry]]) -> tuple[dict[tuple[int, int], list[str]], list[str]]:
     """LAYERS applied, oldest first: {(layer from the bottom, number of the member in it): its names in the image}.
 
     And the folders that are there though no layer names them.
     """
-    root = Node("dir", None)
-    for number, layer in enumerate(layers):
-        entries = list(layer)
+    whole = [list(layer) for layer in layers]
+    root = Root("dir", None, left=STEPS + STEPS_AN_ENTRY * sum(map(len, whole)))
+    for number, entries in enumerate(whole):
         for entry in entries:
             removed = whiteout(entry.path)
             if removed:
@@ -229,7 +253,7 @@ def plan(layers: Sequence[Iterable[Entry]]) -> tuple[dict[tuple[int, int], list[
     return names, implied
 
 
-def _remove(root: Node, path: str) -> None:
+def _remove(root: Root, path: str) -> None:
     parent, _, name = path.rpartition("/")
     folder = _folder(root, parent, make=False)
     if folder is None:
@@ -240,7 +264,7 @@ def _remove(root: Node, path: str) -> None:
         folder.children.clear()
 
 
-def _apply(root: Node, entry: Entry, source: tuple[int, int]) -> None:
+def _apply(root: Root, entry: Entry, source: tuple[int, int]) -> None:
     if not entry.path:
         root.source = source
         return
@@ -259,7 +283,7 @@ def _apply(root: Node, entry: Entry, source: tuple[int, int]) -> None:
         parent.children[name] = Node(entry.kind, source, entry.target)
 
 
-def _find(root: Node, path: str) -> Node | None:
+def _find(root: Root, path: str) -> Node | None:
     folder, _, name = path.rpartition("/")
     node: Node | None = root
     for part in filter(None, folder.split("/")):
@@ -270,11 +294,16 @@ def _find(root: Node, path: str) -> Node | None:
     return node.children.get(name) if node else None
 
 
-def _folder(root: Node, path: str, *, make: bool = True) -> Node | None:
+def _folder(root: Root, path: str, *, make: bool = True) -> Node | None:
     """The folder at PATH, made where it is missing (or None); links on the way are followed inside the image."""
-    node, trail, rest, links = root, [root], [part for part in path.split("/") if part], 0
+    node: Node = root
+    trail: list[Node] = [root]
+    rest, links = [part for part in reversed(path.split("/")) if part], 0
     while rest:
-        part = rest.pop(0)
+        part = rest.pop()
+        root.left -= 1
+        if root.left < 0:
+            raise TooLarge("is a maze of links")
         if part == "..":
             if len(trail) == 1:
                 raise ClimbsOut(f"has a file below a link that leads out of the image: {path}")
@@ -289,7 +318,8 @@ def _folder(root: Node, path: str, *, make: bool = True) -> Node | None:
             parts = [step for step in found.target.split("/") if step not in ("", ".")]
             if found.target.startswith("/"):
                 node, trail = root, [root]
-            rest = parts + rest
+            rest += reversed(parts)
+            root.left -= len(parts)
             continue
         if found is None or found.kind != "dir":
             if not make:
@@ -297,6 +327,8 @@ def _folder(root: Node, path: str, *, make: bool = True) -> Node | None:
             found = node.children[part] = Node("dir", None)
         node = found
         trail.append(node)
+        if len(trail) > MAX_DEPTH:
+            raise TooLarge(f"has a file deeper than {MAX_DEPTH} folders behind its links: {path[:80]}")
     return node
 
 

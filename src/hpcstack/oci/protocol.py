@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import re
+import time
+import zlib
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from hpcstack.errors import RegistryError
+from hpcstack.oci import config
 from hpcstack.spec.model import Base
 
+ANOTHER = "is it the registry that you meant? Tell its admin"
 TOKEN_SERVERS = {  # whose token servers have another name than the registry
     "docker.io": ("auth.docker.io",),
     "registry-1.docker.io": ("auth.docker.io",),
@@ -17,10 +22,37 @@ TOKEN_SERVERS = {  # whose token servers have another name than the registry
 }
 
 
-class Reply(Protocol):
-    """An answer, as far as it is read here."""
+READ_S = 120  # a small answer that has not come after so long never will
+PIECE = 1 << 16
 
-    def json(self) -> Any: ...
+
+class Reply(Protocol):
+    """An answer whose body has not been read yet: requests.Response, opened as a stream."""
+
+    @property
+    def headers(self) -> Any: ...
+
+    @property
+    def raw(self) -> Any: ...
+
+
+def content_of(answer: Reply, limit: int, host: str) -> bytes:
+    """The body of an answer, uncompressed, LIMIT bytes at most. RegistryError for more, and for one that has no end."""
+    encoding = (answer.headers.get("Content-Encoding") or "identity").lower()
+    if encoding not in ("identity", "gzip", "x-gzip", "deflate"):  # none was asked for
+        raise RegistryError(*nonsense(host))
+    inflate = zlib.decompressobj(47) if encoding != "identity" else None
+    out, until = bytearray(), time.monotonic() + READ_S
+    try:
+        while block := answer.raw.read(PIECE, decode_content=False):
+            out += inflate.decompress(block, limit + 1 - len(out)) if inflate else block
+            if len(out) > limit:
+                raise RegistryError(f"{host} answered with more than {limit >> 20} MiB where less is right", ANOTHER)
+            if time.monotonic() > until:
+                raise RegistryError(f"{host} has not finished its answer after {READ_S} s", ANOTHER)
+    except zlib.error:
+        raise RegistryError(*nonsense(host)) from None
+    return bytes(out)
 
 
 def repository_of(url: str) -> str:
@@ -39,15 +71,35 @@ def realm_of(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
     return realm._replace(query="").geturl() if realm.scheme else "", query
 
 
-def document(answer: Reply, host: str) -> dict[str, Any]:
+def document(content: bytes, host: str, limit: int = config.MAX_OTHER) -> dict[str, Any]:
     """The JSON object of an answer; a proxy's login page is none."""
     try:
-        found = answer.json()
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise RegistryError(*nonsense(host))
-    return found
+        return config.document(content, limit)
+    except ValueError:
+        raise RegistryError(*nonsense(host)) from None
+
+
+def may_be_asked(realm: str, host: str, named: str, *, plain_http: bool) -> bool:
+    """Whether REALM, which the registry HOST says gives tokens, may be asked at all: its answer goes to the registry.
+
+    It speaks https, or is HOST itself where that speaks http, or is NAMED by the site. A bare address or this very
+    machine is none, unless the registry is there too: nobody's metadata service is asked because a registry says so.
+    """
+    where = urlsplit(realm)
+    name, netloc = where.hostname or "", where.netloc
+    if not name or "@" in netloc:
+        return False
+    if netloc == host or (named and netloc == named):
+        return where.scheme == "https" or (where.scheme == "http" and plain_http)
+    return where.scheme == "https" and (not _is_address(name) or name == host.partition(":")[0])
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name == "localhost" or name.endswith((".localhost", ".local")) or name.replace(".", "").isdigit()
+    return True
 
 
 def nonsense(host: str) -> tuple[str, str]:
@@ -55,27 +107,12 @@ def nonsense(host: str) -> tuple[str, str]:
 
 
 def may_know(realm: str, host: str, *, plain_http: bool) -> bool:
-    """Whether the user's key for HOST may go to REALM: the same host or its own domain, never in the clear."""
+    """Whether the user's key for HOST may go to REALM: the same host or its own domain; in the clear only to HOST."""
     where = urlsplit(realm)
     name, own = where.hostname or "", host.partition(":")[0]
-    if where.scheme != "https" and not plain_http:
-        return False
+    if where.scheme != "https":
+        return plain_http and where.netloc == host
     return name == own or name.endswith(f".{own}") or name in TOKEN_SERVERS.get(own, ())
-
-
-def config_of(answer: Reply, host: str) -> dict[str, Any]:
-    """An image config whose parts have the types that the rest of hpcstack relies on; ValueError for another."""
-    config = document(answer, host)
-    inner = config.get("config") or {}
-    env, labels = inner.get("Env") or [], inner.get("Labels") or {}
-    lists = [env, inner.get("Entrypoint") or [], inner.get("Cmd") or []]
-    texts = [*(item for entry in lists for item in entry), *labels.values(), *labels, inner.get("WorkingDir") or ""]
-    if not all(isinstance(entry, list) for entry in lists) or not isinstance(labels, dict):
-        raise TypeError("an image config of other types")
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError("an image config whose texts are none")
-    "".join(texts).encode()  # half characters cannot be written down
-    return config
 
 
 def pause(retry_after: str, otherwise: float) -> float:

@@ -7,7 +7,7 @@ import json
 from hpcstack import data
 from hpcstack.lock.model import Lock, LockedPlatform
 from hpcstack.oci.added import SINGULARITY, apptainer_files
-from hpcstack.render.quote import sh, words
+from hpcstack.render.quote import sh, unbroken, words
 from hpcstack.render.steps import HOME, step_files, steps
 from hpcstack.render.template import fill, plain
 from hpcstack.spec import guard
@@ -94,15 +94,14 @@ def about(stack: Stack, lock: Lock, platform: str) -> dict[str, object]:
 def environment_file(locked: LockedPlatform, stack: Stack) -> str:
     """/etc/environment, which is where Enroot and Pyxis take the image's variables from; a variable a line."""
     merged = locked.environment | stack.variables(locked.environment)
-    plain = {name: value for name, value in merged.items() if VARIABLE.fullmatch(name) and "\n" not in value}
-    return "".join(f"{name}={value}\n" for name, value in plain.items())
+    return "".join(f"{name}={unbroken(value)}\n" for name, value in merged.items() if VARIABLE.fullmatch(name))
 
 
 def profile(locked: LockedPlatform, stack: Stack) -> str:
     """/etc/profile.d/hpcstack.sh: Enroot starts a login shell, and Debian's /etc/profile makes PATH its own."""
     path = (locked.environment | stack.variables(locked.environment)).get("PATH", "")
     return (
-        f"# shellcheck shell=sh\n# The image's own PATH, also in a login shell.\nexport PATH={sh(path)}\n"
+        f"# shellcheck shell=sh\n# The image's own PATH, also in a login shell.\nexport PATH={sh(unbroken(path))}\n"
         if path
         else "\n"
     )

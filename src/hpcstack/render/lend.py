@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from hpcstack.render.template import fill
 from hpcstack.site import Site
+from hpcstack.siteparts import BuildSite
 
 CA_FILE = "hpcstack-ca.pem"
 CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 
 
-def lent_files(site: Site) -> dict[str, str]:
-    """{name: text} of the folder that is bound at /mnt; the CA bundle is copied beside them by the build."""
-    return {"hpcstack-site.sh": fill("images", "site.sh.j2", variables=variables(site), apt=site.build.apt.mirrors,
-                                     ca=f"/mnt/{CA_FILE}" if site.build.ca_bundle else "")}  # fmt: skip
+def lent_files(site: Site, build: BuildSite | None = None) -> dict[str, str]:
+    """{name: text} of the folder that is bound at /mnt; the CA bundle is copied beside them by the build.
+
+    BUILD is what the site lends, where that is less than it has: hpcstack.logins.
+    """
+    build = build or site.build
+    return {"hpcstack-site.sh": fill("images", "site.sh.j2", variables=variables(build), apt=build.apt.mirrors,
+                                     ca=f"/mnt/{CA_FILE}" if build.ca_bundle else "")}  # fmt: skip
 
 
-def variables(site: Site) -> dict[str, str]:
+def variables(build: BuildSite) -> dict[str, str]:
     """The variables that are exported for the build's steps only."""
-    build = site.build
     out: dict[str, str] = {}
     for name, value in (
         ("http_proxy", build.proxy.http),

@@ -7,11 +7,28 @@ import re
 import shlex
 from collections.abc import Iterable
 
+from hpcstack.errors import InputError
+
+ENDS_LINE = re.compile(r"[\x00\n\r\x0b\x0c\x1b\x85\u2028\u2029]")
+
 
 def sh(text: object) -> str:
     """One word of a POSIX shell, also inside an Apptainer definition, where a bare `{{ name }}` is fatal."""
     quoted = shlex.quote(str(text))  # whatever holds a brace is in single quotes now
     return re.sub(r"(\{)(?=\{)|(\})(?=\})", lambda match: f"{match[0]}''", quoted)
+
+
+def unbroken(text: object) -> str:
+    """TEXT, which stands on one line of a definition file, whatever quotes are around it there.
+
+    InputError where it would end that line: in an Apptainer definition the next one could begin a section, which is
+    run by whoever builds; in a Dockerfile an instruction.
+    """
+    said = str(text)
+    if ENDS_LINE.search(said):
+        raise InputError(f"what would be written into a definition file ends its line: {said[:80]!r}",
+                         "do not use this recipe, lock or image")  # fmt: skip
+    return said
 
 
 def line(text: object) -> str:
@@ -40,7 +57,7 @@ def lua(text: object) -> str:
 
 def dockerfile(text: object) -> str:
     """A value of ENV or LABEL in a Dockerfile: in double quotes, with nothing expanded."""
-    escaped = str(text).replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    escaped = unbroken(text).replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'
 
 

@@ -23,6 +23,7 @@ def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=html,
+        finalize=None if html else _unbroken,
     )
     environment.filters.update(
         sh=quote.sh,
@@ -34,6 +35,11 @@ def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
         line=quote.line,
     )
     return environment
+
+
+def _unbroken(value: object) -> object:
+    """No expression of a template may end the line that it stands in."""
+    return quote.unbroken(value) if isinstance(value, str) else value
 
 
 def fill(folder: str, name: str, /, **values: object) -> str:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 from hpcstack.report.model import Outcome, Report
 from hpcstack.report.text import details
+
+# https://www.w3.org/TR/xml/#charsets, and what it advises against
+NOT_XML = re.compile("[^\\t\\n\\x20-\\x7e\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 
 
 def junit(report: Report) -> str:
     """JUnit XML: skipped and error are real, figures are properties."""
     counts = report.counts()
     suite = ElementTree.Element(
-        "testsuite", name=report.stack, timestamp=report.started, time=f"{report.seconds:.3f}",
+        "testsuite", name=_clean(report.stack), timestamp=_clean(report.started), time=f"{report.seconds:.3f}",
         tests=str(len(report.outcomes)), failures=str(counts["FAIL"]), errors=str(counts["ERROR"]),
         skipped=str(counts["SKIP"]),
     )  # fmt: skip
     properties = ElementTree.SubElement(suite, "properties")
     for name in ("image_sha256", "suite", "runtime", "backend", "world_size", "stand_in", "virtual_nodes"):
-        ElementTree.SubElement(properties, "property", name=name, value=str(getattr(report, name)))
+        ElementTree.SubElement(properties, "property", name=name, value=_clean(str(getattr(report, name))))
     for outcome in report.outcomes:
         _case(suite, outcome)
     ElementTree.indent(suite)
@@ -26,7 +30,7 @@ def junit(report: Report) -> str:
 
 
 def _case(suite: ElementTree.Element, outcome: Outcome) -> None:
-    family, _, name = outcome.code.partition(".")
+    family, _, name = _clean(outcome.code).partition(".")
     case = ElementTree.SubElement(suite, "testcase", classname=family, name=name, time=f"{outcome.seconds:.3f}")
     message = _clean(outcome.measured or outcome.evidence)
     kind = {"FAIL": "failure", "ERROR": "error", "SKIP": "skipped"}.get(outcome.status)
@@ -39,4 +43,4 @@ def _case(suite: ElementTree.Element, outcome: Outcome) -> None:
 
 def _clean(text: str) -> str:
     """Without the characters that XML 1.0 does not know."""
-    return "".join(char for char in text if char in "\t\n" or (ord(char) >= 32 and not 0xD800 <= ord(char) <= 0xDFFF))
+    return NOT_XML.sub("", text)

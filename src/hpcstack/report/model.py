@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from hpcstack.spec.text import Model
 
@@ -17,6 +18,7 @@ Status = Literal["PASS", "FAIL", "SKIP", "WARN", "ERROR"]
 KEPT = (
     "code", "status", "measured", "expected", "source", "evidence", "remedy", "figures", "series", "informational",
 )  # fmt: skip
+MOST_POINTS, MOST_LABELS = 100_000, 2048  # of one line, of one matrix
 WORST: tuple[Status, ...] = ("ERROR", "FAIL", "WARN", "PASS", "SKIP")
 
 
@@ -38,6 +40,17 @@ class Outcome(Model):
     )
     informational: bool = Field(False, description="the figures say nothing of what the hardware can do")
     peers: dict[str, dict[str, float]] = Field(default_factory=dict, description="{node or rank: its own figures}")
+
+    @field_validator("figures", mode="before")
+    @classmethod
+    def _figures(cls, given: Any) -> Any:
+        return finite(given) if isinstance(given, dict) else given
+
+    @field_validator("series", mode="before")
+    @classmethod
+    def _series(cls, given: Any) -> Any:
+        """What can be drawn; a rank or a file may have written anything."""
+        return tuple(one for one in given if drawable(one)) if isinstance(given, list | tuple) else ()
 
     @property
     def family(self) -> str:
@@ -66,6 +79,20 @@ class Report(Model):
     inventory: dict[str, dict[str, Any]] = Field(default_factory=dict, description="{node: what it is made of}")
     step_status: int = 0
     outcomes: tuple[Outcome, ...] = Field(())
+
+    @field_validator("started")
+    @classmethod
+    def _started(cls, text: str) -> str:
+        """A time as ISO 8601 has it: histories are sorted by it, and Prometheus gets it as a number."""
+        datetime.fromisoformat(text).timestamp()
+        return text
+
+    @field_validator("seconds")
+    @classmethod
+    def _seconds(cls, value: float) -> float:
+        if not math.isfinite(value):
+            raise ValueError("a number of seconds is finite")
+        return value
 
     def counts(self) -> Counter[str]:
         return Counter(outcome.status for outcome in self.outcomes)
@@ -112,6 +139,31 @@ def worst(rows: list[dict[str, Any]]) -> Outcome:
         fields["series"] = tuple(one for one in fields.get("series", ()) if all(map(number, one.get("y", ()))))
     distinct = peers if len({tuple(sorted(one.items())) for one in peers.values()}) > 1 else {}
     return Outcome(**fields, seconds=max(row.get("seconds", 0.0) for row in rows), where=tuple(where), peers=distinct)
+
+
+def drawable(one: Any) -> bool:
+    """Whether ONE is a line of points, or a square of values with its labels."""
+    if not isinstance(one, dict) or not isinstance(one.get("name"), str):
+        return False
+    if not all(isinstance(one.get(unit, ""), str) for unit in ("x_unit", "y_unit")):
+        return False
+    if "kind" in one:
+        labels, values = one.get("labels"), one.get("values")
+        kinds = (int, float, str, type(None)) if one["kind"] == "words" else (int, float, type(None))
+        return (
+            one["kind"] in ("matrix", "words")
+            and isinstance(labels, list | tuple) and 0 < len(labels) <= MOST_LABELS
+            and isinstance(values, list | tuple) and len(values) == len(labels)
+            and all(isinstance(row, list | tuple) and len(row) == len(labels) for row in values)
+            and all(isinstance(value, kinds) and (not isinstance(value, float) or math.isfinite(value))
+                    for row in values for value in row)
+        )  # fmt: skip
+    lists: list[Any] = [one.get("x"), one.get("y"), one.get("ideal") or ()]
+    return (
+        all(isinstance(points, list | tuple) and all(map(number, points)) for points in lists)
+        and len(lists[0]) == len(lists[1]) <= MOST_POINTS
+        and number(one.get("gate") or 0)
+    )
 
 
 def number(value: Any) -> bool:

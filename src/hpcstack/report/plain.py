@@ -45,6 +45,7 @@ def markdown(report: Report) -> str:
 
 def label(text: str) -> str:
     """TEXT as a label's value in Prometheus' exposition format."""
+    text = re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", " ", text)
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 

@@ -24,6 +24,7 @@ from hpcstack.yamlfile import MAX_BYTES, Document, dotted, parse, problems_of, r
 SUFFIX = ".yaml"
 FORMAT = "hpcstack/v1"
 NAMES = ("name", "version", "variant", "summary", "lifecycle", "tests")  # what makes no other image
+MAX_LOOKED = 100
 EXTENDED = re.compile(r"_?[A-Za-z0-9][A-Za-z0-9._+-]{0,160}")
 
 
@@ -47,6 +48,7 @@ class Catalog:
     folders: Sequence[Path]
     policy: Policy = field(default_factory=Policy)
     raw: dict[Path, Document] = field(default_factory=dict)
+    looked: int = 0  # how many files were opened for what one recipe extends
 
     def find(self, name: str) -> Recipe:
         """The recipe NAME: a full name, or the path of a file that holds one stack."""
@@ -137,6 +139,9 @@ class Catalog:
         document = self._raw(path)
         if "extends" not in document.value:
             return document
+        self.looked = self.looked + 1 if chain else 0
+        if self.looked > MAX_LOOKED:
+            raise ProblemsError([document.problem(("extends",), f"it leads through more than {MAX_LOOKED} files")])
         name = document.value["extends"]
         if not isinstance(name, str) or not EXTENDED.fullmatch(name):
             raise ProblemsError([document.problem(("extends",), "name one stack or template, e.g. extends: _ngc")])
@@ -154,8 +159,12 @@ class Catalog:
             known = [file.name.removesuffix(SUFFIX) for folder in folders for file in folder.glob(f"_*{SUFFIX}")]
         else:
             folders = [path.parent, *self.folders] if path.parent not in self.folders else list(self.folders)
-            for _, document in Catalog(folders, raw=self.raw)._stacks(name, chain):
-                return document
+            other = Catalog(folders, raw=self.raw, looked=self.looked)
+            try:
+                for _, document in other._stacks(name, chain):
+                    return document
+            finally:
+                self.looked = other.looked
             known = [file.name.removesuffix(SUFFIX) for file in self.files()]
         what = f"there is nothing to extend named {name!r}{did_you_mean(name, known)}"
         if any(file.name == f"{name}{SUFFIX}" or _may_hold(file, name) for file in chain):
@@ -210,6 +219,7 @@ def _full_name(value: dict[str, Any]) -> str:
 
 def _load(path: Path) -> Document:
     try:
+        _in_its_folder(path)
         document = parse(read_text(path, MAX_BYTES), str(path))
     except ValueError as error:
         raise ProblemsError([Problem(str(path), 1, 1, "", str(error))]) from None
@@ -219,6 +229,16 @@ def _load(path: Path) -> Document:
         said = document.value["apiVersion"]
         raise ProblemsError([document.problem(("apiVersion",), f"input should be {FORMAT!r} (it is {said!r})")])
     return document
+
+
+def _in_its_folder(path: Path) -> None:
+    """ValueError for a recipe that is a link out of its folder: git carries links."""
+    try:
+        inside = not path.is_symlink() or path.resolve().is_relative_to(path.parent.resolve())
+    except (OSError, RuntimeError):
+        raise ValueError("a symlink that leads to itself") from None
+    if not inside:
+        raise ValueError("a symlink that leads out of its folder; put the file itself there, or name its folder")
 
 
 def _with_sources(document: Document) -> Document:

@@ -15,7 +15,7 @@ from hpcstack.yamlfile import Document, Path
 OWN = ("name", "version", "variant", "matrix", "extends", "lifecycle")  # never inherited
 AXES = ("version", "variant")
 TOKEN = re.compile(r"\$\{stack\.([^}]*)\}")
-MAX_STACKS = 1000
+MAX_STACKS, MAX_VALUES = 1000, 250_000  # of one file, and of all its stacks together
 TOKENS = ("name", "version", "variant")
 
 
@@ -141,6 +141,9 @@ def expand(document: Document) -> list[Document]:
     axes = [axis for axis in AXES if axis in matrix]
     if (count := prod(len(matrix[axis]) for axis in axes)) > MAX_STACKS:
         what = f"{count} stacks in one file; at most {MAX_STACKS} are taken"
+        raise ProblemsError([document.problem(("matrix",), what)])
+    if (values := count * len(document.marks)) > MAX_VALUES:
+        what = f"{count} stacks of {len(document.marks)} values are {values}; at most {MAX_VALUES} are taken"
         raise ProblemsError([document.problem(("matrix",), what)])
     excluded = matrix.get("exclude") or []
     out = []

@@ -1,0 +1,164 @@
+"""What an image says of itself, wherever it comes from: read here and nowhere else, bounded, and refused by its name.
+
+A config becomes lines of definition files, /etc/environment, scripts that start containers, and terminals. A variable's
+value with a line end in it would be a section of a definition file; so nothing that ends a line or commands a terminal
+comes in. Labels are for people and are often written over several lines: there a line end becomes a blank.
+
+The fields: https://github.com/opencontainers/image-spec/blob/main/config.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hpcstack.errors import InputError
+
+MAX_MANIFEST, MAX_CONFIG, MAX_OTHER = (
+    4 << 20,
+    8 << 20,
+    1 << 20,
+)  # bytes: a manifest or index, a config, any other answer
+MAX_DEPTH = 64
+MAX_ITEMS, MAX_NAME, MAX_VALUE, MAX_TEXTS = 4096, 256, 128 << 10, 1 << 20  # execve(2) takes 128 KiB a string
+MAX_PATH = 4096
+# What ends a line somewhere, commands a terminal, turns text around, or is half a character.
+LISTS = ("Env", "Entrypoint", "Cmd", "Labels")
+UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+BREAKS = re.compile(r"[\t\n\r\v\f\x85\u2028\u2029]+")
+NAMES = {"\n": "a line end", "\r": "a carriage return", "\x1b": "an escape character", "\0": "a null character"}
+ADVICE = "do not use this image, or ask who made it to mend it"
+
+
+def safe_text(text: str) -> str:
+    """TEXT, as an image may say it. ValueError for what `UNSAFE` names."""
+    if match := UNSAFE.search(text):
+        raise ValueError(f"holds {_called(match[0])}")
+    return text
+
+
+class Nonsense(TypeError):
+    """A document or a config whose parts have other types than they must have."""
+
+
+def document(data: bytes, limit: int) -> dict[str, Any]:
+    """The JSON object that DATA is. ValueError for more than LIMIT bytes, deeper nesting, or anything else."""
+    if len(data) > limit:
+        raise ValueError(f"a document of more than {limit} bytes")
+    try:
+        found = json.loads(data)
+    except RecursionError:
+        raise ValueError("a document that is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("a document that is no object")
+    _shallow(found)
+    return found
+
+
+def _shallow(found: object) -> None:
+    level = [found]
+    for _ in range(MAX_DEPTH):
+        level = [item for one in level for item in _items(one)]
+        if not level:
+            return
+    raise ValueError("a document that is nested too deeply")
+
+
+def _items(one: object) -> list[Any]:
+    values: Any = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    return [item for item in values if isinstance(item, (dict, list))]
+
+
+def config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The config of the image NAME with what hpcstack takes of it: {os, architecture, rootfs, config}.
+
+    InputError names the image and the field that holds what no format can say, or too much of it; Nonsense for one
+    that is no config.
+    """
+    inner = found.get("config") or {}
+    if not isinstance(inner, dict):
+        raise Nonsense("an image config of other types")
+    out: dict[str, Any] = {
+        "Env": _texts(inner, "Env"), "Entrypoint": _texts(inner, "Entrypoint"), "Cmd": _texts(inner, "Cmd"),
+        "Labels": _labels(inner.get("Labels") or {}), "WorkingDir": _text(inner, "WorkingDir"),
+        "User": _text(inner, "User"),
+    }  # fmt: skip
+    for where, text in _said(out):
+        if match := UNSAFE.search(text):
+            if "\ud800" <= match[0] <= "\udfff":
+                raise Nonsense("half characters, which cannot be written down")
+            raise InputError(f"{name} is not taken: {where} holds {_called(match[0])}", ADVICE)
+    _bounded(out, name)
+    rootfs = found.get("rootfs")
+    return {
+        **{key: _word(found.get(key), other) for key, other in (("os", "linux"), ("architecture", "amd64"))},
+        "rootfs": rootfs if isinstance(rootfs, dict) else {},
+        "config": {key: value for key, value in out.items() if value},
+    }
+
+
+def _texts(inner: Mapping[str, Any], field: str) -> list[str]:
+    found = inner.get(field) or []
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise Nonsense(f"an image config whose {field} is no list of texts")
+    return list(found)
+
+
+def _text(inner: Mapping[str, Any], field: str) -> str:
+    found = inner.get(field) or ""
+    if not isinstance(found, str):
+        raise Nonsense(f"an image config whose {field} is no text")
+    return found
+
+
+def _labels(found: object) -> dict[str, str]:
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise Nonsense("an image config whose labels are no texts")
+    return {name: BREAKS.sub(" ", value) for name, value in found.items()}
+
+
+def _word(found: object, otherwise: str) -> str:
+    """The name of a platform's part; what is none would only be shown."""
+    return (
+        found
+        if isinstance(found, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,64}", found)
+        else otherwise
+        if not found
+        else "?"
+    )
+
+
+def _said(out: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(what it is, the text) of all that a config says."""
+    for entry in out["Env"]:
+        name = entry.partition("=")[0]
+        yield ("a variable's name" if UNSAFE.search(name) else f"its variable {name[:MAX_NAME]}"), entry
+    for field in ("Entrypoint", "Cmd"):
+        yield from ((f"its {field}", word) for word in out[field])
+    for name, value in out["Labels"].items():
+        yield "a label's name", name
+        yield f"its label {name[:MAX_NAME]}", value
+    yield "its WorkingDir", out["WorkingDir"]
+    yield "its User", out["User"]
+
+
+def _called(char: str) -> str:
+    return NAMES.get(char, f"the character U+{ord(char):04X}, which is not shown or breaks a line")
+
+
+def _bounded(out: Mapping[str, Any], name: str) -> None:
+    names = [entry.partition("=")[0] for entry in out["Env"]]
+    texts = [text for _, text in _said(out)]
+    too_much = (
+        (any(len(out[key]) > MAX_ITEMS for key in LISTS), f"more than {MAX_ITEMS} entries in a field"),
+        (any(len(one) > MAX_NAME for one in (*names, *out["Labels"])), f"a name of more than {MAX_NAME} characters"),
+        (any(len(text) > MAX_VALUE for text in texts), f"a text of more than {MAX_VALUE} characters"),
+        (sum(map(len, texts)) > MAX_TEXTS, f"more than {MAX_TEXTS} characters"),
+        (len(out["WorkingDir"].encode()) > MAX_PATH, f"a WorkingDir of more than {MAX_PATH} bytes"),
+        (any(not one for one in names), "a variable without a name"),
+    )  # fmt: skip
+    for wrong, what in too_much:
+        if wrong:
+            raise InputError(f"{name} is not taken: its config has {what}", ADVICE)
