@@ -14,6 +14,7 @@ safe() { # FOLDER: nobody but root and us can put another thing in the place of 
     case $owner in 0 | "$(id -u)") ;; *) return 1 ;; esac
     [ "$((mode & 022))" = 0 ] || [ "$((mode & 01000))" != 0 ]
 }
+mkdir -p "$(dirname "$folder")" 2>/dev/null || true
 above=$(cd -P "$(dirname "$folder")" 2>/dev/null && pwd -P) ||
     fail "$(dirname "$folder") is not there: staging.folder in site.yaml names a folder that each node has"
 around=$above

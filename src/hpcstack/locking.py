@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.errors import InputError
+from hpcstack.errors import InputError, RegistryError
 from hpcstack.lock import model
 from hpcstack.lock.check import stale, verdict
+from hpcstack.lock.known import known_lock
 from hpcstack.lock.model import Lock
 from hpcstack.lock.place import lock_path
 from hpcstack.lock.resolve import resolve
@@ -36,6 +37,7 @@ def make_lock(
 
 def write_lock(recipe: Recipe, site: Site, lock: Lock) -> Path:
     """LOCK written where `lock_path` says."""
+    assert not lock.not_looked_up
     path = lock_path(recipe, site)
     with Store(site.store).acting("the lock was not written"):
         write_text(path, lock.text())
@@ -68,9 +70,27 @@ def lock_to_show(recipe: Recipe, site: Site, registry: Registry, say: Callable[[
     """The lock that is there, or what the registry says now, which is written nowhere."""
     if lock := current_lock(recipe, site):
         return lock
+    lock = resolve(recipe.stack, registry)
     name = recipe.stack.full_name
     say(f"{name} is not locked: this is what the registry says now (hpcstack lock {name} writes it down)")
-    return resolve(recipe.stack, registry)
+    return lock
+
+
+def lock_to_look_at(
+    recipe: Recipe, site: Site, registry: Callable[[], Registry] | None, say: Callable[[str], None]
+) -> Lock:
+    """The same where there may be no network: without a REGISTRY that answers, what is known without one.
+
+    Such a lock is `not_looked_up`, and is refused wherever something would be built of it.
+    """
+    if lock := current_lock(recipe, site):
+        return lock
+    if registry:
+        try:
+            return lock_to_show(recipe, site, registry(), say)
+        except RegistryError as error:
+            say(error.message)
+    return known_lock(recipe.stack)
 
 
 def locked_only(recipe: Recipe, site: Site, platform: str) -> Lock:

@@ -13,6 +13,7 @@ from pathlib import Path
 from hpcstack import __version__, data
 from hpcstack.cache import cache_of
 from hpcstack.engines import Engine, choose
+from hpcstack.errors import InputError
 from hpcstack.lock.model import Lock, LockedPlatform
 from hpcstack.process import Runner
 from hpcstack.site import Site
@@ -94,6 +95,8 @@ def needs(locked: LockedPlatform) -> int:
 
 def order(recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "", engine: str = "") -> Order:
     """What would be built. MissingToolError if no engine can be used here."""
+    if lock.not_looked_up:
+        raise InputError(f"no registry has said what the base of {lock.stack} is", f"hpcstack lock {lock.stack}")
     platform = platform or recipe.stack.base.platforms[0]
     chosen, why = choose(engine or site.build.engine, runner)
     return Order(recipe.stack, lock, site, platform, chosen, why)

@@ -71,8 +71,8 @@ class Registry:
     .credentials, and go to the registry that they are for, only.
     """
 
-    def __init__(self, site: Site, *, timeout: float = 20) -> None:
-        self.site = site
+    def __init__(self, site: Site, *, timeout: float = 20, tries: int = TRIES) -> None:
+        self.site, self.tries = site, tries
         self.tokens: dict[tuple[str, str], str] = {}
         self.timeout = timeout
         self.bundle = site.build.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
@@ -226,17 +226,17 @@ class Registry:
         from urllib3.exceptions import HTTPError
 
         content = b""
-        for attempt in range(TRIES):
+        for attempt in range(self.tries):
             try:
                 answer = self._once(url, accept, base, host, more=more)
                 if limit and answer.status_code in (200, 206):
                     content = content_of(answer, limit, host)
             except (requests.RequestException, HTTPError, OSError) as error:
-                if attempt + 1 == TRIES:
+                if attempt + 1 == self.tries:
                     raise RegistryError(*unreachable(host, base, error)) from None
                 time.sleep(BACK_OFF * 2**attempt)
                 continue
-            if answer.status_code not in BUSY or attempt + 1 == TRIES:
+            if answer.status_code not in BUSY or attempt + 1 == self.tries:
                 break
             time.sleep(pause(answer.headers.get("Retry-After", ""), BACK_OFF * 2**attempt))
         if answer.status_code not in (200, 206):

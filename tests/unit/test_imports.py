@@ -31,6 +31,7 @@ LAYERS = (
         "collect",
         "batch",
         "bundle",
+        "bundle_apply",
         "ordering",
         "sbom",
         "sif",

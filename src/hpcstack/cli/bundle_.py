@@ -37,17 +37,17 @@ def create(session: Session, name: str, output: Path | None, platform: str, as_j
 
 @command.command("apply")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--recipes-to", type=click.Path(file_okay=False, path_type=Path), help="Where the bundle's recipes go.")
+@click.option("--recipes-to", type=click.Path(file_okay=False, path_type=Path), help="Where the bundle's recipe goes.")
 @json_option
 @click.pass_obj
 def apply(session: Session, file: Path, recipes_to: Path | None, as_json: bool) -> None:
     """Put what a bundle holds where `build --offline` finds it."""
     from dataclasses import asdict
 
-    from hpcstack import bundle
+    from hpcstack import bundle_apply
 
     with progress(f"applying {file.name}") as talk:
-        done = bundle.apply(file, session.site, recipes_to, talk)
+        done = bundle_apply.apply(file, session.site, recipes_to, talk)
     document = {**asdict(done), "lock": str(done.lock), "recipes": [str(path) for path in done.recipes]}
     options = ["--recipes", str(done.recipes[0].parent)] if done.recipes else []
     lines = [f"{done.stack}: {done.files} files, {done.bytes / 1e6:.0f} MB",

@@ -13,17 +13,23 @@ from hpcstack.cli.session import Session, answer, json_option, say, stack_argume
 @stack_argument
 @click.option("-o", "--output", default="", metavar="DIR", help="Write the files there; else they are only named.")
 @click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
+@click.option("--offline", is_flag=True, help="Ask no registry: without a lock, from what is known without one.")
 @json_option
 @click.pass_obj
-def command(session: Session, name: str, output: str, platform: str, as_json: bool) -> None:
-    """Write the definitions, the modulefile and the launchers of a stack."""
-    from hpcstack.locking import lock_to_show
+def command(session: Session, name: str, output: str, platform: str, offline: bool, as_json: bool) -> None:
+    """Write the definitions, the modulefile and the launchers of a stack.
+
+    Without a lock the registry is asked; where it does not answer, what could not be looked up is said, here and in the
+    files.
+    """
+    from hpcstack.lock.known import lacking
+    from hpcstack.locking import lock_to_look_at
     from hpcstack.render import readback
     from hpcstack.render.stack import stack_files
     from hpcstack.store import write_tree
 
     recipe = session.recipe(name)
-    lock = lock_to_show(recipe, session.site, session.registry, say)
+    lock = lock_to_look_at(recipe, session.site, None if offline else lambda: session.hasty_registry, say)
     platform = platform or recipe.stack.base.platforms[0]
     files = stack_files(recipe.stack, lock, session.site, platform)
     readback.check(recipe.stack, lock, platform, files["apptainer.def"])
@@ -32,8 +38,9 @@ def command(session: Session, name: str, output: str, platform: str, as_json: bo
         with session.store.acting("the files were not written"):
             write_tree(folder, files)
     where = f"{output}/" if output else ""
+    missing = lacking(recipe.stack, platform) if lock.not_looked_up else []
     answer(
-        {"folder": output, "files": sorted(files)},
+        {"folder": output, "files": sorted(files), "not_looked_up": missing},
         as_json,
-        lambda: "\n".join(f"{where}{path}" for path in sorted(files)),
+        lambda: "\n".join([*(f"{where}{path}" for path in sorted(files)), *missing]),
     )

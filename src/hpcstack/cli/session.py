@@ -98,6 +98,13 @@ class Session:
 
         return Registry(self.site)
 
+    @property
+    def hasty_registry(self) -> Registry:
+        """For what works without an answer, too: nothing is asked twice."""
+        from hpcstack.registry import Registry
+
+        return Registry(self.site, timeout=5, tries=1)
+
 
 def _terminate(*_: object) -> None:
     """A TERM is taken like an interrupt: what was begun is undone."""

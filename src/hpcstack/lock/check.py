@@ -30,7 +30,7 @@ def unresolved(stack: Stack, lock: Lock) -> tuple[str, ...]:
 
 def stale(stack: Stack, lock: Lock) -> list[str]:
     """Why LOCK is not the lock of STACK; empty if it is. Offline."""
-    reasons = []
+    reasons = ["no registry has said what its base is"] if lock.not_looked_up else []
     if lock.stack != stack.full_name:
         reasons.append(f"the lock is of {lock.stack}")
     if lock.spec_sha256 != stack.checksum():

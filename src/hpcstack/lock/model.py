@@ -21,6 +21,7 @@ Hash = Annotated[str, Field(pattern=r"^[a-z0-9]+:[0-9a-f]+$")]
 
 FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
 MAX_LOCK = 16 << 20
+UNKNOWN = f"sha256:{'0' * 64}"  # the digest of a base that nobody has looked up: lock/known.py
 STAND_IN_LABEL = "org.hpcstack.stand-in"
 TEMPLATE_VERSION = "3"  # of images/ and render/: a test holds it to what is rendered
 
@@ -53,7 +54,7 @@ class LockedConda(Model):
     subdir: Line
     noarch: Line | None = None
     url: Annotated[str, Field(pattern=r"^(https|file)://[^\s\x00-\x20]+$")]
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]+$")]
 
 
 class LockedPlatform(Model):
@@ -100,6 +101,17 @@ class Lock(Model):
     def text(self) -> str:
         """The canonical file: same lock, same bytes."""
         return self.model_dump_json(indent=2, exclude_none=True) + "\n"
+
+    @property
+    def not_looked_up(self) -> bool:
+        """Whether no registry has said what the base is. Such a lock is shown, never written and never built."""
+        return self.base.index_digest == UNKNOWN or any(one.digest == UNKNOWN for one in self.base.platforms.values())
+
+    def named(self, platform: str) -> str:
+        """The base as a definition names it: by digest, or where that is not known by its tag."""
+        digest = self.platform(platform).digest
+        base = f"{self.base.registry}/{self.base.repository}"
+        return f"{base}:{self.base.tag}" if digest == UNKNOWN else f"{base}@{digest}"
 
     def digest(self) -> str:
         return hashlib.sha256(self.text().encode()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from hpcstack import data
-from hpcstack.lock.model import Lock, LockedPlatform
+from hpcstack.lock.model import UNKNOWN, Lock, LockedPlatform
 from hpcstack.oci.added import SINGULARITY, apptainer_files
 from hpcstack.render.quote import sh, unbroken, words
 from hpcstack.render.steps import HOME, step_files, steps
@@ -30,7 +30,7 @@ def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
     """{path: text} of all that determines the image: `apptainer.def`, `Dockerfile`, `enroot.sh` and the context."""
     base = lock.base
     locked = lock.platform(platform)
-    digest = locked.digest
+    digest = locked.digest if locked.digest != UNKNOWN else base.tag
     values = {
         "stack": stack,
         "steps": steps(stack, locked, lock.sources),
@@ -40,7 +40,7 @@ def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
         "home": HOME,
         "context": CONTEXT,
         "tagged": f"{base.registry}/{base.repository}:{base.tag}",
-        "pinned": f"{base.registry}/{base.repository}@{digest}",
+        "pinned": lock.named(platform),
         "repository": base.repository,
         "digest": digest,
         "enroot_uri": f"docker://{base.registry}#{base.repository}:{digest}",
@@ -82,7 +82,7 @@ def about(stack: Stack, lock: Lock, platform: str) -> dict[str, object]:
         "summary": stack.summary,
         "spec_sha256": stack.checksum(),
         "base": f"{lock.base.registry}/{lock.base.repository}:{lock.base.tag}",
-        "base_digest": lock.platform(platform).digest,
+        "base_digest": "" if lock.not_looked_up else lock.platform(platform).digest,
         "platform": platform,
         "holds": lock.facts(platform),
         "stand_in": lock.stand_in(),

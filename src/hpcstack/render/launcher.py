@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hpcstack.render.quote import sh
+from hpcstack.render.quote import sh, unbroken
 from hpcstack.render.template import fill, plain
 from hpcstack.site import NodeType, Site
 
@@ -72,7 +72,7 @@ def job_template(kind: str, stack: str, site: Site, asked: Mapping[str, str]) ->
     )  # fmt: skip
     lines = text.splitlines()
     for option, value in asked.items():
-        line = f"#SBATCH --{option}={sh(value)}"
+        line = f"#SBATCH --{option}={sh(unbroken(value))}"
         place = next((n for n, one in enumerate(lines) if one.startswith(f"#SBATCH --{option}=")), 0)
         lines[place or 2 : (place or 1) + 1] = [line]
     return "\n".join(lines) + "\n"

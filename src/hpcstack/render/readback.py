@@ -16,7 +16,7 @@ def check(stack: Stack, lock: Lock, platform: str, definition: str) -> None:
     from spython.main.parse.parsers import get_parser
 
     locked = lock.platform(platform)
-    base = f"{lock.base.registry}/{lock.base.repository}@{locked.digest}"
+    base = lock.named(platform)
     with tempfile.TemporaryDirectory(prefix="hpcstack-") as folder:
         path = Path(folder) / "apptainer.def"
         path.write_text(definition, encoding="utf-8")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from hpcstack.lock.known import lacking
 from hpcstack.lock.model import Lock
 from hpcstack.modules.paths import dates_file
 from hpcstack.render.image import image_files
 from hpcstack.render.launcher import launcher_files
 from hpcstack.render.module import Release, fits, modulefile, modulefile_tcl, wrappers
+from hpcstack.render.quote import line
 from hpcstack.site import Site
 from hpcstack.spec.model import Stack
 
@@ -14,13 +16,28 @@ from hpcstack.spec.model import Stack
 def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str, str]:
     """{path: text}: the definitions, the context, modulefiles as release r1 would have them, and the launchers."""
     release = preview(stack, lock, site, platform)
-    return {
+    files = {
         **image_files(stack, lock, platform),
         "modulefile.lua": modulefile(release),
         "modulefile.tcl": modulefile_tcl(release),
         **wrappers(release),
         **launcher_files(stack, site),
     }
+    return noted(files, lacking(stack, platform)) if lock.not_looked_up else files
+
+
+def noted(files: dict[str, str], lines: list[str]) -> dict[str, str]:
+    """FILES of a stack that nobody has looked up: each definition, modulefile and script says so at its top."""
+    out = {}
+    for path, text in files.items():
+        if path.startswith("context/"):
+            out[path] = text
+            continue
+        sign = "--" if path.endswith(".lua") else "#"
+        note = "".join(f"{sign} {line(said)}\n" for said in lines)
+        first, end, rest = text.partition("\n") if text.startswith("#") else ("", "", text)
+        out[path] = f"{first}{end}{note}{rest}"
+    return out
 
 
 def preview(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:

@@ -23,7 +23,7 @@ def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=html,
-        finalize=None if html else _unbroken,
+        finalize=_unbroken if folder == "images" else None,  # elsewhere a quoted word may be a script of many lines
     )
     environment.filters.update(
         sh=quote.sh,
@@ -33,12 +33,13 @@ def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
         dockerfile=quote.dockerfile,
         argv=quote.argv,
         line=quote.line,
+        unbroken=quote.unbroken,
     )
     return environment
 
 
 def _unbroken(value: object) -> object:
-    """No expression of a template may end the line that it stands in."""
+    """No expression of a definition file may end the line that it stands in."""
     return quote.unbroken(value) if isinstance(value, str) else value
 
 

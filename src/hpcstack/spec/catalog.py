@@ -219,8 +219,9 @@ def _full_name(value: dict[str, Any]) -> str:
 
 def _load(path: Path) -> Document:
     try:
+        text = read_text(path, MAX_BYTES)
         _in_its_folder(path)
-        document = parse(read_text(path, MAX_BYTES), str(path))
+        document = parse(text, str(path))
     except ValueError as error:
         raise ProblemsError([Problem(str(path), 1, 1, "", str(error))]) from None
     if not isinstance(document.value, dict):

@@ -1,0 +1,57 @@
+"""What can be said of a stack without a lock and without a registry: from the recipe and from facts/, never built."""
+
+from __future__ import annotations
+
+from hpcstack.facts import image_environment
+from hpcstack.lock.check import unresolved
+from hpcstack.lock.model import TEMPLATE_VERSION, UNKNOWN, Lock, LockedBase, LockedPlatform
+from hpcstack.spec.model import Stack
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # Debian's and Ubuntu's, without what a base adds
+
+
+def known_lock(stack: Stack) -> Lock:
+    """A stand-in for the lock of STACK, to look at what would be rendered; `Lock.not_looked_up` says what it lacks."""
+    base = stack.base
+    platforms = {
+        name: LockedPlatform(digest=base.digest or UNKNOWN, environment=_environment(base.image, name))
+        for name in base.platforms
+    }
+    commits = {source.name: source.commit for source in stack.packages.source if source.commit}
+    lock = Lock(
+        stack=stack.full_name,
+        spec_sha256=stack.checksum(),
+        template_version=TEMPLATE_VERSION,
+        base=LockedBase(
+            registry=base.registry, repository=base.repository, tag=base.tag, index_digest=UNKNOWN,
+            answered_by="nobody", platforms=platforms,
+        ),
+        sources=commits,
+    )  # fmt: skip
+    return lock.model_copy(update={"unresolved": unresolved(stack, lock)})
+
+
+def _environment(image: str, platform: str) -> dict[str, str]:
+    return {"PATH": PATH, **image_environment(image, platform)}
+
+
+def lacking(stack: Stack, platform: str) -> list[str]:
+    """What `known_lock` could not look up, a line each, and what to type for it."""
+    image = stack.base.image
+    known = sorted(image_environment(image, platform))
+    of_them = f"only {', '.join(known)} are known, from hpcstack's own facts" if known else "nothing is known of it"
+    parts = [name for name, setting in stack.environment.items() if setting.set is None and name not in known]
+    return [
+        "NOT LOOKED UP: no lock, and no registry was asked or answered",
+        *([] if stack.base.digest else [f"the digest of {image}: the tag may mean another image tomorrow"]),
+        f"the environment of {image}: {of_them}; neither are its entrypoint and its working directory",
+        *([f"so these are shown without the base's part: {', '.join(parts)}"] if parts else []),
+        *([f"the versions of packages: {', '.join(_kinds(stack))}"] if _kinds(stack) else []),
+        f"hpcstack lock {stack.full_name} looks all of it up; hpcstack build never takes this text",
+    ]
+
+
+def _kinds(stack: Stack) -> list[str]:
+    packages = stack.packages
+    kinds = {"apt": packages.apt, "pip": packages.pip, "conda": packages.conda.packages, "source": packages.source}
+    return [kind for kind, wanted in kinds.items() if wanted]
