@@ -185,7 +185,7 @@ def test_the_plan(tmp_path: Path) -> None:
     site = make_site(tmp_path)
     assert staging(artifact, site, "", ()) is None
     copied = staging(artifact, make_site(tmp_path, staging={"how": "copy", "folder": "/local/i"}), "", ())
-    assert copied and copied.image == f"/local/i/{os.getuid()}/{SHA}.sqsh" and copied.how == "copy"
+    assert copied and copied.image == f"/local/i/hpcstack-staged-{os.getuid()}/{SHA}.sqsh" and copied.how == "copy"
     data = staging(artifact, site, "", (f"{tmp_path}/data:/data",))
     assert data and data.image == "" and data.mounts[0].endswith(":/data")
     (tmp_path / "data/x").write_text("22")

@@ -270,8 +270,11 @@ def _text(folder: Path, source: str) -> str:
     path = folder / source
     try:
         outside = Path(source).is_absolute() or not path.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):
-        raise ValueError(f"{source} is a symlink that leads to itself") from None
+        if path.is_symlink():
+            path.stat()  # Python 3.13 resolves what leads to itself without a word
+    except (OSError, RuntimeError) as error:
+        what = "nowhere" if isinstance(error, FileNotFoundError) else "to itself"
+        raise ValueError(f"{source} is a symlink that leads {what}") from None
     if outside:
         raise ValueError("a source lies beside the recipe or below: not an absolute path, not '..'")
     try:
