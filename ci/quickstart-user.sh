@@ -46,7 +46,9 @@ start_registry() { # FOLDER
         python3 -c "import urllib.request as r; r.urlopen('http://127.0.0.1:$port/v2/', timeout=1)" 2>/dev/null && return 0
         sleep 0.2
     done
-    echo "ERROR: the registry did not come up; its log is $1/registry.log" >&2
+    echo "ERROR: the registry did not come up" >&2
+    tail -n 5 "$1/registry.log" | sed 's/^/  < /' >&2
+    echo "  TIP: the whole log is $1/registry.log" >&2
     return 1
 }
 

@@ -16,7 +16,7 @@ accounting_up() {
     if [ ! -d "$TESTBED/state/mariadb/mysql" ]; then
         mariadb-install-db --user=mysql --datadir="$TESTBED/state/mariadb" --auth-root-authentication-method=socket \
             --skip-test-db >"$LOG/mariadb-install.log" 2>&1 ||
-            fail "the accounting database could not be made" "its log is $LOG/mariadb-install.log"
+            fail_by_log "the accounting database could not be made" "$LOG/mariadb-install.log"
     fi
     start mariadb mariadbd --no-defaults --user=mysql --datadir="$TESTBED/state/mariadb" --socket="$DATABASE_SOCKET" \
         --bind-address=127.0.0.1 --port="$DATABASE_PORT" --pid-file="$RUN/mariadb/pid" --innodb-buffer-pool-size=64M

@@ -13,6 +13,20 @@ fail() { # MESSAGE TIP
     exit "${3:-1}"
 }
 
+# What a log says, where a TIP points at it: its first error, and its last lines.
+show_log() { # LOG
+    [ -s "$1" ] || { printf '  < %s is empty\n' "$1" >&2; return 0; }
+    grep -m1 -n -i -E 'error|fatal|cannot|denied|no module named|not found' "$1" | sed 's/^/  < line /' >&2 || true
+    tail -n 15 "$1" | sed 's/^/  < /' >&2
+}
+
+fail_by_log() { # MESSAGE LOG
+    printf 'ERROR: %s\n' "$1" >&2
+    show_log "$2"
+    printf '  TIP: the whole log is %s\n' "$2" >&2
+    exit 1
+}
+
 need_root() {
     [ "$(id -u)" = 0 ] || fail "the testbed needs root: it starts slurmd, and nodes with their own namespaces" \
         "run it with sudo on a disposable machine; without root, ./ci/test --no-testbed runs what needs no cluster" 3
@@ -70,12 +84,10 @@ await() { # SECONDS NAME LOG COMMAND...   until COMMAND succeeds, else name the 
     until=$((SECONDS + seconds))
     until "$@" >/dev/null 2>&1; do
         if [ -e "$RUN/$name.pid" ] && ! alive "$name"; then
-            tail -n 15 "$log" >&2 2>/dev/null || true
-            fail "$name ended as soon as it was started" "its log is $log"
+            fail_by_log "$name ended as soon as it was started" "$log"
         fi
         if [ "$SECONDS" -ge "$until" ]; then
-            tail -n 15 "$log" >&2 2>/dev/null || true
-            fail "$name did not come up in $seconds s" "its log is $log"
+            fail_by_log "$name did not come up in $seconds s" "$log"
         fi
         sleep 0.2
     done

@@ -11,8 +11,8 @@ docker_up() {
         --exec-root "$RUN/docker" --pidfile "$RUN/dockerd.pid" --host "unix://$DOCKER_SOCKET" --log-level warn
     until docker --host "unix://$DOCKER_SOCKET" info >/dev/null 2>&1; do
         if ! alive docker || [ "$SECONDS" -ge "$until" ]; then
-            tail -n 3 "$LOG/docker.log" >&2
-            echo "  docker: does not run here (its log is $LOG/docker.log); going on without"
+            echo "  docker: does not run here, going on without; its log is $LOG/docker.log:"
+            show_log "$LOG/docker.log"
             docker_down
             return 0
         fi

@@ -20,7 +20,7 @@ install_hpcstack() {
     [ "$(cat "$TESTBED/state/hpcstack" 2>/dev/null)" = "$stamp" ] && return 0
     [ -x "$VENV/bin/python" ] || /usr/bin/python3 -m venv "$VENV"
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-warn-script-location "$REPO" \
-        2>"$LOG/install.log" || { cat "$LOG/install.log" >&2; fail "hpcstack was not installed" "the log is $LOG/install.log"; }
+        2>"$LOG/install.log" || fail_by_log "hpcstack was not installed" "$LOG/install.log"
     # the same version with other contents: take the files anew
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$REPO" 2>>"$LOG/install.log"
     echo "$stamp" >"$TESTBED/state/hpcstack"

@@ -11,8 +11,7 @@ standins_up() {
         have=$TESTBED/state/standin-$(basename "$facts" .json)
         [ "$(cat "$have" 2>/dev/null)" = "$stamp" ] && continue
         python3 "$CI/standin" "$facts" "$TESTBED/cache" "$REGISTRY" >"$LOG/standin.log" 2>&1 || {
-            tail -n 15 "$LOG/standin.log" >&2
-            fail "the stand-in of $(basename "$facts" .json) was not built" "the whole log is $LOG/standin.log"
+            fail_by_log "the stand-in of $(basename "$facts" .json) was not built" "$LOG/standin.log"
         }
         tail -n 1 "$LOG/standin.log"
         echo "$stamp" >"$have"

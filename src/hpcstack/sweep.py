@@ -140,6 +140,16 @@ def follow(pairs: Sequence[Pair], runner: Runner, say: Callable[[str], None]) ->
         raise
 
 
+def _last_word(log: Path) -> str:
+    """The last line of a job's LOG, and where it is."""
+    with contextlib.suppress(OSError):
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 4096))
+            lines = [line for line in file.read(4096).decode("utf-8", "replace").splitlines() if line.strip()]
+        return f": {lines[-1].strip()[:200] if lines else 'its log is empty'} ({log})"
+    return f"; it wrote no log ({log})"
+
+
 def read(pairs: Sequence[Pair], nodes: Sequence[str]) -> Swept:
     """What the jobs left, judged."""
     swept = Swept(list(nodes))
@@ -147,7 +157,7 @@ def read(pairs: Sequence[Pair], nodes: Sequence[str]) -> Swept:
         names = (pair.first, pair.second)
         document = _report(pair.report)
         if document is None:
-            swept.failed[names] = f"{NO_REPORT}; see {pair.report.with_suffix('.log')}"
+            swept.failed[names] = f"{NO_REPORT}{_last_word(pair.report.with_suffix('.log'))}"
             continue
         if document["verdict"] in ("FAIL", "ERROR"):
             bad = next(one for one in document["outcomes"] if one["status"] in ("FAIL", "ERROR"))

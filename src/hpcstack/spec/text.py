@@ -154,7 +154,8 @@ def command(text: str) -> str:
     if not COMMAND.fullmatch(text):
         raise ValueError("not a command's name: letters, digits and . _ + -")
     if text in SHADOWS:
-        raise ValueError(f"a wrapper named {text} would shadow the host's own {text}")
+        how = "; if that is meant, say module: {python: true}" if text in ("python", "python3") else ""
+        raise ValueError(f"a wrapper named {text} would shadow the host's own {text}{how}")
     return text
 
 

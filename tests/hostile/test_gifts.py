@@ -1,0 +1,523 @@
+"""What somebody gives: bundles, recipes, images with signatures, reports: rows H4, M1, M8, M10 and the low ones."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import stat
+import tarfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import make_site
+from hpcstack import data
+from hpcstack.bases import base_name, bundled_base, imported_base
+from hpcstack.bundle_apply import apply
+from hpcstack.errors import HpcstackError, InputError, ProblemsError
+from hpcstack.explain import explain, signatures
+from hpcstack.lock.model import Lock
+from hpcstack.logins import build_for, redacted, secrets
+from hpcstack.process import Runner
+from hpcstack.render.lend import lent_files
+from hpcstack.report import Outcome, Report, html, junit, markdown, prometheus
+from hpcstack.signing import Statement, sign, signature_of, statement_of, verify
+from hpcstack.site import Site
+from hpcstack.spec.catalog import Catalog
+from hpcstack.spec.model import Stack
+from hpcstack.store import digest_of
+from hpcstack.talk import Talk
+from hpcstack.yamlfile import parse
+
+RECIPE = """\
+apiVersion: hpcstack/v1
+name: demo
+version: "1"
+summary: s
+base: {image: "docker.io/library/debian:12"}
+"""
+
+
+# -- bundles
+
+
+def make_bundle(tmp_path: Path, site: Site, **changes: Any) -> Path:
+    """A good bundle of demo-1, or with CHANGES: `files` {path: bytes}, `manifest` over its manifest."""
+    from support.locks import base_lock
+
+    folder = tmp_path / "theirs"
+    folder.mkdir(exist_ok=True)
+    (folder / "demo-1.yaml").write_text(RECIPE)
+    stack = Catalog([folder]).find("demo-1").stack
+    lock = base_lock(stack)
+    good = {
+        f"base/{base_name(lock, 'linux/amd64', site)}": b"a base",
+        "lock/demo-1.lock.json": lock.text().encode(),
+        "recipes/demo-1.yaml": RECIPE.encode(),
+        "packages/a_1_all.deb": b"deb",
+    }
+    given: dict[str, bytes | None] = {**good, **changes.get("files", {})}
+    held = {path: content for path, content in given.items() if content is not None}
+    import hashlib
+
+    named = {
+        path: {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)} for path, content in held.items()
+    }
+    manifest = {"format": "hpcstack/bundle/v1", "stack": "demo-1", "platform": "linux/amd64", "files": named}
+    manifest |= changes.get("manifest", {})
+    for path, entry in changes.get("named", {}).items():
+        named[path] = entry
+    out = tmp_path / "demo.tar"
+    with tarfile.open(out, "w") as tar:
+        for path, content in {"manifest.json": json.dumps(manifest).encode(), **held}.items():
+            info = tarfile.TarInfo(path)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return out
+
+
+def state(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*")) if folder.exists() else []
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return make_site(tmp_path / "here")
+
+
+def test_h4_the_base_of_a_bundle_is_its_own_and_of_its_lock_alone(tmp_path: Path, here: Site) -> None:
+    from support.locks import base_lock
+
+    done = apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Talk())
+    assert [path.name for path in done.recipes] == ["demo-1.yaml"] and done.lock.name == "demo-1.lock.json"
+    stack = Catalog([tmp_path / "mine"]).find("demo-1").stack
+    lock = base_lock(stack)
+    found = bundled_base(lock, "linux/amd64", here)
+    assert found and found.name == f"base-{digest_of(found)}.sqsh"
+    assert not imported_base(lock, "linux/amd64", here).exists(), "no registry's digest vouches for it"
+    other = lock.model_copy(update={"spec_sha256": "0" * 64})
+    assert bundled_base(other, "linux/amd64", here) is None
+    assert lock.platform("linux/amd64").digest == other.platform("linux/amd64").digest
+
+
+def test_h4_an_image_on_it_is_not_taken_for_one_on_the_registrys_base(tmp_path: Path) -> None:
+    from hpcstack.engines.builtin import ENGINE
+    from hpcstack.ordering import Order, there
+    from support.modules import Place
+
+    place = Place(tmp_path)
+    stack = place.stack("miniforge-26.3")
+    from support.locks import example_lock
+
+    order = Order(stack, example_lock(stack), place.site, "linux/amd64", ENGINE)
+    image = place.artifact(stack, b"x")
+    folder = place.store.top / "images"
+    (folder / image.key).rename(folder / order.key)
+    record = json.loads((folder / order.key / "artifact.json").read_text())
+    for bundled, wanted, found in (
+        ("base-1", "", False),
+        ("base-1", "base-1", True),
+        ("", "", True),
+        ("", "base-1", True),
+    ):
+        (folder / order.key / "artifact.json").write_text(json.dumps({**record, "key": order.key, "bundled": bundled}))
+        assert (there(replace(order, bundled=wanted), place.store) is not None) == found
+    assert replace(order, bundled="base-1").key == order.key
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "another stack's recipe": {"files": {"recipes/pytorch-24.11.yaml": b"x"}},
+    "a file of the home": {"files": {"recipes/.bashrc": b"x"}},
+    "a template": {"files": {"recipes/_ngc.yaml": b"x"}},
+    "another stack's lock": {"files": {"lock/pytorch-24.11.lock.json": b"{}"}},
+    "a hidden package": {"files": {"packages/.x": b"x"}},
+    "a base under packages": {"files": {"packages/base-0.sqsh": b"x"}},
+    "a path that climbs": {"files": {"packages/../../x": b"x"}},
+    "a folder that nobody knows": {"files": {"bin/sh": b"x"}},
+    "two bases": {"files": {"base/other.sqsh": b"x"}},
+    "no lock": {"files": {"lock/demo-1.lock.json": None}},
+    "no size": {"named": {"packages/a_1_all.deb": {"sha256": "0" * 64}}},
+    "a size that is none": {"named": {"packages/a_1_all.deb": {"sha256": "0" * 64, "size": "3"}}},
+    "a negative size": {"named": {"packages/a_1_all.deb": {"sha256": "0" * 64, "size": -3}}},
+    "a digest that is none": {"named": {"packages/a_1_all.deb": {"sha256": ["x"], "size": 3}}},
+    "a name that climbs": {"manifest": {"stack": "../../x"}},
+    "a platform that climbs": {"manifest": {"platform": "../../../x"}},
+    "files that are none": {"manifest": {"files": ["x"]}},
+    "another recipe in its own name": {"files": {"recipes/demo-1.yaml": RECIPE.replace("demo", "evil").encode()}},
+    "another base image": {"files": {"recipes/demo-1.yaml": RECIPE.replace("debian:12", "debian:13").encode()}},
+    "a recipe that extends ours": {"files": {"recipes/demo-1.yaml": b"extends: _ngc\n" + RECIPE.encode()}},
+    "a lock of another stack": {"files": {"lock/demo-1.lock.json": b'{"stack": "x"}'}},
+    "another base": {"files": {}, "named": {"base/none": {"sha256": "0" * 64, "size": 1}}},
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_m10_a_bundle_brings_its_own_and_nothing_else(tmp_path: Path, here: Site, what: str) -> None:
+    """Refused as a whole, before anything is written."""
+    file = make_bundle(tmp_path, here, **OTHERS[what])
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(HpcstackError):
+        apply(file, here, tmp_path / "mine", Talk())
+    assert (
+        state(tmp_path / "mine") == []
+        and state(here.lock_dir) == []
+        and not list((tmp_path / "cache").rglob("offline/*"))
+    )
+
+
+def test_m10_what_it_writes_is_named_before(tmp_path: Path, here: Site) -> None:
+    said: list[str] = []
+
+    class Heard(Talk):
+        def __call__(self, text: str) -> None:
+            said.append(text)
+
+    apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Heard())
+    assert [line for line in said if line.startswith("writing")] == [
+        f"writing {tmp_path}/mine/demo-1.yaml", f"writing {tmp_path}/mine/demo-1.lock.json"
+    ]  # fmt: skip
+
+
+def test_m10_a_recipe_of_ours_is_not_overwritten_nor_followed(tmp_path: Path, here: Site) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/demo-1.yaml").write_text(RECIPE + "# mine\n")
+    with pytest.raises(InputError, match="is there already"):
+        apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Talk())
+    (tmp_path / "mine/demo-1.yaml").unlink()
+    (tmp_path / "mine/demo-1.yaml").symlink_to(tmp_path / "victim")
+    with pytest.raises(HpcstackError):
+        apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Talk())
+    assert not (tmp_path / "victim").exists() and state(here.lock_dir) == []
+
+
+def test_m10_what_create_packs_is_what_apply_takes(tmp_path: Path, here: Site) -> None:
+    """The effective recipe, without what it extends, means the same: its lock is not stale."""
+    from hpcstack.bundle import _recipes
+    from hpcstack.lock.check import stale
+    from support.locks import base_lock
+
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "_common.yaml").write_text(
+        "environment: {A: 'yes', B: {prepend: [/x]}}\npackages: {pip: ['einops==0.8.0']}\n"
+    )
+    (folder / "demo.yaml").write_text(
+        RECIPE.replace('version: "1"\n', "")
+        + "extends: _common\nmatrix: {version: {'1': {}, '24.10': {lifecycle: {deprecate: '2027-01-01'}}}}\n"
+        "run: [{name: two lines, command: \"echo 'a'\\necho b: c\\n\"}]\n"
+    )
+    for name in ("demo-1", "demo-24.10"):
+        recipe = Catalog([folder]).find(name)
+        [(path, text)] = _recipes(recipe).items()
+        assert path == f"recipes/{name}.yaml"
+        alone = tmp_path / name
+        alone.mkdir()
+        (alone / f"{name}.yaml").write_text(text)
+        again = Catalog([alone]).find(name).stack
+        assert again == recipe.stack and not stale(again, base_lock(recipe.stack))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=600), st.integers(0, 12_000))
+def test_any_damage_to_a_bundle_is_refused_or_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int
+) -> None:
+    top = tmp_path_factory.mktemp("bundle")
+    site = make_site(top / "here", build={"cachedir": str(top / "cache")})
+    file = make_bundle(top, site)
+    content = bytearray(file.read_bytes())
+    content[at : at + len(noise)] = noise
+    file.write_bytes(content)
+    try:
+        apply(file, site, top / "mine", Talk())
+    except HpcstackError:
+        return
+    assert (top / "mine/demo-1.yaml").read_text() == RECIPE
+
+
+# -- M1: logins
+
+
+LOGINS = {
+    "pip": {
+        "index_url": "https://ci:s3cr%40t@pypi.site/simple",
+        "extra_index_urls": ["https://tok3nt0ken@more.site/simple"],
+    },
+    "proxy": {"https": "http://me:pr0xypass@proxy:3128"},
+    "apt": {"mirrors": {"http://deb.debian.org": "https://a:aptpass@apt.site"}},
+    "git": {"mirrors": {"https://github.com/": "https://g:gitpass@git.site/"}},
+    "conda": {"channel_alias": "https://c:condapass@conda.site"},
+}
+PASSWORDS = ("s3cr%40t", "s3cr@t", "tok3nt0ken", "pr0xypass", "aptpass", "gitpass", "condapass")
+
+
+def test_m1_logins_are_lent_only_to_bases_of_trusted_registries(tmp_path: Path) -> None:
+    site = make_site(tmp_path, build=LOGINS, registries={"nvcr.io": {"trusted": True}, "evil.example": {}})
+    for registry in ("evil.example", "docker.io"):
+        lent = lent_files(site, build_for(site, registry))["hpcstack-site.sh"]
+        assert not any(word in lent for word in PASSWORDS) and "pypi.site/simple" in lent and "git.site" in lent
+    lent = lent_files(site, build_for(site, "nvcr.io"))["hpcstack-site.sh"]
+    assert all(word in lent for word in PASSWORDS if word != "s3cr@t")
+    assert build_for(make_site(tmp_path), "evil.example") == make_site(tmp_path).build
+
+
+def test_m1_logs_hold_no_login(tmp_path: Path) -> None:
+    site = make_site(tmp_path, build=LOGINS)
+    said = "\n".join(f"Looking in {word} and https://x:{word}@h/ {word}x" for word in PASSWORDS)
+    clean = redacted(said + "\nhttps://other:unknown@elsewhere/", site)
+    assert not any(word in clean for word in (*PASSWORDS, "unknown")) and "elsewhere" in clean
+    assert {"s3cr@t", "tok3nt0ken"} <= set(secrets(site))
+    assert redacted("nothing here: git@github.com:x/y 100%", site) == "nothing here: git@github.com:x/y 100%"
+
+
+def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: Lock, stack: Stack
+) -> None:
+    """A base that prints what it finds, and an engine that hands it a shell."""
+    from hpcstack import settle
+    from hpcstack.process import Completed
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    site = make_site(tmp_path, build=LOGINS)
+    seen: list[str] = []
+
+    class Engine:
+        name = "test"
+
+        def usable(self, _: object) -> str:
+            return ""
+
+        def run_inside(self, _folder: Path, job: Any, _runner: object) -> Completed:
+            seen.append("".join(path.read_text() for path in job.lent.iterdir()))
+            job.log.write_text("== hpcstack step 1/1 x\nLooking in indexes: https://ci:s3cr%40t@pypi.site/simple\n")
+            return Completed(("x",), 1, ("tail: s3cr%40t",))
+
+    monkeypatch.setattr(settle, "choose", lambda *_: (Engine(), ""))
+    monkeypatch.setattr(settle, "base_of", lambda *_: tmp_path / "base.sqsh")
+    monkeypatch.setattr(settle, "needs", lambda _: 0)
+    with pytest.raises(HpcstackError) as error:
+        settle.settle(stack, lock, site, None, Runner(), Talk())  # type: ignore[arg-type]
+    [log] = (tmp_path / "cache").rglob("*-lock.log")
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600 and "pypi.site" in log.read_text()
+    assert not any(word in text for word in PASSWORDS for text in (log.read_text(), error.value.message, *seen))
+
+
+# -- M8: recipes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: " + "[" * 300_000, "{a: " * 100_000, "- " * 100_000, "? " * 50_000, "x: " + "[" * 1000 + "]" * 1000,
+        "\n".join(f"k{n}: v" for n in range(90_000)), "x: [" + "a, " * 200_000 + "]", "!a " * 100_000, "--- a\n" * 80_000,
+        "[&a x, " * 1000, "x:\n" + "".join(" " * n + "a:\n" for n in range(1, 1000)), "x: " + "{[" * 100_000,
+    ],
+)  # fmt: skip
+def test_m8_yaml_that_was_made_to_hurt_is_refused_in_a_second(text: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(ProblemsError) as error:
+        parse(text, "x.yaml")
+    assert time.monotonic() - began < 3 and len(error.value.message) < 20_000
+
+
+def test_m8_scripts_with_brackets_are_taken() -> None:
+    script = "\n".join(f"      if [[ ${{a[{n}]}} = ']' ]]; then echo '[['; fi" for n in range(500))
+    assert "echo" in parse(f"run:\n  - name: x\n    command: |\n{script}\n", "x").value["run"][0]["command"]
+
+
+def test_m8_files_whose_extends_wander(tmp_path: Path) -> None:
+    names = ["-".join("abcdefgh"[: n + 1]) for n in range(8)]
+    for name in names:
+        for suffix in ("", "-x"):
+            (tmp_path / f"{name}{suffix}.yaml").write_text("apiVersion: hpcstack/v1\nextends: a-b-c-d-e-f-g-h-x-y\n")
+    began = time.monotonic()
+    for name in names:
+        with pytest.raises(HpcstackError):
+            Catalog([tmp_path]).read(tmp_path / f"{name}.yaml")
+    Catalog([tmp_path]).names()
+    assert time.monotonic() - began < 5
+
+
+def test_m8_a_matrix_that_multiplies(tmp_path: Path) -> None:
+    values = "\n".join(f"  K{n}: v" for n in range(2000))
+    axis = ", ".join(f"'{n}'" for n in range(30))
+    (tmp_path / "demo.yaml").write_text(
+        RECIPE.replace('version: "1"\n', "")
+        + f"matrix: {{version: [{axis}], variant: [{', '.join(f'v{n}' for n in range(30))}]}}\n"
+        f"environment:\n{values}\n"
+    )
+    began = time.monotonic()
+    with pytest.raises(ProblemsError, match="at most"):
+        Catalog([tmp_path]).read(tmp_path / "demo.yaml")
+    assert time.monotonic() - began < 3
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="abc:-[]{}\"'\n #!&*|>?%@`,\t0\u00e9\x00", max_size=300))
+def test_any_text_is_a_recipe_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    folder = tmp_path_factory.mktemp("r")
+    (folder / "a-1.yaml").write_text(text, encoding="utf-8", newline="")
+    with contextlib.suppress(HpcstackError):
+        Catalog([folder]).read(folder / "a-1.yaml")
+
+
+# -- signatures
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    Runner().output(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")])
+    return str(tmp_path / "key")
+
+
+def image_of(tmp_path: Path, name: str, content: bytes) -> Path:
+    path = tmp_path / name / "image.sqsh"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    return path
+
+
+def test_low_a_signature_is_of_a_stack_and_its_lock(tmp_path: Path, key: str) -> None:
+    image = image_of(tmp_path, "a", b"image")
+    what = Statement(digest_of(image), "pytorch-24.11", "1" * 64)
+    sign(image, key, Runner(), what)
+    good, said = verify(image, f"{key}.pub", Runner(), what)
+    assert good and "Good" in said and "signed 20" in said
+    for other, named in (
+        (replace(what, stack="pytorch-25.10"), "stack"), (replace(what, lock_sha256="2" * 64), "lock sha256"),
+        (replace(what, sha256="3" * 64), "sha256"),
+    ):  # fmt: skip
+        good, said = verify(image, f"{key}.pub", Runner(), other)
+        assert not good and f"signed with {named}" in said
+
+
+def test_low_a_good_signature_of_another_image_does_not_count(tmp_path: Path, key: str) -> None:
+    one, other = image_of(tmp_path, "a", b"image"), image_of(tmp_path, "b", b"evil")
+    sign(one, key, Runner(), Statement(digest_of(one), "pytorch-24.11"))
+    for place in (signature_of, statement_of):
+        place(other).write_bytes(place(one).read_bytes())
+    good, said = verify(other, f"{key}.pub", Runner(), Statement(digest_of(other), "pytorch-24.11"))
+    assert not good and "sha256" in said
+
+
+@pytest.mark.parametrize("how", ["statement", "signature", "key", "none", "bytes alone", "no statement", "link"])
+def test_low_what_is_no_signature(tmp_path: Path, key: str, how: str) -> None:
+    image = image_of(tmp_path, "a", b"image")
+    what = Statement(digest_of(image), "pytorch-24.11")
+    sign(image, key, Runner(), what)
+    public = f"{key}.pub"
+    if how == "statement":
+        statement_of(image).write_text(statement_of(image).read_text().replace("24.11", "24.12"))
+        what = replace(what, stack="pytorch-24.12")
+    elif how == "signature":
+        signature_of(image).write_text("-----BEGIN SSH SIGNATURE-----\nx\n-----END SSH SIGNATURE-----\n")
+    elif how == "key":
+        Runner().output(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")])
+        public = str(tmp_path / "other.pub")
+    elif how == "none":
+        signature_of(image).unlink()
+    elif how == "bytes alone":
+        statement_of(image).unlink()
+    elif how == "no statement":
+        statement_of(image).write_text("[]")
+        Runner().output(["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", "hpcstack-image", str(statement_of(image))])
+        statement_of(image).with_name(statement_of(image).name + ".sig").rename(signature_of(image))
+    elif how == "link":
+        signature_of(image).rename(tmp_path / "sig")
+        signature_of(image).symlink_to(tmp_path / "sig")
+        with pytest.raises(InputError):
+            verify(image, public, Runner(), what)
+        return
+    good, said = verify(image, public, Runner(), what)
+    assert not good and said
+
+
+# -- what is shown
+
+
+def report(**changes: Any) -> Report:
+    found = {
+        "stack": "x", "image": "i", "image_sha256": "0", "suite": "1", "runtime": "r", "started": "2026-01-01T00:00:00+00:00",
+        "seconds": 1.0,
+    }  # fmt: skip
+    return Report.model_validate(found | changes)
+
+
+ODD = [
+    {"name": "x", "x": [1, 2], "y": ["a", "b"]}, {"name": "x", "x": [1], "y": None}, {"x": [1], "y": [1]}, "x", None, 5,
+    {"name": "m", "kind": "matrix", "labels": ["a"], "values": [[1], [2], [3]]}, {"name": "m", "kind": "matrix"},
+    {"name": "m", "kind": "matrix", "labels": ["a", "b"], "values": [[1], 5]}, {"name": "w", "kind": "words", "labels": 5},
+    {"name": "x", "x": [float("nan")], "y": [float("inf")]}, {"name": "x", "x": [1, 2], "y": [1]}, {"name": "k", "kind": "other"},
+    {"name": "x", "x": [1, 2], "y": [1, 2], "gate": "x"}, {"name": "x", "x": [1, 2], "y": [1, 2], "x_unit": ["b"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("series", ODD, ids=str)
+def test_low_odd_series_are_left_out(series: Any) -> None:
+    good = {"name": "good", "x": [1, 2], "y": [3, 4]}
+    one = Outcome.model_validate(
+        {"code": "a.b", "status": "PASS", "series": [series, good], "figures": {"x_s": float("inf"), "y_s": 1}}
+    )
+    assert one.series == (good,) and one.figures == {"y_s": 1.0}
+    for form in (html, junit, markdown, prometheus):
+        assert form(report(outcomes=(one,)))
+
+
+@pytest.mark.parametrize("started", ["", "yesterday", "9999-99-99", "2026", "\x00"])
+def test_low_odd_dates_are_no_report(started: str) -> None:
+    with pytest.raises((ValueError, OverflowError)):
+        prometheus(report(started=started))
+    from hpcstack.modules.proof import read
+
+    path = Path(os.environ.get("PYTEST_TMP", "/tmp")) / f"hpcstack-report-{os.getpid()}.json"
+    path.write_text(json.dumps({**report().model_dump(mode="json"), "started": started}))
+    try:
+        with pytest.raises(InputError):
+            read(path)
+    finally:
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    "bad", ["\r", "\x1b[2J", "\x85", "\u2028", "\x00", "\ud800", "\ufffe", "]]>", "</testsuite>", '"} 1\nevil{x="']
+)
+def test_what_leaves_a_reports_formats(bad: str) -> None:
+    from xml.etree import ElementTree
+
+    one = Outcome.model_validate(
+        {"code": f"a.b{bad}", "status": "FAIL", "measured": bad, "evidence": bad, "where": [bad]}
+    )
+    whole = report(outcomes=(one,), stack=f"x{bad}", stand_in=bad)
+    root = ElementTree.fromstring(junit(whole).encode("utf-8", "replace"))
+    assert root.tag == "testsuite" and len(root.findall("testcase")) == 1
+    lines = prometheus(whole).splitlines()
+    assert all(line.startswith(("#", "hpcstack_")) for line in lines) and not any(
+        "evil{" in line.partition(" ")[0] for line in lines if line.startswith("evil")
+    )
+    assert len(markdown(whole).split("\n| FAIL")) <= 2
+
+
+def test_low_no_signature_takes_long_over_a_line() -> None:
+    lines = parse((Path(__file__).parents[1] / "fixtures/log-lines.yaml").read_text(), "x").value
+    for one in signatures():
+        words = lines[one.id].split(" ")
+        for piece in {*words, *(lines[one.id][n : n + 9] for n in range(0, 60, 9)), "/manifests/", "a.", "a/"} - {""}:
+            line = (lines[one.id][: len(lines[one.id]) // 2] + piece * 4096)[:4096]
+            began = time.perf_counter()
+            one.pattern.search(line)
+            assert time.perf_counter() - began < 0.05, (one.id, piece)
+    began = time.perf_counter()
+    explain("\x1b]" * 200_000)
+    assert time.perf_counter() - began < 2
+
+
+def test_the_packages_own_recipes_are_within_the_bounds() -> None:
+    assert len(Catalog([data.folder("recipes")]).names()) == 35

@@ -1,0 +1,490 @@
+"""Others on a login node or in a publishing group: rows C1, H1, H2, H3, H5, M2 of what once got through."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import make_site
+from hpcstack import files
+from hpcstack.cache import cache_of
+from hpcstack.errors import HpcstackError, InputError, StoreError
+from hpcstack.lock import model
+from hpcstack.lock.model import Lock
+from hpcstack.lock.place import lock_path
+from hpcstack.modules.marks import Marks
+from hpcstack.render.template import plain
+from hpcstack.settle import _answer
+from hpcstack.spec.catalog import Catalog
+from hpcstack.store import Store, write_output, write_text
+from support.modules import Place
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
+NOBODY = 65534
+
+
+# -- C1: links where a lock belongs
+
+
+@pytest.fixture
+def contributed(tmp_path: Path) -> Path:
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "demo-1.yaml").write_text(
+        "apiVersion: hpcstack/v1\nname: demo\nversion: '1'\nsummary: s\nbase: {image: 'docker.io/library/debian:12'}\n"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_c1_a_lock_that_is_a_link_is_refused_by_its_name(contributed: Path, tmp_path: Path, there: bool) -> None:
+    victim = tmp_path / ".bashrc"
+    if there:
+        victim.write_text("mine")
+    (contributed / "demo-1.lock.json").symlink_to(victim)
+    recipe = Catalog([contributed]).find("demo-1")
+    with pytest.raises(InputError, match=r"demo-1\.lock\.json is a symbolic link"):
+        lock_path(recipe, make_site(tmp_path))
+    assert victim.exists() == there and (not there or victim.read_text() == "mine")
+
+
+def test_c1_also_in_the_lock_directory(tmp_path: Path) -> None:
+    from hpcstack import data
+
+    site = make_site(tmp_path)
+    site.lock_dir.mkdir(parents=True)
+    (site.lock_dir / "pytorch-24.11.lock.json").symlink_to(tmp_path / "x")
+    with pytest.raises(InputError, match="symbolic link"):
+        lock_path(Catalog([data.folder("recipes")]).find("pytorch-24.11"), site)
+
+
+def test_c1_a_lock_is_not_read_through_a_link(lock: Lock, tmp_path: Path) -> None:
+    (tmp_path / "real").write_text(lock.text())
+    (tmp_path / "a.lock.json").symlink_to(tmp_path / "real")
+    with pytest.raises(InputError, match="symbolic link"):
+        model.read(tmp_path / "a.lock.json")
+
+
+def test_c1_lint_says_so_and_goes_on(contributed: Path, tmp_path: Path) -> None:
+    (contributed / "demo-1.lock.json").symlink_to("/etc/passwd")
+    done = subprocess.run(
+        ["hpcstack", "--recipes", str(contributed), "lint", "--all"], capture_output=True, text=True, check=False,
+        env={**os.environ, "HOME": str(tmp_path), "PATH": f"{Path(os.sys.executable).parent}:{os.environ['PATH']}"},  # type: ignore[attr-defined]
+    )  # fmt: skip
+    assert done.returncode == 2 and "demo-1.lock.json is a symbolic link" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("target", ["../outside.yaml", "/etc/passwd", "demo-2.yaml", "loop"])
+def test_recipes_behind_links_that_leave_their_folder(contributed: Path, tmp_path: Path, target: str) -> None:
+    text = (contributed / "demo-1.yaml").read_text().replace("'1'", "'2'")
+    (tmp_path / "outside.yaml").write_text(text)
+    (contributed / "demo-2.yaml").symlink_to(target)
+    with pytest.raises(HpcstackError) as error:
+        Catalog([contributed]).read(contributed / "demo-2.yaml")
+    assert "root:" not in error.value.message
+
+
+def test_a_recipe_behind_a_link_inside_its_folder_is_taken(contributed: Path) -> None:
+    (contributed / "real").mkdir()
+    text = (contributed / "demo-1.yaml").read_text().replace("'1'", "'2'")
+    (contributed / "real/two.yaml").write_text(text)
+    (contributed / "demo-2.yaml").symlink_to("real/two.yaml")
+    assert Catalog([contributed]).find("demo-2").stack.full_name == "demo-2"
+
+
+# -- files that somebody else made
+
+
+def test_what_is_written_replaces_a_link_and_a_pipe(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "link").symlink_to(victim)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        write_text(tmp_path / name, "ours")
+        assert (tmp_path / name).read_text() == "ours" and not (tmp_path / name).is_symlink()
+    assert victim.read_text() == "mine"
+    (tmp_path / "named").symlink_to(victim)
+    write_output(tmp_path / "named", "what the user asked for")
+    assert victim.read_text() == "what the user asked for"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "device", "large"])
+def test_what_is_read_is_an_ordinary_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x"
+    if kind == "link":
+        path.symlink_to("/etc/hostname")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path = Path("/dev/zero")
+    else:
+        path.write_bytes(b"x" * 101)
+    with pytest.raises(InputError):
+        files.read_bytes(path, 100)
+
+
+def test_no_folder_on_the_way_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "home/.ssh").mkdir(parents=True)
+    (tmp_path / "home/.ssh/id").write_text("key")
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers/settled").symlink_to(tmp_path / "home/.ssh")
+    with pytest.raises(InputError, match="link"):
+        files.read_bytes(tmp_path / "answers/settled/id", 100, below=tmp_path / "answers")
+    with pytest.raises(InputError, match="link"):
+        files.files_below(tmp_path / "answers", tmp_path / "answers/settled")
+    with pytest.raises(InputError, match="out of"):
+        files.read_bytes(tmp_path / "answers/../home/.ssh/id", 100, below=tmp_path / "answers")
+    with pytest.raises(StoreError, match="no folder of its own"):
+        files.without_links(tmp_path, tmp_path / "answers/settled/x")
+
+
+def test_one_file_that_others_can_write_is_not_ours(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("{}")
+    for mode in (0o666, 0o664, 0o622):
+        path.chmod(mode)
+        with pytest.raises(InputError, match="written by others"):
+            files.read_bytes(path, 100, own=True)
+    path.chmod(0o644)
+    assert files.read_bytes(path, 100, own=True) == b"{}"
+
+
+# -- M2: what a base answers
+
+
+@pytest.mark.parametrize("how", ["file", "folder", "pipe", "huge"])
+def test_m2_an_answer_that_is_a_link_is_not_read(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpcstack import settle
+
+    secret = tmp_path / "id_ed25519"
+    secret.write_text("private")
+    top = tmp_path / "hpcstack"
+    (top / "settled").mkdir(parents=True)
+    if how == "file":
+        (top / "settled/pip.json").symlink_to(secret)
+    elif how == "folder":
+        (top / "settled").rmdir()
+        (top / "settled").symlink_to(tmp_path)
+        secret.rename(tmp_path / "pip.json")
+    elif how == "pipe":
+        os.mkfifo(top / "settled/pip.json")
+    else:
+        monkeypatch.setattr(settle, "MAX_ANSWER", 10)
+        (top / "settled/pip.json").write_text("x" * 11)
+    with pytest.raises(InputError):
+        _answer(top / "settled/pip.json", top)
+    assert _answer(top / "settled/none" if how != "folder" else top / "none", top) == ""
+
+
+def test_m2_a_step_that_puts_a_link_over_a_folder_costs_nothing_outside(tmp_path: Path) -> None:
+    from hpcstack.engines.layers import _drop
+
+    outside = tmp_path / "outside"
+    (outside / "empty").mkdir(parents=True)
+    (tmp_path / "upper").mkdir()
+    (tmp_path / "upper/etc").symlink_to(outside)
+    _drop(tmp_path / "upper", tmp_path / "upper/etc/empty")
+    assert (outside / "empty").exists()
+    (tmp_path / "upper/real/empty").mkdir(parents=True)
+    _drop(tmp_path / "upper", tmp_path / "upper/real/empty")
+    assert not (tmp_path / "upper/real/empty").exists()
+
+
+# -- H1: a trial as another user
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can reach: pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="hpcstack-test-", dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@root
+@pytest.mark.lmod
+def test_h1_what_the_other_user_puts_there_root_does_not_touch(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thief who plants links in all that he can write to, as fast as he can, gets nothing."""
+    tmp_path = open_folder
+    secret = tmp_path / "secret"
+    secret.write_text("root's")
+    secret.chmod(0o600)
+    top = tmp_path / "tmp"
+    top.mkdir()
+    top.chmod(0o1777)
+    monkeypatch.setenv("TMPDIR", str(top))
+    monkeypatch.setattr("tempfile.tempdir", str(top))
+    seen: list[str] = []
+    ended = threading.Event()
+    thief = subprocess.Popen(
+        ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--", "bash", "-c",
+         'while :; do for d in "$1"/*/ "$1"/*/*/; do ln -sf "$2" "$d/before" "$d/said" "$d/x" 2>/dev/null; done; done',
+         "bash", str(top), str(secret)],
+    )  # fmt: skip
+
+    def watch() -> None:
+        while not ended.is_set():
+            seen.extend(f"{path}" for path in top.glob("*") if path.stat().st_mode & 0o022)
+            time.sleep(0.002)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    (tmp_path / "place").mkdir(mode=0o755)
+    place = Place(tmp_path / "place", modules={"check_as": "nobody"})
+    published, spoilt = 0, []
+    try:
+        for number in range(3):
+            try:
+                place.publish(content=f"image {number}".encode())
+                published += 1
+            except HpcstackError as error:  # he may spoil the trial in his own folder, and it says so
+                spoilt.append(error.message)
+    finally:
+        ended.set()
+        thief.kill()
+        thief.wait()
+        watcher.join()
+    about = secret.stat()
+    assert stat.S_IMODE(about.st_mode) == 0o600 and about.st_uid == 0 and secret.read_text() == "root's"
+    assert not seen, "the folder of the trial is never open to others"
+    assert published == 3 or spoilt, "it was tried"
+
+
+# -- H2: where images are staged
+
+
+def stage(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = ["sh", "-c", plain("launchers", "stage.sh"), "stage", str(folder), *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]})
+
+
+@root
+@pytest.mark.parametrize("mode", [0o755, 0o1777, 0o777])
+def test_h2_a_folder_in_somebody_elses_folder_is_refused(tmp_path: Path, mode: int) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    theirs.chmod(mode)
+    done = stage(theirs / "hpcstack-staged-0", "have", "x")
+    assert done.returncode == 125 and "could swap" in done.stderr and not list(theirs.iterdir())
+    done = stage(theirs / "deeper" / "hpcstack-staged-0", "have", "x")
+    assert done.returncode == 125, "whoever is further up can swap it, too"
+
+
+@root
+@pytest.mark.parametrize(("mode", "status"), [(0o1777, 1), (0o755, 1), (0o777, 125), (0o775, 125)])
+def test_h2_roots_own_folder_is_sticky_or_closed(tmp_path: Path, mode: int, status: int) -> None:
+    tmp_path.chmod(mode)
+    assert stage(tmp_path / "hpcstack-staged-0", "have", "x").returncode == status
+
+
+@root
+def test_h2_a_folder_that_another_made_or_a_link(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    os.chown(tmp_path / "one", NOBODY, NOBODY)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "two").symlink_to(tmp_path / "real")
+    for name in ("one", "two"):
+        assert "somebody else's" in stage(tmp_path / name, "have", "x").stderr
+    (tmp_path / "three").mkdir(mode=0o777)
+    assert stage(tmp_path / "three", "have", "x").returncode == 1
+    assert stat.S_IMODE((tmp_path / "three").stat().st_mode) == 0o700
+
+
+# -- H3: the cache
+
+
+@root
+def test_h3_a_cache_that_another_made_is_refused(tmp_path: Path) -> None:
+    site = make_site(tmp_path, build={"cachedir": str(tmp_path / "shared")})
+    folder = tmp_path / "shared" / f"hpcstack-bases-{os.getuid()}"
+    folder.mkdir(parents=True)
+    os.chown(folder, NOBODY, NOBODY)
+    with pytest.raises(StoreError, match="somebody else"):
+        cache_of(site)
+
+
+@pytest.mark.parametrize("how", ["link", "file"])
+def test_h3_a_cache_that_is_no_folder(tmp_path: Path, how: str) -> None:
+    site = make_site(tmp_path, build={"cachedir": str(tmp_path / "shared")})
+    folder = tmp_path / "shared" / f"hpcstack-bases-{os.getuid()}"
+    folder.parent.mkdir()
+    (tmp_path / "evil").mkdir()
+    if how == "link":
+        folder.symlink_to(tmp_path / "evil")
+    else:
+        folder.write_text("")
+    with pytest.raises(StoreError):
+        cache_of(site)
+
+
+def test_h3_a_cache_is_closed_each_time_it_is_used(tmp_path: Path) -> None:
+    site = make_site(tmp_path, build={"cachedir": str(tmp_path / "shared")})
+    top = cache_of(site).top
+    for mode in (0o777, 0o755):
+        top.chmod(mode)
+        assert stat.S_IMODE(cache_of(site).top.stat().st_mode) == 0o700
+
+
+# -- H5: the journal of a module tree
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path)
+    place.publish()
+    return place
+
+
+def journal(place: Place, **changes: Any) -> Path:
+    path = place.site.module_root / "state/pytorch/journal.json"
+    found: dict[str, Any] = {
+        "format": "hpcstack/modules/v1", "verb": "publish", "homes": {".lua": "Core", "": "Tcl"}, "files": {},
+        "moves": [], "generations": ["1"],
+    }  # fmt: skip
+    path.write_text(json.dumps(found | changes))
+    return path
+
+
+EVIL = {
+    "an absolute path": {"files": {"/EVIL": "x"}},
+    "a path that climbs": {"files": {"Core/pytorch/../../../EVIL": "x"}},
+    "a path of another name": {"files": {"Core/other/1-r1.lua": "x"}},
+    "a path of the state": {"files": {"state/pytorch/current": "x"}},
+    "no modulefile": {"files": {"Core/pytorch/authorized_keys": "x"}},
+    "a home outside": {"homes": {".lua": "../EVIL", "": "Tcl"}},
+    "an absolute home": {"homes": {".lua": "/EVIL", "": "/EVIL"}},
+    "a move from outside": {"moves": [["/EVIL", "/EVIL2", "{}"]]},
+    "a generation that climbs": {"generations": ["../../EVIL"]},
+    "a generation that is no text": {"generations": [7]},
+    "a text that is none": {"files": {"Core/pytorch/1-r1.lua": 5}},
+    "moves that are none": {"moves": "x"},
+}
+
+
+@pytest.mark.parametrize("what", EVIL)
+def test_h5_a_journal_says_only_what_a_change_of_this_name_could(place: Place, tmp_path: Path, what: str) -> None:
+    changes = json.loads(json.dumps(EVIL[what]).replace("/EVIL", f"{tmp_path}/EVIL"))
+    path = journal(place, **changes)
+    before = sorted(str(one) for one in tmp_path.rglob("*"))
+    with pytest.raises(StoreError):
+        place.publish(content=b"another")
+    after = sorted(str(one) for one in tmp_path.rglob("*"))
+    assert path.exists() and not any("EVIL" in one for one in after)
+    assert [one for one in after if one not in before and "/modules/" in one and "lease" not in one] == []
+
+
+@root
+def test_h5_a_journal_of_another_owner_is_refused(place: Place) -> None:
+    path = journal(place)
+    os.chown(path, NOBODY, NOBODY)
+    with pytest.raises(StoreError, match="not ours to believe"):
+        place.publish(content=b"another")
+    path.unlink()
+    assert place.publish(content=b"another").release == "pytorch/24.11-r2", "what was published before stays"
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664])
+def test_h5_nor_one_that_others_can_write(place: Place, mode: int) -> None:
+    journal(place).chmod(mode)
+    with pytest.raises(StoreError, match="not ours to believe"):
+        place.publish(content=b"another")
+
+
+def test_h5_nor_a_link(place: Place, tmp_path: Path) -> None:
+    path = journal(place)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="symbolic link"):
+        place.publish(content=b"another")
+
+
+def test_h5_a_folder_of_the_tree_that_is_a_link_is_not_written_through(place: Place, tmp_path: Path) -> None:
+    import shutil
+
+    (tmp_path / "ssh").mkdir()
+    shutil.rmtree(place.site.module_root / "Core/pytorch")
+    (place.site.module_root / "Core/pytorch").symlink_to(tmp_path / "ssh")
+    with pytest.raises(HpcstackError):
+        place.publish(content=b"another")
+    assert list((tmp_path / "ssh").iterdir()) == []
+    with pytest.raises(StoreError):
+        Marks().folder(place.site.module_root, place.site.module_root / "Core/pytorch/x")
+
+
+def test_h5_a_prepared_release_that_somebody_put_there_is_not_written_through(place: Place, tmp_path: Path) -> None:
+    from hpcstack.modules.tree import prepared
+
+    (tmp_path / "target").mkdir()
+    part = prepared(place.store.top / "releases/pytorch/24.11-r2", place.site.module_root)
+    part.symlink_to(tmp_path / "target")
+    assert place.publish(content=b"another").release == "pytorch/24.11-r3" or not list((tmp_path / "target").iterdir())
+    assert not list((tmp_path / "target").iterdir())
+
+
+# -- the store
+
+
+def test_a_pointer_to_another_stacks_image_is_refused(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    evil = place.artifact(place.stack().model_copy(update={"version": "6.66"}), b"evil")
+    (place.store.top / "stacks/pytorch-24.11").write_text(f"{evil.key}\n")
+    with pytest.raises(StoreError, match=r"names an image of pytorch-6\.66"):
+        place.store.newest("pytorch-24.11")
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("killed_at", [1, 2, 3])
+def test_low_a_fresh_build_that_is_killed_loses_neither_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool, killed_at: int
+) -> None:
+    """Killed after any rename of the replacement there is a whole image; the next one to come goes on."""
+    place = Place(tmp_path)
+    stack = place.stack()
+    old = place.artifact(stack, b"old")
+    new, log = tmp_path / "new", tmp_path / "log"
+    new.write_bytes(b"new!")
+    log.write_text("")
+    import hashlib
+    from dataclasses import replace
+
+    if not exchanges:
+        monkeypatch.setattr(files, "exchange", lambda *_: False)
+    wanted = replace(old, sha256=hashlib.sha256(b"new!").hexdigest(), size=4)
+    real, count = Path.rename, 0
+
+    class Killed(BaseException): ...
+
+    def rename(self: Path, target: Path) -> Path:
+        nonlocal count
+        if old.key in str(self) or old.key in str(target):
+            count += 1
+            if count == killed_at:
+                raise Killed
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # a killed process cleans nothing
+    with contextlib.suppress(Killed):
+        place.store.put(wanted, new, log, instead=True)
+    monkeypatch.undo()
+    found = Store(place.store.top).artifact(old.key)
+    assert found and found.image.read_bytes() in (b"old", b"new!")
+    done = Store(place.store.top).put(wanted, new, log, instead=True)
+    assert done.image.read_bytes() == b"new!" and not list((place.store.top / "images").glob(".*"))

@@ -1,0 +1,288 @@
+"""A hostile registry, or a base in a good one: rows C2, M3, M4, M5 of what once got through, and their siblings."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import resource
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import make_site
+from hpcstack.errors import HpcstackError, InputError, RegistryError, visible
+from hpcstack.lock.model import Lock
+from hpcstack.lock.resolve import resolve
+from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of, document
+from hpcstack.oci.protocol import may_be_asked, may_know
+from hpcstack.registry import Registry
+from hpcstack.render.image import image_files
+from hpcstack.render.quote import dockerfile, unbroken
+from hpcstack.spec.model import Base, Stack
+from support.locks import example_lock
+
+IMAGE = "nvcr.io/nvidia/pytorch:24.11-py3"
+ENDS = ["\n", "\r", "\0", "\x0b", "\x0c", "\x85", "\u2028", "\u2029", "\x1b[2J", "\x9b", "\u202e"]
+
+
+class Hostile(BaseHTTPRequestHandler):
+    """Answers with what it is given, whatever is asked; PATHS are {end of a path: (status, headers, body)}."""
+
+    paths: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {}
+    seen: ClassVar[list[tuple[str, str]]] = []
+
+    def do_GET(self) -> None:
+        self.seen.append((self.path, self.headers.get("Authorization", "")))
+        for part, (status, headers, body) in self.paths.items():
+            if part in self.path:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+                return
+        self.send_response(404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Iterator[tuple[Registry, str]]:
+    Hostile.paths.clear()
+    Hostile.seen.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hostile)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    host = f"127.0.0.1:{server.server_port}"
+    login = tmp_path / "logins"
+    login.write_text("machine 127.0.0.1 login me password s3cret\n")
+    site = make_site(tmp_path, registries={"nvcr.io": {"mirror": host, "plain_http": True, "credentials": str(login)}})
+    yield Registry(site, timeout=10), host
+    server.shutdown()
+
+
+def sha(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def serve(config: dict[str, Any] | bytes) -> None:
+    body = config if isinstance(config, bytes) else json.dumps(config).encode()
+    manifest = json.dumps({"schemaVersion": 2, "config": {"digest": sha(body)}, "layers": []}).encode()
+    Hostile.paths |= {"/manifests/": (200, {}, manifest), sha(body): (200, {}, body)}
+
+
+def said(**inner: Any) -> dict[str, Any]:
+    return {"os": "linux", "architecture": "amd64", "config": inner}
+
+
+FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "a variable's value": lambda bad: {"Env": [f"PATH=/usr/bin{bad}%setup"]},
+    "a variable's name": lambda bad: {"Env": [f"A{bad}RUN=1"]},
+    "an entrypoint": lambda bad: {"Entrypoint": ["/bin/sh", f"x{bad}y"]},
+    "a command": lambda bad: {"Cmd": [f"x{bad}y"]},
+    "a working directory": lambda bad: {"WorkingDir": f"/w{bad}x"},
+    "a user": lambda bad: {"User": f"root{bad}x"},
+    "a label's name": lambda bad: {"Labels": {f"a{bad}b": "1"}},
+}
+
+
+@pytest.mark.parametrize("bad", ENDS)
+@pytest.mark.parametrize("field", FIELDS)
+def test_c2_what_ends_a_line_is_refused_where_it_enters(
+    hostile: tuple[Registry, str], stack: Stack, field: str, bad: str
+) -> None:
+    serve(said(**FIELDS[field](bad)))
+    with pytest.raises(InputError, match=r"nvcr\.io/nvidia/pytorch"):
+        resolve(stack.model_copy(update={"base": Base(image=IMAGE)}), hostile[0])
+    with pytest.raises(InputError, match=r"nvcr\.io/nvidia/pytorch"):
+        hostile[0].facts(Base(image=IMAGE))
+
+
+def test_c2_a_label_of_several_lines_is_one(hostile: tuple[Registry, str]) -> None:
+    serve(said(Labels={"description": "one\n\ttwo"}, Env=["A=1"]))
+    assert hostile[0].look_up(Base(image=IMAGE)).configs["linux/amd64"]["config"]["Labels"] == {
+        "description": "one two"
+    }
+    serve(said(Labels={"description": "\x1b[31mred"}))
+    with pytest.raises(InputError, match="escape"):
+        hostile[0].look_up(Base(image=IMAGE))
+
+
+@pytest.mark.parametrize("bad", ["\n", "\r", "\x85", "\u2028", "\x1b"])
+@pytest.mark.parametrize("where", ["environment", "labels", "workdir", "entrypoint", "command"])
+def test_c2_a_lock_that_somebody_wrote_says_no_more_than_a_registry_may(
+    lock: Lock, tmp_path: Path, where: str, bad: str
+) -> None:
+    from hpcstack.lock import model
+
+    path = tmp_path / "pytorch-24.11.lock.json"
+    found = json.loads(lock.text())
+    platform = next(iter(found["base"]["platforms"].values()))
+    text = f"/bin{bad}%setup"
+    platform[where] = {"PATH": text} if where in ("environment", "labels") else text if where == "workdir" else [text]
+    path.write_text(json.dumps(found))
+    with pytest.raises(InputError, match="not a lock"):
+        model.read(path)
+
+
+@pytest.mark.parametrize("bad", ["\n", "\r", "\0", "\x85", "\u2028"])
+def test_c2_and_again_where_it_would_be_written(stack: Stack, lock: Lock, bad: str) -> None:
+    platform = next(iter(lock.base.platforms))
+    locked = lock.platform(platform).model_copy(update={"environment": {"PATH": f"/bin{bad}%setup{bad}touch /x"}})
+    hostile = lock.model_copy(update={"base": lock.base.model_copy(update={"platforms": {platform: locked}})})
+    with pytest.raises(InputError, match="ends its line"):
+        image_files(stack, hostile, platform)
+    for quoting in (unbroken, dockerfile):
+        with pytest.raises(InputError):
+            quoting(f"a{bad}b")
+
+
+@given(st.dictionaries(st.sampled_from(["PATH", "A", "LD_PRELOAD", "BASH_ENV"]), st.text(max_size=40), max_size=3))
+def test_c2_whatever_a_config_says_leaves_no_line(environment: dict[str, str]) -> None:
+    """What is taken is rendered into formats whose every line is ours."""
+    from hpcstack import data
+    from hpcstack.spec.catalog import Catalog
+
+    try:
+        taken = config_of(said(Env=[f"{name}={value}" for name, value in environment.items()]), IMAGE)
+    except (HpcstackError, TypeError):
+        return
+    stack = Catalog([data.folder("recipes")]).find("miniforge-26.3").stack
+    lock = example_lock(stack)
+    name = next(iter(lock.base.platforms))
+    pairs = dict(entry.partition("=")[::2] for entry in taken["config"].get("Env", []))
+    locked = lock.platform(name).model_copy(update={"environment": pairs})
+    files = image_files(
+        stack, lock.model_copy(update={"base": lock.base.model_copy(update={"platforms": {name: locked}})}), name
+    )
+    plain = image_files(stack, lock, name)
+    for path in ("apptainer.def", "Dockerfile", "enroot.sh"):
+        assert files[path].count("\n") == plain[path].count("\n")
+    assert files["context/hpcstack/etc/environment"].splitlines() == [
+        line for line in files["context/hpcstack/etc/environment"].split("\n") if line
+    ]
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {"Env": [f"A{n}=1" for n in range(5000)]}, {"Env": [f"A={'x' * 200_000}"]}, {"Labels": {"x" * 300: "1"}},
+        {"WorkingDir": "/" + "w" * 5000}, {"Env": ["=x"]}, {"Labels": {f"a{n}": "x" * 100_000 for n in range(20)}},
+    ],
+)  # fmt: skip
+def test_m5_a_config_of_sizes_that_nothing_takes_is_refused(inner: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"evil\.example/base:1 is not taken"):
+        config_of(said(**inner), "evil.example/base:1")
+
+
+def test_m5_an_answer_that_unpacks_to_gigabytes_is_not_read(hostile: tuple[Registry, str]) -> None:
+    blanks = gzip.compress(b'{"a":"' + b" " * (100 << 20) + b'"}', 9)
+    Hostile.paths["/manifests/"] = (200, {"Content-Encoding": "gzip"}, blanks)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(RegistryError, match="more than 4 MiB"):
+        hostile[0].look_up(Base(image=IMAGE))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10, "KiB"
+
+
+@pytest.mark.parametrize(("part", "size"), [("/manifests/", MAX_MANIFEST), ("/tags/", MAX_MANIFEST)])
+def test_m5_long_answers_are_refused(hostile: tuple[Registry, str], part: str, size: int) -> None:
+    Hostile.paths[part] = (200, {}, b'{"a":"' + b"x" * size + b'"}')
+    with pytest.raises(RegistryError):
+        (hostile[0].tags if "tags" in part else hostile[0].look_up)(Base(image=IMAGE))
+
+
+def test_m5_a_long_config_is_refused(hostile: tuple[Registry, str]) -> None:
+    serve(b'{"config": {"Env": ["A=' + b"x" * MAX_CONFIG + b'"]}}')
+    with pytest.raises(RegistryError, match="more than 8 MiB"):
+        hostile[0].look_up(Base(image=IMAGE))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, '{"a":' * 100 + "1" + "}" * 100, "[]", "1", "", "{", '{"a": 1' + "0" * 5000 + "}"]
+)
+def test_m5_documents_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError):
+        document(text.encode(), MAX_MANIFEST)
+
+
+@pytest.mark.parametrize(
+    ("realm", "host", "plain", "asked"),
+    [
+        ("https://nvcr.io/proxy_auth", "nvcr.io", False, True),
+        ("https://auth.docker.io/token", "docker.io", False, True),
+        ("https://gitlab.example.org/jwt/auth", "registry.example.org", False, True),
+        ("http://127.0.0.1:5000/token", "127.0.0.1:5000", True, True),
+        ("http://127.0.0.1:5000/token", "127.0.0.1:5000", False, False),
+        ("http://127.0.0.1:6000/token", "127.0.0.1:5000", True, False),
+        ("http://169.254.169.254/latest/meta-data", "nvcr.io", False, False),
+        ("https://169.254.169.254/latest/meta-data", "nvcr.io", False, False),
+        ("https://[::1]/x", "nvcr.io", False, False),
+        ("https://localhost/x", "nvcr.io", False, False),
+        ("https://2130706433/x", "nvcr.io", False, False),
+        ("https://user:pass@nvcr.io/token", "nvcr.io", False, False),
+        ("http://internal.example.org/secret", "nvcr.io", True, False),
+        ("file:///etc/passwd", "nvcr.io", True, False),
+        ("", "nvcr.io", False, False),
+    ],
+)
+def test_m3_a_realm_is_https_or_the_registry_itself(realm: str, host: str, plain: bool, asked: bool) -> None:
+    assert may_be_asked(realm, host, "", plain_http=plain) == asked
+    if not asked:
+        assert not may_know(realm, host, plain_http=plain) or realm.startswith("https://")
+
+
+def test_m3_the_site_may_name_a_token_server() -> None:
+    assert may_be_asked("http://tokens.site:8080/x", "harbor.site", "tokens.site:8080", plain_http=True)
+    assert may_be_asked("https://10.0.0.7/x", "harbor.site", "10.0.0.7", plain_http=False)
+
+
+def test_m3_another_port_gets_no_password_and_is_not_asked(hostile: tuple[Registry, str]) -> None:
+    client, host = hostile
+    other = f"http://127.0.0.1:{int(host.rpartition(':')[2]) ^ 1}/token"
+    Hostile.paths["/manifests/"] = (401, {"WWW-Authenticate": f'Bearer realm="{other}"'}, b"{}")
+    with pytest.raises(RegistryError, match="is not asked"):
+        client.look_up(Base(image=IMAGE))
+    assert all(not header for _, header in Hostile.seen)
+
+
+def test_m3_a_token_server_that_sends_elsewhere_is_not_followed(hostile: tuple[Registry, str]) -> None:
+    client, host = hostile
+    Hostile.paths |= {
+        "/manifests/": (401, {"WWW-Authenticate": f'Bearer realm="http://{host}/token"'}, b"{}"),
+        "/token": (302, {"Location": f"http://{host}/elsewhere"}, b""),
+        "/elsewhere": (200, {}, b'{"token": "secret-of-somebody"}'),
+    }
+    with pytest.raises(RegistryError, match="sends on"):
+        client.look_up(Base(image=IMAGE))
+    assert not any("/elsewhere" in path for path, _ in Hostile.seen)
+
+
+@pytest.mark.parametrize("token", ["a\r\nX: y", "a b", 5, {"x": 1}, "\u20ac"])
+def test_m3_a_token_is_a_header_and_no_more(hostile: tuple[Registry, str], token: object) -> None:
+    client, host = hostile
+    Hostile.paths |= {
+        "/manifests/": (401, {"WWW-Authenticate": f'Bearer realm="http://{host}/token"'}, b"{}"),
+        "/token": (200, {}, json.dumps({"token": token}).encode()),
+    }
+    with pytest.raises(RegistryError):
+        client.look_up(Base(image=IMAGE))
+
+
+@pytest.mark.parametrize("bad", ["\x1b]0;x\x07", "\x9b2J", "\u202eabc", "\u2066", "\x00", "\x7f", "\r"])
+def test_m4_what_commands_a_terminal_is_not_printed(bad: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from hpcstack.cli.session import answer, echo
+
+    echo(f"a{bad}b\nc\td")
+    answer({"x": bad}, False, lambda: f"x{bad}")
+    answer({"x": bad}, True, lambda: "")
+    out = capsys.readouterr().out
+    assert bad not in out and "c\td" in out
+    assert bad not in visible(bad)
