@@ -15,7 +15,7 @@ import pytest
 from support.recipes import Recipes
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.registry, pytest.mark.squashfs]
+pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.registry, pytest.mark.squashfs]
 ENGINES = [
     pytest.param("builtin", marks=pytest.mark.bwrap),
     pytest.param("apptainer", marks=pytest.mark.apptainer),

@@ -9,7 +9,7 @@ import pytest
 from support.recipes import Recipes
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.registry]
+pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.slurm, pytest.mark.registry]
 
 
 @pytest.mark.apptainer

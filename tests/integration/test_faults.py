@@ -24,7 +24,7 @@ from hpcstack.process import Runner
 from hpcstack.verifying import read
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.registry, pytest.mark.squashfs, pytest.mark.bwrap]
+pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.registry, pytest.mark.squashfs, pytest.mark.bwrap]
 COUNT = int(os.environ.get("HPCSTACK_FAULTS", "5"))
 IMAGE = "nvcr.io/nvidia/pytorch:24.11-py3"
 IMPORT_PHASES = ("start", "fetch", "layer", "sync", "rename")

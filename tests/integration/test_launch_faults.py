@@ -12,7 +12,7 @@ import pytest
 from support.launching import STACK, launch
 from support.testbed import CONTROL, Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.slurm]
+pytestmark = [pytest.mark.testbed, pytest.mark.alone, pytest.mark.slurm]
 
 
 @pytest.mark.apptainer

@@ -13,7 +13,7 @@ import pytest
 
 from support.recipes import Recipes
 
-pytestmark = [pytest.mark.testbed, pytest.mark.apptainer, pytest.mark.registry]
+pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.apptainer, pytest.mark.registry]
 UPSTREAM = {"/pypi/": "https://pypi.org/", "/debian/": "http://deb.debian.org/debian/"}
 
 

@@ -14,7 +14,7 @@ import pytest
 from support.recipes import Recipes
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.apptainer, pytest.mark.registry]
+pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.apptainer, pytest.mark.registry]
 
 
 def test_an_unknown_stack_names_the_nearest(testbed: Testbed) -> None:

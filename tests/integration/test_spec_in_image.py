@@ -18,7 +18,7 @@ from support.conda import channel
 from support.recipes import Recipes
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.apptainer, pytest.mark.registry]
+pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.apptainer, pytest.mark.registry]
 
 # What no quoting may lose: each goes through a definition file, a shell, a label or a modulefile.
 NASTY = [

@@ -154,13 +154,26 @@ def test_jupyter(jobs: Jobs, testbed: Testbed) -> None:
     assert token not in jobs.output(job) and not secret.exists()
 
 
+GET = """\
+import sys, time, urllib.request
+for _ in range(120):
+    try:
+        print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(sys.argv[1]).read().decode())
+        break
+    except OSError:
+        time.sleep(0.5)
+"""
+
+
 def test_tensorboard(jobs: Jobs, testbed: Testbed) -> None:
     jobs.bash(f"hpcstack launch {STACK} --runtime local --with tensorboard --mode plain -- true 2>&1")
     job = jobs.submit("tensorboard", "train.py")
     said = jobs.until(job, "in its browser")
     port = int(re.search(r"in its browser: *http://localhost:(\d+)", said)[1])  # type: ignore[index]
-    ask = f"for i in $(seq 60); do curl -sf http://localhost:{port}/data/plugin/scalars/tags && break; sleep 0.5; done"
-    answer = jobs.bash(f"srun --overlap --jobid {job} -N1 -n1 -w {_first(jobs, job)} bash -c '{ask}'", check=False)
+    get = testbed.give("tests/templates/get.py", GET)
+    url = f"http://localhost:{port}/data/plugin/scalars/tags"
+    step = f"srun --overlap --jobid {job} -N1 -n1 -w {_first(jobs, job)} python3 {get} {url}"
+    answer = jobs.bash(step, check=False)
     assert '"loss"' in answer or "{" in answer, answer
     assert len(ranks(jobs.until(job, ""))) == 2
 

@@ -11,7 +11,7 @@ import pytest
 
 from support.testbed import CONTROL, Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.slurm]
+pytestmark = [pytest.mark.testbed, pytest.mark.alone, pytest.mark.slurm]
 
 
 def on_nodes(testbed: Testbed, script: str) -> list[str]:

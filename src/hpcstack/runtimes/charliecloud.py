@@ -15,6 +15,9 @@ from hpcstack.runtimes.handed import kept
 START = """\
 export USER="${USER:-$(id -un)}"
 case $(ch-run --help 2>&1) in *--write-fake*) set -- --write-fake "$@" ;; esac
+# Not /var/tmp/USER.ch: two ranks would make it at the same moment, and anybody before them.
+place=$(mktemp -d "${TMPDIR:-/tmp}/hpcstack-ch.XXXXXX") || exit 125
+set -- "--mount=$place" "$@"
 exec 3<&0
 RUN
 helper=$! # it serves the image to the command, its child: signals are for that
@@ -32,6 +35,7 @@ while :; do
     wait "$helper" 2>/dev/null || again=$?
     [ "$again" = 127 ] || status=$again
     [ "$status" != 0 ] || status=${told:-0} # the helper ends with 0 when it gets a signal
+    rmdir "$place" 2>/dev/null
     exit "$status"
 done
 """
