@@ -12,8 +12,10 @@ fail() {
 safe() { # FOLDER: nobody but root and us can put another thing in the place of what lies in it
     owner=$(stat -c %u "$1") mode=$((0$(stat -c %a "$1")))
     case $owner in 0 | "$(id -u)") ;; *) return 1 ;; esac
+    if [ "$(stat -c %G "$1")" = "$(stat -c %U "$1")" ]; then mode=$((mode & ~020)); fi # a group of one user's own
     [ "$((mode & 022))" = 0 ] || [ "$((mode & 01000))" != 0 ]
 }
+umask 022
 mkdir -p "$(dirname "$folder")" 2>/dev/null || true
 above=$(cd -P "$(dirname "$folder")" 2>/dev/null && pwd -P) ||
     fail "$(dirname "$folder") is not there: staging.folder in site.yaml names a folder that each node has"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ANOTHER = "--engine auto takes one that can"
 LOG_MODE = 0o600  # of the log of one build: what a base or a recipe prints is nobody else's
+MAX_CAT, MAX_LOG = 64 << 20, 32 << 20  # bytes of a file of the image, and of a log, that are read at once
 HARDLY = 64 << 20  # bytes: a disk that has less is taken for full
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
 STEP_BEGUN = re.compile(r"^== hpcstack step (.*)$", re.MULTILINE)
@@ -139,12 +140,27 @@ def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, ho
         return job
     finally:
         with store.acting("the log was not kept"):
-            write_text(kept, job.log.read_text(encoding="utf-8", errors="replace"), LOG_MODE)
+            write_text(kept, text_of(job.log), LOG_MODE)
 
 
 def redact(log: Path, site: Site) -> None:
     """LOG without the site's logins, before it goes anywhere."""
-    log.write_text(redacted(log.read_text(encoding="utf-8", errors="replace"), site), encoding="utf-8")
+    clean = log.with_name(f"{log.name}.clean")
+    with log.open(encoding="utf-8", errors="replace") as lines, clean.open("w", encoding="utf-8") as out:
+        for line in iter(lambda: lines.readline(1 << 16), ""):
+            out.write(redacted(line, site))
+    clean.replace(log)
+
+
+def text_of(log: Path) -> str:
+    """The beginning and the end of LOG: all of it, unless it is very long."""
+    size = log.stat().st_size
+    with log.open("rb") as file:
+        text = file.read(MAX_LOG // 2)
+        if size > MAX_LOG:
+            text += b"\n... the log goes on ...\n"
+        file.seek(max(len(text) if size <= MAX_LOG else 0, size - MAX_LOG // 2))
+        return (text + file.read()).decode("utf-8", "replace")
 
 
 def job_in(work: Path, files: Mapping[str, str], site: Site, base: Path, talk: Talk, registry: str) -> Job:
@@ -176,7 +192,7 @@ def job_in(work: Path, files: Mapping[str, str], site: Site, base: Path, talk: T
 
 def explain(failed: Completed, log: Path, kept: Path, lock: Lock, site: Site) -> BuildError:
     """The step and command that failed, the last lines that count, and where the whole log is."""
-    text = log.read_text(encoding="utf-8", errors="replace")
+    text = text_of(log)
     marks: dict[str, str] = {}
     for match in filter(None, map(MARK.match, text.splitlines())):
         marks.setdefault(match[1], match[2])  # a script's own failure comes before that of the step which ran it
@@ -205,7 +221,7 @@ def _brought(log: str) -> dict[str, str]:
     _, found, lost = log.partition("this step replaced or removed what the base brings:")
     names = re.findall(r"^pip ([A-Za-z0-9._-]+)==", lost.partition("now there is:")[0], re.MULTILINE) if found else []
     out = {}
-    for name in names:
+    for name in names[:20]:
         spelt = re.sub(r"[-_.]+", "[-_.]+", name)
         if match := re.search(rf"^Collecting {spelt}\b.*\(from (?P<by>.+)\)$", log, re.MULTILINE | re.IGNORECASE):
             out[name] = match["by"]
@@ -248,13 +264,7 @@ def _inspect(order: Order, job: Job, runner: Runner) -> Artifact:
     """What the finished image says of itself, read out of the squashfs."""
 
     def read(path: str) -> str:
-        done = runner.output(["unsquashfs", "-cat", str(job.output), path.lstrip("/")], timeout=120)
-        if done.status:
-            said = " ".join(done.tail[-2:])
-            raise BuildError(
-                f"the image's {path} cannot be read: {said}", "unsquashfs must be of squashfs-tools 4.5 or newer"
-            )
-        return done.stdout
+        return cat(job.output, path.lstrip("/"), runner)
 
     about = json.loads(read(f"{HOME}/stack.json"))
     if about != json.loads(order.files[f"{CONTEXT}/stack.json"]):
@@ -279,6 +289,22 @@ def _inspect(order: Order, job: Job, runner: Runner) -> Artifact:
         mode=order.stack.launch.mode,
         mounts=list(order.stack.launch.mounts),
     )
+
+
+def cat(image: Path, path: str, runner: Runner) -> str:
+    """The text of PATH in IMAGE, a squashfs. BuildError where it is not there, or is made to fill the memory."""
+    try:
+        with runner.read(["unsquashfs", "-cat", str(image), path]) as pipe:
+            content = bytearray()
+            while block := pipe.read(1 << 20):
+                content += block
+                if len(content) > MAX_CAT:
+                    raise BuildError(f"the image's {path} is larger than {MAX_CAT >> 20} MiB")
+    except BuildError as error:
+        raise BuildError(
+            f"the image's {path} cannot be read: {error.message}", "unsquashfs must be of squashfs-tools 4.5 or newer"
+        ) from None
+    return content.decode("utf-8", "replace")
 
 
 def _variables(order: Order) -> dict[str, str]:

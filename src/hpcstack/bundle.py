@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hpcstack import data, sbom
 from hpcstack.bases import BUNDLED, base_of
-from hpcstack.build import LOG_MODE, explain, job_in, redact
+from hpcstack.build import LOG_MODE, explain, job_in, redact, text_of
 from hpcstack.cache import offline_folder
 from hpcstack.errors import BuildError, InputError
 from hpcstack.files import files_below
@@ -101,7 +101,7 @@ def _fetched(work: Path, order: Order, base: Path, runner: Runner, talk: Talk) -
     redact(job.log, order.site)
     if done.status:
         kept = Store(order.site.store).top / "logs" / f"{order.stack.full_name}-bundle.log"
-        write_text(kept, job.log.read_text(encoding="utf-8", errors="replace"), LOG_MODE)
+        write_text(kept, text_of(job.log), LOG_MODE)
         raise explain(done, job.log, kept, order.lock, order.site)
     fetched = files_below(folder, folder / "settled")  # programs of the base wrote there
     for path in fetched:

@@ -19,6 +19,7 @@ from hpcstack.lock import model
 from hpcstack.lock.model import Lock
 from hpcstack.lock.place import LOCK_SUFFIX
 from hpcstack.oci.config import document
+from hpcstack.oci.manifest import MAX_SIZE
 from hpcstack.oci.members import Header
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.site import Site
@@ -99,7 +100,12 @@ def _manifest(tar: tarfile.TarFile) -> Manifest:
         if not _in_place(path, name):
             raise ValueError(f"its manifest names {path!r}, and nobody knows what that is for")
         size, digest = entry["size"], entry["sha256"]
-        if type(size) is not int or size < 0 or not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        if (
+            type(size) is not int
+            or not 0 <= size <= MAX_SIZE
+            or not isinstance(digest, str)
+            or not DIGEST.fullmatch(digest)
+        ):
             raise ValueError(f"its manifest says no size or no sha256 of {path}")
         files[path] = Named(size, digest)
     if f"lock/{name}{LOCK_SUFFIX}" not in files:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.files import private_folder
+from hpcstack.errors import StoreError
+from hpcstack.files import owner, private_folder
 from hpcstack.lease import alive, label, sweep
 from hpcstack.site import Site
 from hpcstack.store import Store
@@ -22,8 +23,12 @@ def cache_of(site: Site) -> Store:
     """The cache, beside Apptainer's where the site names one. What lies there is trusted, so it is the user's alone:
     StoreError where somebody else has made it."""
     if not site.build.cachedir:
-        own = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        return Store(Path(own) / "hpcstack/bases")
+        own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpcstack/bases"
+        if own.exists() and own.stat().st_uid not in (os.geteuid(), 0):
+            raise StoreError(
+                f"the cache {own} belongs to {owner(own)}", "XDG_CACHE_HOME, or build.cachedir in site.yaml"
+            )
+        return Store(own)
     shared = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"
     store = Store(shared)
     with store.acting("no cache"):

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcstack.cache import cache_of, is_busy
-from hpcstack.errors import SlurmError
+from hpcstack.errors import InputError, SlurmError, StoreError
+from hpcstack.files import read_bytes
 from hpcstack.lease import alive, label
 from hpcstack.process import Runner
 from hpcstack.site import Site
-from hpcstack.store import Store, remove_tree
+from hpcstack.store import MAX_RECORD, Store, remove_tree
 
 DAY = 86400.0
 
@@ -82,15 +83,23 @@ def _item(kind: str, path: Path, keep: str, days: float, what: str = "") -> Item
 
 
 def _stack(folder: Path) -> str:
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        return str(json.loads((folder / "artifact.json").read_text())["stack"])
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError, InputError):
+        return str(json.loads(read_bytes(folder / "artifact.json", MAX_RECORD))["stack"])
     return "damaged"
 
 
 def releases(store: Store) -> Iterator[tuple[str, dict[str, str]]]:
     """(NAME/VERSION-rN, its record) of all that was published. A record that cannot be read is an error."""
     for path in sorted((store.top / "releases").glob("*/*/release.json")):
-        yield f"{path.parent.parent.name}/{path.parent.name}", json.loads(path.read_text())
+        name = f"{path.parent.parent.name}/{path.parent.name}"
+        try:
+            record = json.loads(read_bytes(path, MAX_RECORD))
+            key = record["key"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError) as error:
+            raise StoreError(f"{path} cannot be read: {error}", f"what {name} needs is not known; restore it") from None
+        if not isinstance(key, str):
+            raise StoreError(f"{path} names no image", f"what {name} needs is not known; restore it")
+        yield name, record
 
 
 def in_use(runner: Runner, *, slurm: bool = True) -> str:

@@ -39,12 +39,39 @@ def open_file(path: Path, *, below: Path | None = None, own: bool = False) -> Bi
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             raise InputError(f"{path} is no ordinary file", "put the file itself there")
-        if own and (about.st_uid not in (os.geteuid(), 0) or about.st_mode & 0o022):
-            raise InputError(f"{path} can be written by others than you", f"chmod go-w {path}, or remove it")
+        if own and about.st_uid not in (os.geteuid(), 0) and about.st_uid != _seen_as(path.parent):
+            raise InputError(f"{path} belongs to {owner(path)}")
+        if own and about.st_mode & 0o022:
+            raise InputError(f"{path} can be written by others than its owner", f"chmod go-w {path}, or remove it")
     except BaseException:
         os.close(descriptor)
         raise
     return os.fdopen(descriptor, "rb")
+
+
+def owner(path: Path) -> str:
+    """Who owns PATH, for people."""
+    import pwd
+
+    try:
+        number = path.lstat().st_uid
+    except OSError:
+        return "nobody who can be seen"
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
+def _seen_as(folder: Path) -> int:
+    """Who we are to the file server of FOLDER, which may take root for somebody else; -1 where we may not write."""
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".who-") as file:
+            return os.fstat(file.fileno()).st_uid
+    except OSError:
+        return -1
 
 
 def _open_below(top: Path, path: Path) -> int:
@@ -102,14 +129,18 @@ def files_below(top: Path, folder: Path) -> list[Path]:
         os.close(descriptor)
 
 
-def without_links(top: Path, path: Path) -> None:
-    """StoreError where a part of PATH's way below TOP is there and is no real folder."""
+def without_links(top: Path, path: Path, *, ours: bool = False) -> None:
+    """StoreError where a part of PATH's way below TOP is no real folder; OURS takes links of ours and root's."""
     here = top
     for part in path.relative_to(top).parts:
         here = here / part
         with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISDIR(here.lstat().st_mode):
-                raise StoreError(f"{here} is no folder of its own", "somebody put it there: look, and remove it")
+            about = here.lstat()
+            led = ours and stat.S_ISLNK(about.st_mode) and about.st_uid in (os.geteuid(), 0)  # to a larger disk, say
+            if not stat.S_ISDIR(about.st_mode) and not (led and here.is_dir()):
+                raise StoreError(
+                    f"{here} is no folder of its own", f"it was put there by {owner(here)}: look, and remove it"
+                )
 
 
 def private_folder(path: Path, remedy: str) -> Path:
@@ -117,9 +148,13 @@ def private_folder(path: Path, remedy: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    about = path.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+    about, around = path.lstat(), path.parent.stat()
+    if not stat.S_ISDIR(about.st_mode) or (about.st_uid != os.geteuid() and about.st_uid != _seen_as(path)):
         raise StoreError(f"{path} was made by somebody else: what lies there cannot be trusted", remedy)
+    if around.st_mode & 0o002 and not around.st_mode & 0o1000:
+        raise StoreError(
+            f"{path.parent} lets anybody put something else in the place of {path.name}", f"chmod +t {path.parent}"
+        )
     if about.st_mode & 0o077:
         path.chmod(0o700)
     return path

@@ -126,7 +126,7 @@ def load(path: Path) -> list[Past]:
             out.append(
                 Past(started, key_, kept, verdict, drawn, nodes, str(one.get("folder", "")), one.get("about", {}))
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (RecursionError, OverflowError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return sorted(out, key=lambda past: past.started)
 

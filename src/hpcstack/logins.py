@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from hpcstack.site import Site
 from hpcstack.siteparts import BuildSite
 
-IN_URL = re.compile(r"(?<=://)[^/\s@'\"]+@")
+IN_URL = re.compile(r"(?<=://)[^/\s@'\"]{1,1000}@")
+CONDA_TOKEN = re.compile(r"/t/([^/?#]+)/")
 HIDDEN = "***"
 SHORTEST = 4  # characters: a shorter secret would blacken whole words
 
@@ -25,10 +27,22 @@ def build_for(site: Site, registry: str) -> BuildSite:
 
 def _without(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_without(key): _without(item) for key, item in value.items()}
+        return {key: _without(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without(item) for item in value]
-    return IN_URL.sub("", value) if isinstance(value, str) else value
+    return plain(value) if isinstance(value, str) else value
+
+
+def plain(url: str) -> str:
+    """URL without what is before its last `@`, without its query and without conda's tokens: a password may hold
+    anything, also what it should not. A token that stands in a path as any other word cannot be told from one."""
+    scheme, there, rest = url.partition("://")
+    if not there:
+        scheme, rest = "", url
+    if "@" in rest:
+        rest = rest.rpartition("@")[2]
+    rest = CONDA_TOKEN.sub("/", re.split(r"[?#]", rest, maxsplit=1)[0])
+    return f"{scheme}://{rest}" if there and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) else rest
 
 
 def secrets(site: Site) -> list[str]:
@@ -39,8 +53,8 @@ def secrets(site: Site) -> list[str]:
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        for key, item in value.items():
-            yield from (*_texts(key), *_texts(item))
+        for item in value.values():
+            yield from _texts(item)
     elif isinstance(value, list):
         for item in value:
             yield from _texts(item)
@@ -49,16 +63,18 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _of(url: str) -> Iterator[str]:
-    for part in url.split():
-        try:
-            where = urlsplit(part)
-        except ValueError:
-            continue
-        said, at, _ = where.netloc.rpartition("@")
-        if at:
-            user, colon, password = said.partition(":")
-            secret = password if colon else user  # a token stands alone, in the user's place
-            yield from (said, secret, unquote(secret))
+    _, there, rest = url.partition("://")
+    rest = rest if there else url
+    if "@" in rest:
+        said = rest.rpartition("@")[0]
+        user, colon, password = said.partition(":")
+        secret = password if colon else user  # a token stands alone, in the user's place
+        for text in (said, unquote(said)):
+            yield from (text, base64.b64encode(text.encode()).decode())
+        yield from (secret, unquote(secret))
+    yield from (match[1] for match in CONDA_TOKEN.finditer(rest))
+    query = re.split(r"[?]", rest, maxsplit=1)[1:]
+    yield from (value for part in query for value in re.split(r"[&=#]", part)[1::2])
 
 
 def redacted(text: str, site: Site) -> str:

@@ -36,6 +36,7 @@ PACKAGES = {
     "unshare": "util-linux",
 }
 TAIL, PIPE = 20, 1 << 20
+LINE, LOG_CHARACTERS = 1 << 16, 256 << 20
 PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # found now: between fork and exec nothing may be loaded
 
 
@@ -122,9 +123,11 @@ class Runner:
         with log.open("a", encoding="utf-8") as sink, _group(argv, env, cwd, keep) as process:
             sink.write(f"> {shlex.join(argv)}\n")
             assert process.stdout is not None
-            for line in process.stdout:
-                sink.write(line)
-                sink.flush()
+            output, room = process.stdout, LOG_CHARACTERS
+            for line in iter(lambda: output.readline(LINE), ""):  # a program may write lines, and logs, without end
+                if (room := room - len(line)) > 0:
+                    sink.write(line)
+                    sink.flush()
                 tail.append(line.rstrip("\n"))
                 if on_line:
                     on_line(line.rstrip("\n"))

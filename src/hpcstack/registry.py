@@ -18,6 +18,7 @@ from hpcstack.lock.model import facts_of
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, MAX_OTHER, config_of
 from hpcstack.oci.manifest import Image, digest_in, image, platform_of, platforms
 from hpcstack.oci.protocol import (
+    READ_S,
     content_of,
     document,
     may_be_asked,
@@ -29,6 +30,7 @@ from hpcstack.oci.protocol import (
     repository_of,
     unreachable,
     verify,
+    within,
 )
 from hpcstack.site import Site
 from hpcstack.spec.model import Base
@@ -45,7 +47,7 @@ MANIFESTS = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 TRIES, BACK_OFF = 4, 0.5
-PAGE, MAX_PAGES = 1000, 50
+PAGE, MAX_PAGES, MAX_TAGS = 1000, 50, 100_000
 TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 DOCKER_HUB = "registry-1.docker.io"  # what docker.io means to the distribution protocol
@@ -135,7 +137,7 @@ class Registry:
             try:
                 while block := answer.raw.read(PIECE, decode_content=False):
                     yield block
-            except (requests.RequestException, HTTPError, OSError) as error:
+            except (requests.RequestException, HTTPError, OSError, ValueError) as error:
                 raise RegistryError(*unreachable(host, base, error)) from None
 
     def tags(self, base: Base) -> list[str]:
@@ -155,6 +157,8 @@ class Registry:
             if not isinstance(page, list):
                 raise TypeError("tags are a list")
             out += page
+            if len(out) > MAX_TAGS:
+                raise RegistryError(f"{host} lists more than {MAX_TAGS} tags of {base.repository}", "tell its admin")
             link = answer.links.get("next", {}).get("url", "")
             if not link:
                 break
@@ -175,7 +179,7 @@ class Registry:
         try:
             with self._fetch(f"{'http' if entry.plain_http else 'https'}://{where}/v2/") as found:
                 return found.status_code, host
-        except requests.RequestException as error:
+        except (requests.RequestException, ValueError) as error:
             return 0, f"{host}: {type(error).__name__}"
 
     def _place(self, base: Base) -> tuple[str, str]:
@@ -228,10 +232,11 @@ class Registry:
         content = b""
         for attempt in range(self.tries):
             try:
-                answer = self._once(url, accept, base, host, more=more)
-                if limit and answer.status_code in (200, 206):
-                    content = content_of(answer, limit, host)
-            except (requests.RequestException, HTTPError, OSError) as error:
+                if limit:
+                    answer, content = within(READ_S, host, lambda: self._small(url, accept, base, host, limit))
+                else:
+                    answer = self._once(url, accept, base, host, more=more)
+            except (requests.RequestException, HTTPError, OSError, ValueError) as error:
                 if attempt + 1 == self.tries:
                     raise RegistryError(*unreachable(host, base, error)) from None
                 time.sleep(BACK_OFF * 2**attempt)
@@ -242,6 +247,12 @@ class Registry:
         if answer.status_code not in (200, 206):
             raise RegistryError(*refused(answer.status_code, host, base))
         return answer, content
+
+    def _small(
+        self, url: str, accept: tuple[str, ...], base: Base, host: str, limit: int
+    ) -> tuple[requests.Response, bytes]:
+        answer = self._once(url, accept, base, host)
+        return answer, content_of(answer, limit, host) if answer.status_code in (200, 206) else b""
 
     def _fetch(self, url: str, **how: Any) -> requests.Response:
         """One GET, by the site's proxy or the environment's; its body is not read yet. No netrc: it would replace the
@@ -303,6 +314,12 @@ class Registry:
             if answer.is_redirect:
                 raise RegistryError(f"the token server of {host} sends on to another place, which is not asked",
                                     "tell its admin")  # fmt: skip
+            if answer.status_code != 200 and user and not trusted:
+                raise RegistryError(
+                    f"{host} refuses {base.image} ({answer.status_code}); your login was not given to "
+                    f"{urlsplit(realm).netloc}, which gives its tokens",
+                    f"if that host is the registry's own: registries.{base.registry}.token_server in site.yaml",
+                )
             if answer.status_code != 200:
                 raise RegistryError(*refused(answer.status_code, host, base))
             body = document(content_of(answer, MAX_OTHER, host), host)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcstack.bases import base_of
-from hpcstack.build import ANOTHER, LOG_MODE, explain, job_in, redact
+from hpcstack.build import ANOTHER, LOG_MODE, explain, job_in, redact, text_of
 from hpcstack.cache import cache_of
 from hpcstack.engines import choose
 from hpcstack.errors import BuildError, HpcstackError, InputError, MissingToolError
@@ -98,7 +98,7 @@ def _inside(
         redact(job.log, site)
         if done.status:
             kept = cache_of(site).top / f"{stack.full_name}-lock.log"
-            log = job.log.read_text(encoding="utf-8", errors="replace")
+            log = text_of(job.log)
             with contextlib.suppress(OSError):
                 write_text(kept, log, LOG_MODE)
             raise _refused(explain(done, job.log, kept, lock, site), log)
@@ -135,7 +135,7 @@ def _asks(stack: Stack) -> bool:
     return bool(stack.packages.apt or stack.packages.pip or stack.packages.conda.packages)
 
 
-MAX_ANSWER = 64 << 20  # bytes: pip's report of 1,000 packages is 10 MB
+MAX_ANSWER = 24 << 20  # bytes: pip's report of 1,000 packages is 10 MB
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 ASKED_WRONGLY = re.compile(
     r"No matching distribution|ResolutionImpossible|Unable to locate package|was not found|"

@@ -140,6 +140,7 @@ class FromArchive:
                 plain = [digest_in(digest) for digest in config["rootfs"]["diff_ids"]]
                 self.paths = dict(zip(plain, found["Layers"], strict=True))
                 sizes = [_member(tar, path).size for path in found["Layers"]]
+                taken = config_of(config, str(reference))
         except StopIteration:
             raise InputError(f"{self.path} holds no image {reference.name or 'at all'}") from None
         except (tarfile.TarError, *NONSENSE) as error:
@@ -147,7 +148,6 @@ class FromArchive:
                 f"{self.path} is no archive of `docker save`: {error}", "a compressed one is to be uncompressed first"
             ) from None
         layers = tuple(Layer(digest, size, digest) for digest, size in zip(plain, sizes, strict=True))
-        taken = config_of(config, str(reference))
         self.image = Image(f"sha256:{_sha256(config)}", platform_of(taken), taken, layers)
 
     def start(self, _folder: Path, on_bytes: OnBytes) -> None:
@@ -178,7 +178,10 @@ class FromDaemon:
         found = self.daemon.inspect(reference.name)
         self.name = reference.name
         said = {"os": found["Os"], "architecture": found["Architecture"], "config": found.get("Config") or {}}
-        config = config_of(said, str(reference))
+        try:
+            config = config_of(said, str(reference))
+        except NONSENSE as error:
+            raise InputError(f"the Docker daemon says nonsense of {reference}: {error}") from None
         digest = digest_in(found["Id"] if ":" in found["Id"] else f"sha256:{found['Id']}")
         layer = Layer(digest, int(found.get("Size") or 0))
         self.image = Image(digest, platform_of(config), config, (layer,))

@@ -19,6 +19,7 @@ from hpcstack.errors import InputError, StoreError
 from hpcstack.lease import held, label, sweep
 
 KEY = re.compile(r"^[0-9a-z]+$")
+MAX_RECORD = 64 << 20  # bytes of an artifact.json or a release.json: packages of a large image are 1 MB
 IMAGE, ARTIFACT, LOG = "image.sqsh", "artifact.json", "build.log"
 
 
@@ -64,13 +65,13 @@ class Store:
         """The image of KEY, if it is there and whole."""
         folder = self._folder(key)
         try:
-            found = json.loads((folder / ARTIFACT).read_text())
+            found = json.loads(files.read_bytes(folder / ARTIFACT, MAX_RECORD))
             known = {entry.name: found[entry.name] for entry in fields(Artifact) if entry.name in found}
             artifact = Artifact(**{**known, "folder": str(folder)})
             _check_types(artifact)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError, InputError) as error:
             raise StoreError(
                 f"{folder / ARTIFACT} cannot be read: {error}", "remove the folder and build again"
             ) from None
@@ -91,8 +92,8 @@ class Store:
 
     def _pointed(self, stack: str) -> str:
         try:
-            return (self.top / "stacks" / stack).read_text().strip()
-        except (OSError, ValueError):
+            return files.read_text(self.top / "stacks" / stack, 256).strip()
+        except (OSError, ValueError, InputError):
             return ""
 
     def stacks(self) -> dict[str, Artifact]:
@@ -274,7 +275,10 @@ def copy_range(source: Path, target: Path, start: int, length: int) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """FOLDER and all in it, also folders that their owner may not write."""
+    """FOLDER and all in it, also folders that their owner may not write; of a link only the link."""
+    if folder.is_symlink():
+        folder.unlink(missing_ok=True)
+        return
     for top, folders, _ in os.walk(folder):
         for name in folders:
             path = Path(top) / name
@@ -298,7 +302,7 @@ def special(path: Path) -> bool:
 
 def new_file(path: Path, *, force: bool = False) -> Path:
     """PATH, absolute, as the place of a file that is to be made. InputError where something is in the way."""
-    path = path.resolve() if path.is_symlink() else path.absolute()
+    path = _meant(path).absolute()
     if CONTROL_OR_BROKEN.search(str(path)):
         raise InputError(f"{str(path)!r} has characters in it that no terminal shows", "name another file")
     if special(path) or path.is_dir():
@@ -325,10 +329,23 @@ def write_text(path: Path, text: str, mode: int = 0o644) -> None:
 
 def write_output(path: Path, text: str, mode: int = 0o644) -> None:
     """TEXT into the file that a user named as an output: through a link; a device or a pipe stays what it is."""
-    if special(path) or path.is_relative_to("/dev") or path.is_relative_to("/proc"):
+    if path.is_relative_to("/dev") or path.is_relative_to("/proc"):
         path.write_text(text, encoding="utf-8")
         return
-    write_text(path.resolve() if path.is_symlink() else path, text, mode)
+    _meant(path)
+    if special(path):
+        path.write_text(text, encoding="utf-8")
+        return
+    write_text(_meant(path), text, mode)
+
+
+def _meant(path: Path) -> Path:
+    """Where a link that a user named leads to, if it is the user's own or root's. InputError for a stranger's."""
+    if not path.is_symlink():
+        return path
+    if path.lstat().st_uid not in (os.geteuid(), 0):
+        raise InputError(f"{path} is a link that somebody else has put there", "name another file, or remove it")
+    return path.resolve()
 
 
 def write_tree(folder: Path, files: Mapping[str, str]) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcstack.bases import base_of
-from hpcstack.build import How, made_in
+from hpcstack.build import How, cat, made_in
 from hpcstack.collect import releases
-from hpcstack.errors import InputError
+from hpcstack.errors import BuildError, InputError
 from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Verdict, compare, exact
 from hpcstack.oci.config import document
 from hpcstack.oci.members import Flow, Members
@@ -28,7 +28,7 @@ from hpcstack.workspace import workspace
 
 PIECE = 1 << 20
 SHORTEST_KEY = 6
-MAX_ABOUT = 1 << 20  # bytes of stack.json
+MAX_ABOUT, MAX_TEXT = 1 << 20, 64 << 20  # bytes of stack.json, of lists of packages
 
 
 @dataclass
@@ -92,7 +92,7 @@ def read(image: Path, runner: Runner) -> Read:
                 digest, text = hashlib.sha256(), bytearray()
                 for piece in members.body(member):
                     digest.update(piece)
-                    text += piece if entry.path in wanted else b""
+                    text += piece if entry.path in wanted and len(text) < MAX_TEXT else b""
                 out.contents[entry.path] = Held("file", member.mode, digest.hexdigest())
                 if entry.path in wanted:
                     out.texts[entry.path] = text.decode(errors="replace")
@@ -117,6 +117,10 @@ def statement(text: str, store: Store, runner: Runner, stack: str = "") -> State
     STACK is what it must be; without it, what was asked for, or for a file what it says of itself.
     """
     path = find(text, store)
+    if path.suffix == ".sif" and stack:
+        raise InputError(
+            "the signature of a SIF is Apptainer's, which says of no stack", "sign the .sqsh, or leave out --stack"
+        )
     if path.suffix == ".sif":
         return Statement("")
     lock = ""
@@ -140,8 +144,11 @@ def about(text: str, store: Store, runner: Runner) -> dict[str, Any]:
     if "/" in text or text.endswith(".sqsh"):
         path = find(text, store)
         said = _cat(path, "opt/hpcstack/stack.json", runner)
-        own = document(said.encode(), MAX_ABOUT) if said else {"stack": "", "about": "not built by hpcstack"}
-        return {"image": str(path), "size": path.stat().st_size, **own}
+        try:
+            own = document(said.encode(), MAX_ABOUT)
+        except ValueError:
+            own = {"stack": "", "about": "not built by hpcstack"}
+        return {**own, "image": str(path), "size": path.stat().st_size}
     found = artifact(text, store)
     published = [name for name, record in releases(store) if record["key"] == found.key]
     signed = signature_of(found.image).is_file()
@@ -149,8 +156,10 @@ def about(text: str, store: Store, runner: Runner) -> dict[str, Any]:
 
 
 def _cat(image: Path, path: str, runner: Runner) -> str:
-    done = runner.output(["unsquashfs", "-cat", str(image), path], timeout=120)
-    return "" if done.status else done.stdout
+    try:
+        return cat(image, path, runner)
+    except BuildError:
+        return ""
 
 
 def parity(one: Path, other: Path, runner: Runner) -> Verdict:

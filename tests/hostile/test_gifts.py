@@ -224,6 +224,27 @@ def test_m1_logins_are_lent_only_to_bases_of_trusted_registries(tmp_path: Path) 
     assert build_for(make_site(tmp_path), "evil.example") == make_site(tmp_path).build
 
 
+ODD_LOGINS = [
+    "user:Sekret99@proxy:3128", "http://user:Se@kret99@proxy:3128", "http://u:pa'ss9999@proxy", "http://u:p w9999@proxy",
+    "http://u:Sek/ret99@proxy", "https:\\\\u:pass9999@proxy", "https://conda.site/t/to-ken99/x", "https://pypi.site/simple?token=tok3n999",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", ODD_LOGINS)
+def test_m1_logins_as_people_write_them(tmp_path: Path, url: str) -> None:
+    words = ("Sekret99", "kret99", "pa'ss9999", "w9999", "ret99", "pass9999", "to-ken99", "tok3n999")
+    site = make_site(tmp_path, build={"proxy": {"https": url}, "pip": {"index_url": url}})
+    lent = lent_files(site, build_for(site, "evil.example"))["hpcstack-site.sh"]
+    assert not any(word in lent for word in words) and ("proxy" in lent or ".site" in lent)
+    said = redacted(f"a {url} b", site)
+    assert not any(word in said for word in words if word in url and word not in ("kret99", "ret99")), said
+    import base64
+
+    encoded = base64.b64encode(b"user:Sekret99").decode()
+    first = make_site(tmp_path, build={"proxy": {"https": ODD_LOGINS[0]}})
+    assert encoded not in redacted(f"Proxy-Authorization: Basic {encoded}", first)
+
+
 def test_m1_logs_hold_no_login(tmp_path: Path) -> None:
     site = make_site(tmp_path, build=LOGINS)
     said = "\n".join(f"Looking in {word} and https://x:{word}@h/ {word}x" for word in PASSWORDS)
@@ -404,6 +425,36 @@ def report(**changes: Any) -> Report:
         "seconds": 1.0,
     }  # fmt: skip
     return Report.model_validate(found | changes)
+
+
+def test_figures_of_hundreds_of_digits_are_none() -> None:
+    one = Outcome.model_validate({"code": "a.b", "status": "PASS", "figures": {"x_s": 10**400, "y_s": 1}})
+    assert one.figures == {"y_s": 1.0}
+
+
+def test_markdown_is_cells() -> None:
+    text = markdown(
+        report(runtime="r\n\n<script>x</script>\n| PASS | forged |", tier="t` <img onerror=x>", image_sha256="<b>")
+    )
+    assert "<script" not in text and "<img" not in text and "<b>" not in text and "\n| PASS | forged" not in text
+
+
+def test_a_requirement_that_nests(tmp_path: Path) -> None:
+    (tmp_path / "a-1.yaml").write_text(RECIPE.replace("demo", "a") + "packages: {pip: ['a; " + "(" * 3000 + "']}\n")
+    with pytest.raises(HpcstackError):
+        Catalog([tmp_path]).read(tmp_path / "a-1.yaml")
+    assert Catalog([tmp_path]).names()
+
+
+def test_exclude_of_many_rules(tmp_path: Path) -> None:
+    rules = ", ".join("{version: 'x'}" for _ in range(5000))
+    versions = ", ".join(f"'{n}'" for n in range(900))
+    text = RECIPE.replace('version: "1"\n', "") + f"matrix: {{version: [{versions}], exclude: [{rules}]}}\n"
+    (tmp_path / "demo.yaml").write_text(text)
+    began = time.monotonic()
+    with pytest.raises(ProblemsError) as error:
+        Catalog([tmp_path]).read(tmp_path / "demo.yaml")
+    assert time.monotonic() - began < 5 and len(error.value.message) < 100_000
 
 
 ODD = [

@@ -122,8 +122,7 @@ def test_m7_a_long_pax_header_and_many_of_them(tmp_path: Path) -> None:
     assert "PAX" in refused(tmp_path, tar([big]))
     heads = b""
     for number in range(200):  # global ones are kept for all members that follow
-        record = f"a{number}=b\n"
-        record = f"{len(record) + 3} {record}"
+        record = f"10 a{number:03d}=b\n"
         info = tarfile.TarInfo("g")
         info.type, info.size = tarfile.XGLTYPE, len(record)
         heads += info.tobuf(tarfile.USTAR_FORMAT) + record.encode() + bytes(-len(record) % 512)
@@ -267,3 +266,37 @@ def test_bodies_are_what_the_header_says() -> None:
     data = io.BytesIO(tar([member("a", b"x" * 10)])).getvalue()
     members = Members(Flow(iter([data])))
     assert b"".join(bytes(piece) for one in members for piece in members.body(one)) == b"x" * 10
+
+
+def test_m6_whiteouts_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpcstack.oci import merge
+
+    monkeypatch.setattr(merge, "MAX_NAMES", 1 << 20)
+    newest = Newest()
+    newest.layer()
+    with pytest.raises(TooLarge, match="of names"):
+        for number in range(20_000):
+            newest.takes(Entry(f"{number}/{'a/' * 100}.wh.x", "file"))
+
+
+@pytest.mark.parametrize("config", [{"Env": {"A": "1"}}, {"Labels": 5}, {"Env": ["A=\ud800"]}, {"Cmd": [1]}])
+def test_an_archive_whose_config_is_nonsense_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
+    from hpcstack.sources import FromArchive
+    from support.layers import archive
+
+    with pytest.raises(InputError):
+        FromArchive(parse(f"docker-archive:{archive(tmp_path / 'a.tar', [tar([member('a')])], config)}"))
+
+
+def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpcstack import build
+    from hpcstack.store import Store
+    from hpcstack.verifying import about, own_name
+
+    monkeypatch.setattr(build, "MAX_CAT", 1 << 20)
+    image = bring_in(tmp_path, tar([member("opt/hpcstack/stack.json", bytes(5 << 20))]))
+    with pytest.raises(HpcstackError, match="larger than"):
+        build.cat(image, "opt/hpcstack/stack.json", Runner())
+    assert own_name(image, Runner()) == "" and about(str(image), Store(tmp_path), Runner())["about"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -90,7 +91,6 @@ FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "a command": lambda bad: {"Cmd": [f"x{bad}y"]},
     "a working directory": lambda bad: {"WorkingDir": f"/w{bad}x"},
     "a user": lambda bad: {"User": f"root{bad}x"},
-    "a label's name": lambda bad: {"Labels": {f"a{bad}b": "1"}},
 }
 
 
@@ -111,9 +111,41 @@ def test_c2_a_label_of_several_lines_is_one(hostile: tuple[Registry, str]) -> No
     assert hostile[0].look_up(Base(image=IMAGE)).configs["linux/amd64"]["config"]["Labels"] == {
         "description": "one two"
     }
-    serve(said(Labels={"description": "\x1b[31mred"}))
-    with pytest.raises(InputError, match="escape"):
-        hostile[0].look_up(Base(image=IMAGE))
+    serve(said(Labels={"description": "\x1b[31mred\u202e\ufeff", "a\nb": None}))
+    found = hostile[0].look_up(Base(image=IMAGE)).configs["linux/amd64"]["config"]["Labels"]
+    assert found == {"description": " [31mred ", "a b": ""}
+
+
+def test_c2_what_no_runtime_can_say_is_left_out(hostile: tuple[Registry, str], stack: Stack) -> None:
+    """A name that begins with `-` would be an option of enroot's or podman's; a tab in a value is docker.io/php's."""
+    serve(
+        said(
+            Env=[
+                "--conf=/x",
+                "-v/:/host=1",
+                "--=x",
+                "BASH_FUNC_ml%%=() { :; }",
+                "A B=1",
+                "PHPIZE_DEPS=autoconf \t\tdpkg",
+            ]
+        )
+    )
+    found = hostile[0].look_up(Base(image=IMAGE)).configs["linux/amd64"]["config"]
+    assert found["Env"] == ["PHPIZE_DEPS=autoconf \t\tdpkg"]
+
+
+@pytest.mark.parametrize("variable", ["--", "-v/:/host", "A B", "A=B", ""])
+def test_c2_nor_does_a_lock_or_a_step_say_it(lock: Lock, tmp_path: Path, variable: str) -> None:
+    from hpcstack.lock import model
+    from hpcstack.runtimes.base import Step
+    from hpcstack.runtimes.handed import kept
+
+    found = json.loads(lock.text())
+    next(iter(found["base"]["platforms"].values()))["environment"] = {variable: "x"}
+    (tmp_path / "a.lock.json").write_text(json.dumps(found))
+    with pytest.raises(InputError, match="not a lock"):
+        model.read(tmp_path / "a.lock.json")
+    assert kept(Step(image=tmp_path, command=("true",), image_environment={variable: "x", "A": "1"})) == {"A": "1"}
 
 
 @pytest.mark.parametrize("bad", ["\n", "\r", "\x85", "\u2028", "\x1b"])
@@ -175,7 +207,7 @@ def test_c2_whatever_a_config_says_leaves_no_line(environment: dict[str, str]) -
     "inner",
     [
         {"Env": [f"A{n}=1" for n in range(5000)]}, {"Env": [f"A={'x' * 200_000}"]}, {"Labels": {"x" * 300: "1"}},
-        {"WorkingDir": "/" + "w" * 5000}, {"Env": ["=x"]}, {"Labels": {f"a{n}": "x" * 100_000 for n in range(20)}},
+        {"WorkingDir": "/" + "w" * 5000}, {"Labels": {f"a{n}": "x" * 100_000 for n in range(20)}},
     ],
 )  # fmt: skip
 def test_m5_a_config_of_sizes_that_nothing_takes_is_refused(inner: dict[str, Any]) -> None:
@@ -286,3 +318,57 @@ def test_m4_what_commands_a_terminal_is_not_printed(bad: str, capsys: pytest.Cap
     out = capsys.readouterr().out
     assert bad not in out and "c\td" in out
     assert bad not in visible(bad)
+
+
+@pytest.mark.parametrize("challenge", ["Bearer " + "a" * 60_000, 'Bearer realm="' + "x" * 60_000, '="' * 30_000])
+def test_m3_a_challenge_is_read_in_no_time(challenge: str) -> None:
+    import time
+
+    from hpcstack.oci.protocol import realm_of
+
+    began = time.monotonic()
+    realm_of(challenge, "a/b")
+    assert time.monotonic() - began < 1
+
+
+def test_m5_an_answer_that_drips_is_given_up(hostile: tuple[Registry, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    from hpcstack import registry
+
+    def drip(self: Hostile) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "100000")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(100):
+                self.wfile.write(b"x")
+                time.sleep(0.1)
+
+    monkeypatch.setattr(Hostile, "do_GET", drip)
+    monkeypatch.setattr(registry, "READ_S", 1.0)
+    began = time.monotonic()
+    with pytest.raises(RegistryError, match="has not finished"):
+        hostile[0].look_up(Base(image=IMAGE))
+    assert time.monotonic() - began < 4
+
+
+def test_m5_tags_are_counted(hostile: tuple[Registry, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpcstack import registry
+
+    monkeypatch.setattr(registry, "MAX_TAGS", 10)
+    Hostile.paths["/tags/"] = (200, {}, json.dumps({"tags": [f"t{n}" for n in range(11)]}).encode())
+    with pytest.raises(RegistryError, match="more than 10 tags"):
+        hostile[0].tags(Base(image=IMAGE))
+
+
+@pytest.mark.parametrize("where", ["http://[", "http://a..b/", "https://\u00e9" + "a" * 70 + "/", "http://xn--\xff/"])
+def test_redirects_to_nowhere_are_refusals(hostile: tuple[Registry, str], where: str) -> None:
+    Hostile.paths |= {"/": (302, {"Location": where}, b"")}
+    client, _ = hostile
+    client.tries = 1
+    with pytest.raises(RegistryError):
+        client.look_up(Base(image=IMAGE))
+    with pytest.raises(RegistryError):
+        list(client.blob(Base(image=IMAGE), f"sha256:{'0' * 64}", 0))
+    assert client.ping("nvcr.io")[0] in (0, 302)

@@ -16,6 +16,7 @@ from hpcstack.spec.text import Commit, Line, Model
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 PlatformName = Annotated[str, Field(pattern=r"^linux/(amd64|arm64)$")]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Said = Annotated[str, AfterValidator(safe_text)]  # by the base of itself
 Hash = Annotated[str, Field(pattern=r"^[a-z0-9]+:[0-9a-f]+$")]
 
@@ -29,10 +30,10 @@ TEMPLATE_VERSION = "3"  # of images/ and render/: a test holds it to what is ren
 class LockedApt(Model):
     """A Debian package that the stack adds to the base."""
 
-    name: Line
-    version: Line
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?$")]
+    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+:~-]*$")]
     file: Line = ""
-    hash: str = Field("", description="as the archive lists it: sha256:...")
+    hash: str = Field("", pattern=r"^(sha256:[0-9a-f]+)?$", description="as the archive lists it: sha256:...")
 
 
 class LockedPip(Model):
@@ -61,7 +62,7 @@ class LockedPlatform(Model):
     """One platform of the base: its manifest, and the image config that the registry holds for it."""
 
     digest: Digest
-    environment: dict[Said, Said]
+    environment: dict[Variable, Said]
     labels: dict[Said, Said] = Field({})
     entrypoint: tuple[Said, ...] = ()
     command: tuple[Said, ...] = ()

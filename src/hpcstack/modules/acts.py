@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstack.errors import HpcstackError, InputError, StoreError
-from hpcstack.files import without_links
+from hpcstack.files import read_bytes, read_text, without_links
 from hpcstack.lease import held
 from hpcstack.modules import ledger as ledgers
 from hpcstack.modules.gate import about
@@ -35,7 +35,7 @@ from hpcstack.render.module import Release, fits, modulefile, modulefile_tcl, wr
 from hpcstack.report import Report
 from hpcstack.site import Site
 from hpcstack.spec.model import Stack
-from hpcstack.store import Artifact, Store, digest_of, write_tree
+from hpcstack.store import MAX_RECORD, Artifact, Store, digest_of, write_tree
 
 Say = Callable[[str], None]
 RECORD = "release.json"
@@ -167,9 +167,9 @@ class Publisher:
         """The spec and the image of a RELEASE, as it was published."""
         path = self.folder(name, release) / RECORD
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(read_bytes(path, MAX_RECORD))
             stack, artifact = Stack.model_validate(found["stack"]), self.store.artifact(found["key"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError) as error:
             tip = f"hpcstack publish {name}-{release.rpartition('-r')[0]}"
             raise StoreError(f"{path} cannot be read: {error}", tip) from None
         if not artifact:
@@ -198,7 +198,7 @@ class Publisher:
         """{file name: text} of what a RELEASE keeps of its image: lock and SBOM."""
         folder = self.folder(name, release)
         known = ("lock.json", "sbom.json")
-        return {one: (folder / one).read_text(encoding="utf-8") for one in known if (folder / one).exists()}
+        return {one: read_text(folder / one, MAX_RECORD) for one in known if (folder / one).exists()}
 
     def _taken(self, name: str) -> list[str]:
         """Releases that lie in the store already, of whatever module tree."""
@@ -242,7 +242,7 @@ class Publisher:
             "modulefile.tcl": modulefile_tcl(release), RECORD: text,
         }  # fmt: skip
         with self.store.acting("the release was not written"):
-            without_links(self.store.top, final.parent)
+            without_links(self.store.top, final.parent, ours=True)
             part.mkdir(mode=0o700)  # new, and ours: what was left there is swept
             write_tree(part, files)
             (part / "bin").mkdir(exist_ok=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcstack import report as reports
 from hpcstack.errors import HpcstackError, InputError
+from hpcstack.files import read_bytes
 from hpcstack.fit import driver_of
 from hpcstack.modules import proof
 from hpcstack.modules.ledger import Dates, Entry, Ledger, order
@@ -18,7 +19,7 @@ from hpcstack.modules.paths import TCL
 from hpcstack.modules.tree import Tree
 from hpcstack.render.template import page, plain
 from hpcstack.site import Site
-from hpcstack.store import Store, write_text
+from hpcstack.store import MAX_RECORD, Store, write_text
 
 MARK = "index.html"
 MADE = "hpcstack catalog"  # in a file of ours: what is not ours is never replaced
@@ -123,8 +124,8 @@ def _until(dates: Dates) -> str:
 
 def _record(store: Store, name: str, entry: Entry) -> dict[str, Any]:
     try:
-        found = json.loads(_file(store, name, entry, "release.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = json.loads(read_bytes(_file(store, name, entry, "release.json"), MAX_RECORD))
+    except (OSError, ValueError, RecursionError, InputError):
         return {}
     good = (
         isinstance(found, dict) and isinstance(found.get("stack", {}), dict) and isinstance(found.get("fits", []), list)

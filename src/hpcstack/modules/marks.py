@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class Marks:
 
     def folder(self, top: Path, path: Path) -> None:
         """PATH and what it lies in, as far as TOP, with these marks where they are new."""
-        without_links(top, path)
+        without_links(top, path, ours=True)
         if path.is_dir():
             return
         if path != top:
@@ -35,6 +36,17 @@ class Marks:
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(self.mode | 0o200 | (self.mode & 0o444) >> 2)
         self.own(path)
+
+    def mark(self, path: Path) -> None:
+        """A file or a folder that is there gets these marks; nothing that a link leads to does."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            kind = os.fstat(descriptor).st_mode
+            if stat.S_ISDIR(kind) or stat.S_ISREG(kind):
+                os.fchmod(descriptor, self.mode | ((self.mode & 0o444) >> 2 if stat.S_ISDIR(kind) else 0))
+                self.own(path)
+        finally:
+            os.close(descriptor)
 
     def own(self, path: Path) -> None:
         if not self.group:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from hpcstack.errors import AnswerIsNo, InputError
+from hpcstack.files import read_bytes
 from hpcstack.launch.record import state_folder
 from hpcstack.modules.gate import NOT_RUN, shut
 from hpcstack.report import Report
@@ -13,12 +14,14 @@ from hpcstack.site import Site
 from hpcstack.spec.model import Stack
 from hpcstack.store import Artifact
 
+MAX_REPORT = 256 << 20  # bytes
+
 
 def read(path: Path) -> Report:
     """The report in the file PATH, or in the folder of a run. InputError where there is none."""
     file = path / "report.json" if path.is_dir() else path
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(read_bytes(file, MAX_REPORT))
         document.pop("verdict", None)
         return Report.model_validate(document)
     except (OSError, ValueError, AttributeError, RecursionError, OverflowError) as error:

@@ -13,6 +13,7 @@ from hpcstack.modules.tree import Tree
 from hpcstack.modules.trial import LMOD
 from hpcstack.process import Runner
 from hpcstack.render.quote import lua
+from hpcstack.store import special
 
 TOOL = "update_lmod_system_cache_files"
 RC = """\
@@ -42,6 +43,9 @@ def _made(tree: Tree, tool: Path, runner: Runner) -> str:
     top = tree.root / SPIDER
     cache, stamp, rc, stale = top / "cache", top / "time", top / "lmodrc.lua", top / STALE
     tree.marks.folder(tree.root, cache)
+    for path in (*cache.iterdir(), stamp):  # the tool would write through a link
+        if path.is_symlink() or special(path):
+            path.unlink()
     before = stale.stat().st_mtime_ns if stale.exists() else 0
     clean = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={cache}", f"LMOD_CMD={tool.with_name('lmod')}"]
     argv = [*clean, "bash", str(tool), "-d", str(cache), "-t", str(stamp), str(tree.core)]
@@ -49,12 +53,11 @@ def _made(tree: Tree, tool: Path, runner: Runner) -> str:
     if done.status:
         return f"the spider cache was NOT rebuilt: {' '.join(done.tail[-2:])}"
     text = RC.format(cache=lua(cache), stamp=lua(stamp))
-    if not rc.exists() or rc.read_text(encoding="utf-8") != text:
+    if not rc.exists() or rc.is_symlink() or rc.read_text(encoding="utf-8") != text:
         tree.marks.write(rc, text)
     for path in (cache, *cache.iterdir(), stamp):
         with contextlib.suppress(PermissionError, FileNotFoundError):  # another publisher's, whose marks it has
-            path.chmod(tree.marks.mode | ((tree.marks.mode & 0o444) >> 2 if path.is_dir() else 0))
-            tree.marks.own(path)
+            tree.marks.mark(path)
     if stale.exists() and stale.stat().st_mtime_ns == before:  # another change has marked it anew meanwhile
         stale.unlink(missing_ok=True)
     return "the spider cache is rebuilt"

@@ -43,7 +43,7 @@ CROWD = 250  # a load takes 1.3 times as long as from a small tree
 SETTLE_S = 0.05  # Lmod lists a folder and then reads its .modulerc: what an alias names must be there well before
 
 
-GENERATION = re.compile(r"[1-9][0-9]{0,8}")
+GENERATION = re.compile(r"[1-9][0-9]{0,7}")
 RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,128}-r[0-9]+")
 KINDS = {"homes": dict, "files": dict, "moves": list, "generations": list}  # of a journal
 MAX_JOURNAL = 16 << 20  # bytes
@@ -91,10 +91,10 @@ class Tree:
         """The ledger of NAME: an empty one where nothing was published."""
         path = self.root / STATE / name / CURRENT / "ledger.json"
         try:
-            return from_json(json.loads(path.read_text(encoding="utf-8")), str(path))
+            return from_json(json.loads(files.read_bytes(path, MAX_JOURNAL)), str(path))
         except FileNotFoundError:
             return Ledger(name)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError, InputError) as error:
             raise StoreError(f"{path} cannot be read: {error}", "restore it from a backup") from None
 
     def home(self, name: str) -> Path:
@@ -189,7 +189,11 @@ class Tree:
             (state / JOURNAL).unlink()  # all was done but this
         elif journal:
             self.marks.folder(self.root, self.root / SPIDER)
-            (self.root / SPIDER / STALE).touch()
+            stale = self.root / SPIDER / STALE
+            if stale.is_symlink():
+                stale.unlink()
+            os.close(os.open(stale, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644))
+            os.utime(stale, follow_symlinks=False)
             for part, final, record in journal["moves"]:
                 _move(Path(part), Path(final), record)
             *before, last = journal["generations"]
@@ -276,7 +280,10 @@ class Tree:
 
     def _generation(self, state: Path) -> int:
         link = state / CURRENT
-        return int(str(link.readlink())) if link.is_symlink() else 0
+        said = str(link.readlink()) if link.is_symlink() else "0"
+        if said != "0" and not GENERATION.fullmatch(said):
+            raise StoreError(f"{link} leads to {said!r}, which is no generation", "restore it from a backup")
+        return int(said)
 
     def _sweep(self, name: str) -> None:
         """Generations that nobody reads any more, and parts of what never was. NAME's lease is held: nobody writes."""
@@ -296,10 +303,11 @@ def _read(path: Path) -> dict[str, Any] | None:
         found = json.loads(files.read_bytes(path, MAX_JOURNAL, own=True))
     except FileNotFoundError:
         return None
-    except InputError as error:
+    except (InputError, PermissionError) as error:
+        said = error.message if isinstance(error, InputError) else f"it belongs to {files.owner(path)}"
         raise StoreError(
-            f"a change was begun and not finished, and its journal is not ours to believe: {error.message}",
-            f"who began it types the verb again; or remove {path}: what was published before stays",
+            f"a change was begun and not finished, and its journal is not ours to believe: {said}",
+            f"{files.owner(path)} types the verb again; or root: rm {path} (what was published before stays)",
         ) from None
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path} is damaged: {error}", "restore it from a backup, or remove it") from None
@@ -333,9 +341,9 @@ def _move(part: Path, final: Path, record: str) -> None:
         part.rename(final)
         sync(final.parent)
     try:
-        if (final / "release.json").read_text(encoding="utf-8") == record:
+        if files.read_text(final / "release.json", MAX_JOURNAL) == record:
             return
-    except OSError:
+    except (OSError, InputError):
         pass
     raise StoreError(f"{final} is not the release that was to be published", "is another module tree on this store?")
 

@@ -6,7 +6,7 @@ import tarfile
 from dataclasses import dataclass
 
 MAX_PATH, MAX_COMPONENT, MAX_DEPTH = 4096, 255, 256  # bytes, bytes (NAME_MAX), folders
-MAX_NAMES = 512 << 20  # bytes of all names that are held in memory
+MAX_NAMES, A_NAME = 1 << 30, 150  # bytes of all names that are held in memory, and what holding one takes
 UNPACKED_BYTES, ENTRIES = 256 << 30, 5_000_000  # NVIDIA's largest images: 50 GB and 600,000
 
 

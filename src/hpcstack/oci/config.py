@@ -2,7 +2,7 @@
 
 A config becomes lines of definition files, /etc/environment, scripts that start containers, and terminals. A variable's
 value with a line end in it would be a section of a definition file; so nothing that ends a line or commands a terminal
-comes in. Labels are for people and are often written over several lines: there a line end becomes a blank.
+comes in. Labels are for people and are often written over several lines: there it becomes a blank.
 
 The fields: https://github.com/opencontainers/image-spec/blob/main/config.md.
 """
@@ -26,8 +26,12 @@ MAX_ITEMS, MAX_NAME, MAX_VALUE, MAX_TEXTS = 4096, 256, 128 << 10, 1 << 20  # exe
 MAX_PATH = 4096
 # What ends a line somewhere, commands a terminal, turns text around, or is half a character.
 LISTS = ("Env", "Entrypoint", "Cmd", "Labels")
-UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-BREAKS = re.compile(r"[\t\n\r\v\f\x85\u2028\u2029]+")
+UNSAFE = re.compile(
+    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+VARIABLE = re.compile(
+    r"[A-Za-z_][A-Za-z0-9_]*"
+)  # what no runtime can say is left out: an exported function of bash, say
 NAMES = {"\n": "a line end", "\r": "a carriage return", "\x1b": "an escape character", "\0": "a null character"}
 ADVICE = "do not use this image, or ask who made it to mend it"
 
@@ -81,16 +85,18 @@ def config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(inner, dict):
         raise Nonsense("an image config of other types")
     out: dict[str, Any] = {
-        "Env": _texts(inner, "Env"), "Entrypoint": _texts(inner, "Entrypoint"), "Cmd": _texts(inner, "Cmd"),
-        "Labels": _labels(inner.get("Labels") or {}), "WorkingDir": _text(inner, "WorkingDir"),
-        "User": _text(inner, "User"),
-    }  # fmt: skip
+        **{key: _texts(inner, key) for key in ("Env", "Entrypoint", "Cmd")},
+        **{key: _text(inner, key) for key in ("WorkingDir", "User")},
+        "Labels": _labels(inner.get("Labels") or {}),
+    }
     for where, text in _said(out):
         if match := UNSAFE.search(text):
             if "\ud800" <= match[0] <= "\udfff":
                 raise Nonsense("half characters, which cannot be written down")
             raise InputError(f"{name} is not taken: {where} holds {_called(match[0])}", ADVICE)
     _bounded(out, name)
+    # No runtime can say these (a function of bash, say), and one that begins with `-` would be an option to it.
+    out["Env"] = [entry for entry in out["Env"] if VARIABLE.fullmatch(entry.partition("=")[0])]
     rootfs = found.get("rootfs")
     return {
         **{key: _word(found.get(key), other) for key, other in (("os", "linux"), ("architecture", "amd64"))},
@@ -114,9 +120,14 @@ def _text(inner: Mapping[str, Any], field: str) -> str:
 
 
 def _labels(found: object) -> dict[str, str]:
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    if not isinstance(found, dict) or not all(isinstance(value, str | None) for value in found.values()):
         raise Nonsense("an image config whose labels are no texts")
-    return {name: BREAKS.sub(" ", value) for name, value in found.items()}
+    return {_shown(name): _shown(value or "") for name, value in found.items()}
+
+
+def _shown(text: str) -> str:
+    """TEXT as a label: it is for people, is often written over several lines, and no image is refused for it."""
+    return re.sub(rf"(?:{UNSAFE.pattern}|\t)+", " ", text)
 
 
 def _word(found: object, otherwise: str) -> str:
@@ -138,8 +149,7 @@ def _said(out: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for field in ("Entrypoint", "Cmd"):
         yield from ((f"its {field}", word) for word in out[field])
     for name, value in out["Labels"].items():
-        yield "a label's name", name
-        yield f"its label {name[:MAX_NAME]}", value
+        yield from (("a label's name", name), (f"its label {name[:MAX_NAME]}", value))
     yield "its WorkingDir", out["WorkingDir"]
     yield "its User", out["User"]
 
@@ -157,7 +167,6 @@ def _bounded(out: Mapping[str, Any], name: str) -> None:
         (any(len(text) > MAX_VALUE for text in texts), f"a text of more than {MAX_VALUE} characters"),
         (sum(map(len, texts)) > MAX_TEXTS, f"more than {MAX_TEXTS} characters"),
         (len(out["WorkingDir"].encode()) > MAX_PATH, f"a WorkingDir of more than {MAX_PATH} bytes"),
-        (any(not one for one in names), "a variable without a name"),
     )  # fmt: skip
     for wrong, what in too_much:
         if wrong:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-MAX_LAYERS = 4096
+MAX_LAYERS, MAX_SIZE = 4096, 1 << 50
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ def image(digest: str, manifest: Mapping[str, Any], config: Mapping[str, Any]) -
         if layer.get("urls") or "foreign" in kind or "encrypted" in kind:
             raise ValueError(f"layer {layer.get('digest')} cannot be had: it is {kind}")
         size = int(layer["size"])
-        if size < 0:
-            raise ValueError("a layer of negative size")
+        if not 0 <= size <= MAX_SIZE:
+            raise ValueError("a layer of a size that nothing has")
         named = digest_in(plain[number]) if len(plain) == len(layers) else ""
         found.append(Layer(digest_in(layer["digest"]), size, named))
     return Image(digest, platform_of(config), config, tuple(found))

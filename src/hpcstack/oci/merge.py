@@ -17,7 +17,7 @@ import tarfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hpcstack.oci.bounds import MAX_DEPTH, MAX_NAMES, MAX_PATH, TooLarge, check_path
+from hpcstack.oci.bounds import A_NAME, MAX_DEPTH, MAX_NAMES, MAX_PATH, TooLarge, check_path
 
 WHITEOUT, OPAQUE, RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 MAX_LINKS = 40
@@ -152,7 +152,7 @@ class Newest:
 
     def _hold(self, path: str) -> None:
         """PATH is held in memory from now on."""
-        self._names += len(path)
+        self._names += len(path) + A_NAME
         if self._names > MAX_NAMES:
             raise TooLarge(f"makes it more than {MAX_NAMES >> 20} MiB of names")
 
@@ -168,6 +168,8 @@ class Newest:
         while folder and self._made.get(folder) != self.number and self._meant.get(folder) != self.number:
             if folder in self._covered:
                 raise Unsure(f"{folder} is no folder, but something lies in it")
+            if folder not in self._meant:
+                self._hold(folder)
             self._meant[folder] = self.number
             folder = folder.rpartition("/")[0]
 

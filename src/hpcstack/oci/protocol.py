@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-import time
+import threading
 import zlib
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from hpcstack.errors import RegistryError
@@ -24,6 +25,28 @@ TOKEN_SERVERS = {  # whose token servers have another name than the registry
 
 READ_S = 120  # a small answer that has not come after so long never will
 PIECE = 1 << 16
+T = TypeVar("T")
+
+
+def within(seconds: float, host: str, act: Callable[[], T]) -> T:
+    """What ACT returns or raises. RegistryError where it takes longer: a server may send a byte a second for days."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            done.append(act())
+        except BaseException as error:  # the caller raises it
+            failed.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise RegistryError(f"{host} has not finished its answer after {seconds:.0f} s", ANOTHER)
+    if failed:
+        raise failed[0]
+    return done[0]
 
 
 class Reply(Protocol):
@@ -39,17 +62,15 @@ class Reply(Protocol):
 def content_of(answer: Reply, limit: int, host: str) -> bytes:
     """The body of an answer, uncompressed, LIMIT bytes at most. RegistryError for more, and for one that has no end."""
     encoding = (answer.headers.get("Content-Encoding") or "identity").lower()
-    if encoding not in ("identity", "gzip", "x-gzip", "deflate"):  # none was asked for
+    if encoding not in ("identity", "aws-chunked", "gzip", "x-gzip", "deflate"):  # none was asked for
         raise RegistryError(*nonsense(host))
-    inflate = zlib.decompressobj(47) if encoding != "identity" else None
-    out, until = bytearray(), time.monotonic() + READ_S
+    inflate = zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
+    out = bytearray()
     try:
         while block := answer.raw.read(PIECE, decode_content=False):
             out += inflate.decompress(block, limit + 1 - len(out)) if inflate else block
             if len(out) > limit:
                 raise RegistryError(f"{host} answered with more than {limit >> 20} MiB where less is right", ANOTHER)
-            if time.monotonic() > until:
-                raise RegistryError(f"{host} has not finished its answer after {READ_S} s", ANOTHER)
     except zlib.error:
         raise RegistryError(*nonsense(host)) from None
     return bytes(out)
@@ -62,7 +83,7 @@ def repository_of(url: str) -> str:
 
 def realm_of(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
     """The token's URL and query. nvcr.io puts the scope INTO the realm's URL, Docker Hub beside it."""
-    fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    fields = dict(re.findall(r'(?<!\w)(\w{1,32})="([^"]*)"', challenge[:4096]))
     realm = urlsplit(fields.get("realm", ""))
     query = {name: values[0] for name, values in parse_qs(realm.query).items()}
     if "service" in fields:
@@ -95,10 +116,12 @@ def may_be_asked(realm: str, host: str, named: str, *, plain_http: bool) -> bool
 
 
 def _is_address(name: str) -> bool:
+    name = name.rstrip(".")
     try:
         ipaddress.ip_address(name)
     except ValueError:
-        return name == "localhost" or name.endswith((".localhost", ".local")) or name.replace(".", "").isdigit()
+        own = name == "localhost" or name.startswith("ip6-") or name.endswith((".localhost", ".local"))
+        return own or re.fullmatch(r"(0x[0-9a-f]*|[0-9]+)", name.rpartition(".")[2], re.IGNORECASE) is not None
     return True
 
 
@@ -116,7 +139,7 @@ def may_know(realm: str, host: str, *, plain_http: bool) -> bool:
 
 
 def pause(retry_after: str, otherwise: float) -> float:
-    return min(float(retry_after), 30.0) if retry_after.isdigit() else otherwise
+    return min(float(retry_after), 30.0) if re.fullmatch(r"[0-9]{1,6}", retry_after) else otherwise
 
 
 def verify(content: bytes, digest: str, host: str) -> None:

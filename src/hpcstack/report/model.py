@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from datetime import datetime
 from typing import Any, Literal
@@ -18,6 +19,7 @@ Status = Literal["PASS", "FAIL", "SKIP", "WARN", "ERROR"]
 KEPT = (
     "code", "status", "measured", "expected", "source", "evidence", "remedy", "figures", "series", "informational",
 )  # fmt: skip
+WHEN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]{5,15}(Z|[+-][0-9:]{5})?")
 MOST_POINTS, MOST_LABELS = 100_000, 2048  # of one line, of one matrix
 WORST: tuple[Status, ...] = ("ERROR", "FAIL", "WARN", "PASS", "SKIP")
 
@@ -84,6 +86,8 @@ class Report(Model):
     @classmethod
     def _started(cls, text: str) -> str:
         """A time as ISO 8601 has it: histories are sorted by it, and Prometheus gets it as a number."""
+        if not WHEN.fullmatch(text):
+            raise ValueError("not a time such as 2026-01-31T12:00:00+00:00")
         datetime.fromisoformat(text).timestamp()
         return text
 
@@ -168,7 +172,10 @@ def drawable(one: Any) -> bool:
 
 def number(value: Any) -> bool:
     """Whether VALUE can be drawn and compared."""
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    try:
+        return isinstance(value, (int, float)) and math.isfinite(float(value))
+    except OverflowError:  # an integer of hundreds of digits
+        return False
 
 
 def finite(figures: dict[str, Any]) -> dict[str, float]:

@@ -20,8 +20,8 @@ def markdown(report: Report) -> str:
         "",
         *(f"> **NOTE** {cell(caveat)}" for caveat in report.caveats()),
         *([""] if report.caveats() else []),
-        f"Image `sha256:{report.image_sha256}`, suite {cell(report.suite)}, tier {report.tier}, runtime "
-        f"{report.runtime}, "
+        f"Image sha256:{cell(report.image_sha256)}, suite {cell(report.suite)}, tier {cell(report.tier)}, runtime "
+        f"{cell(report.runtime)}, "
         f"{report.world_size} ranks on {len(report.nodes)} node(s): {cell(', '.join(report.nodes))}. {report.started}, "
         f"{report.seconds:.0f} s.",
         "",

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted, shield
+from hpcstack.runtimes.handed import kept
 
 OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")  # Apptainer makes these itself, from both sides
 
@@ -26,7 +27,7 @@ def exec_environment(step: Step) -> dict[str, str]:
 
     Left alone, it lets the host's CUDA_HOME, say, win over the image's; here the image wins, as under Pyxis.
     """
-    image = {name: value for name, value in step.image_environment.items() if name in os.environ and name not in OWN}
+    image = {name: value for name, value in kept(step).items() if name in os.environ and name not in OWN}
     given = {f"APPTAINERENV_{name}": value for name, value in (image | forced(step)).items()}
     return {"APPTAINER_NO_EVAL": "1"} | given  # a value is text: `$(...)` in it is not run
 

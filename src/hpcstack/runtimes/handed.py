@@ -7,6 +7,7 @@ task's environment, Slurm's and MPI's variables among it, is there.
 from __future__ import annotations
 
 from hpcstack.runtimes.base import Step, forced
+from hpcstack.spec.text import VARIABLE
 
 HOSTS = ("PATH", "HOME", "SHELL", "PWD", "OLDPWD", "SHLVL", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "_")
 # Puts OPTION NAME before the arguments for each variable of this shell that is not in $_hpcstack_left.
@@ -27,4 +28,5 @@ shift
 
 def kept(step: Step) -> dict[str, str]:
     """The image's variables that the step does not force."""
-    return {name: value for name, value in sorted(step.image_environment.items()) if name not in forced(step)}
+    found = sorted(step.image_environment.items())
+    return {name: value for name, value in found if VARIABLE.fullmatch(name) and name not in forced(step)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from math import prod
 from typing import Any
 
@@ -15,6 +15,7 @@ from hpcstack.yamlfile import Document, Path
 OWN = ("name", "version", "variant", "matrix", "extends", "lifecycle")  # never inherited
 AXES = ("version", "variant")
 TOKEN = re.compile(r"\$\{stack\.([^}]*)\}")
+MOST_PROBLEMS = 50
 MAX_STACKS, MAX_VALUES = 1000, 250_000  # of one file, and of all its stacks together
 TOKENS = ("name", "version", "variant")
 
@@ -134,7 +135,7 @@ def expand(document: Document) -> list[Document]:
     """
     if "matrix" not in document.value:
         return [filled(document)]
-    problems = list(_wrong(document))
+    problems = list(islice(_wrong(document), MOST_PROBLEMS))
     if problems:
         raise ProblemsError(problems)
     matrix = document.value["matrix"]
@@ -217,6 +218,9 @@ def _wrong_exclude(document: Document, matrix: dict[str, Any]) -> Iterator[Probl
     rules = matrix.get("exclude") or []
     if not isinstance(rules, list):
         yield document.problem(("matrix", "exclude"), "a list of mappings such as {version: ..., variant: ...}")
+        return
+    if len(rules) > MAX_STACKS:
+        yield document.problem(("matrix", "exclude"), f"{len(rules)} rules; at most {MAX_STACKS} are taken")
         return
     for n, rule in enumerate(rules):
         path: Path = ("matrix", "exclude", n)

@@ -26,7 +26,7 @@ CONDA = re.compile(r"^[A-Za-z0-9_.-]+(?:(?:\s*(?:[=<>!~]=?|==)\s*)[A-Za-z0-9_.*+
 CHANNEL = re.compile(r"^(?:[a-z0-9._-]+(?:/[a-z0-9._-]+)*|(?:https|file)://[A-Za-z0-9._~/:%-]+)$")
 SHADOWS = {"python", "python3", "pip", "sh", "bash", "env", "srun", "sbatch", "apptainer", "enroot"}
 IN_SCRIPTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")  # a script has lines and tabs, and nothing else
-MAX_SCRIPT = 1 << 18
+MAX_SCRIPT, MAX_REQUIREMENT = 1 << 18, 1000
 RESERVED = ("/opt/hpcstack", "/proc", "/sys", "/dev", "/mnt")
 
 
@@ -110,8 +110,12 @@ def requirement(text: str) -> str:
         return text  # as nearly all are: the parser, which is slow to load, has nothing to add
     from packaging.requirements import InvalidRequirement, Requirement
 
+    if len(text) > MAX_REQUIREMENT:
+        raise ValueError(f"longer than {MAX_REQUIREMENT} characters")
     try:
         parsed = Requirement(one_line(text))
+    except RecursionError:
+        raise ValueError("not a pip requirement, e.g. deepspeed==0.16.2: nested too deeply") from None
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"not a pip requirement, e.g. deepspeed==0.16.2: {reason}") from None
