@@ -13,13 +13,13 @@ from hpcstack.importing import VERSION, Imported, pack_image
 from hpcstack.lock.model import Lock
 from hpcstack.oci.added import above
 from hpcstack.oci.reference import Reference, parse
+from hpcstack.outputs import new_file
 from hpcstack.process import Runner
 from hpcstack.registry import Registry
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.site import Site
 from hpcstack.sources import open_source
 from hpcstack.spec.model import Base
-from hpcstack.store import new_file
 from hpcstack.talk import Talk
 
 BUNDLED = re.compile(r"base-[0-9a-f]{64}\.sqsh")

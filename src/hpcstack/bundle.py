@@ -26,13 +26,14 @@ from hpcstack.lease import label, sweep
 from hpcstack.lock.model import LockedPlatform
 from hpcstack.lock.place import LOCK_SUFFIX
 from hpcstack.ordering import Order, needs
+from hpcstack.outputs import new_file
 from hpcstack.process import Runner
 from hpcstack.registry import Registry
 from hpcstack.render.steps import requirements
 from hpcstack.render.template import plain
 from hpcstack.spec import guard
 from hpcstack.spec.catalog import SUFFIX, Recipe
-from hpcstack.store import Artifact, Store, digest_of, new_file, settle, write_text, write_tree
+from hpcstack.store import Artifact, Store, digest_of, settle, write_text, write_tree
 from hpcstack.talk import Talk
 from hpcstack.verifying import distribution
 from hpcstack.workspace import workspace

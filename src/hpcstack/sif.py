@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hpcstack.errors import BuildError
 from hpcstack.lease import label, sweep
+from hpcstack.outputs import new_file
 from hpcstack.process import Runner
-from hpcstack.store import new_file
 
 ARCHITECTURES = {"linux/amd64": "2", "linux/arm64": "4"}  # SIF's own numbers
 PARTITION = ("--datatype", "4", "--parttype", "2", "--partfs", "1", "--partarch")

@@ -24,10 +24,11 @@ from hpcstack.lock import model
 from hpcstack.lock.model import Lock
 from hpcstack.lock.place import lock_path
 from hpcstack.modules.marks import Marks
+from hpcstack.outputs import write_output
 from hpcstack.render.template import plain
 from hpcstack.settle import _answer
 from hpcstack.spec.catalog import Catalog
-from hpcstack.store import Store, write_output, write_text
+from hpcstack.store import Store, write_text
 from support.modules import Place
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
@@ -431,7 +432,7 @@ def test_h5_a_folder_of_the_tree_that_is_a_link_is_not_written_through(place: Pl
 
 
 def test_h5_a_prepared_release_that_somebody_put_there_is_not_written_through(place: Place, tmp_path: Path) -> None:
-    from hpcstack.modules.tree import prepared
+    from hpcstack.modules.journal import prepared
 
     (tmp_path / "target").mkdir()
     part = prepared(place.store.top / "releases/pytorch/24.11-r2", place.site.module_root)

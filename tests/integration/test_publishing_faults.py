@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.modules.tree import prepared
+from hpcstack.modules.journal import prepared
 from support.modules import Place, bash, clean, environment, seen, system, tree_of, whole
 
 KILLS = int(os.environ.get("HPCSTACK_KILLS", "5"))

@@ -42,7 +42,7 @@ LAYERS = (
     ),
     ("engines", "runtimes", "render", "lock.resolve", "lock.inside"),
     ("sources", "importing"),
-    ("process", "registry", "credentials", "store", "cache", "lease", "blobs", "inflate", "daemon"),
+    ("process", "registry", "credentials", "store", "outputs", "cache", "lease", "blobs", "inflate", "daemon"),
     (
         "spec",
         "lock",

@@ -121,7 +121,8 @@ def _offline_lock(recipe: Recipe, site: Site) -> Lock:
 def _one(session: Session, name: str, options: Options, talk: Talk) -> tuple[dict[str, Any], list[str]]:
     """One stack, built here: the answer as a document and as lines."""
     from hpcstack import ordering
-    from hpcstack.store import as_dict, new_file
+    from hpcstack.outputs import new_file
+    from hpcstack.store import as_dict
 
     if options.sif:
         new_file(Path(options.sif), force=True)  # told now, not after the build

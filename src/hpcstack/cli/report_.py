@@ -29,7 +29,7 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
         answer({"stack": path, "runs": rows}, as_json, lambda: table(pasts))
         if options["html"]:
             page = reports.html(loaded(file), pasts)
-            from hpcstack.store import write_output
+            from hpcstack.outputs import write_output
 
             with session.store.acting(f"{options['html']} was not written"):
                 write_output(Path(options["html"]), page)

@@ -59,8 +59,8 @@ def write_forms(session: Any, report: Any, document: dict[str, Any], options: di
     import json
 
     from hpcstack import report as reports
+    from hpcstack.outputs import write_output
     from hpcstack.report import scalars
-    from hpcstack.store import write_output
 
     makers: dict[str, Callable[[], str]] = {
         "junit": lambda: reports.junit(report),

@@ -16,7 +16,8 @@ from hpcstack.cli.session import Session, echo, say
 def command(session: Session, image: str, output: Path | None) -> None:
     """What an image is made of, as CycloneDX JSON. IMAGE is a stack, STACK@ENGINE or the beginning of a key."""
     from hpcstack import sbom, verifying
-    from hpcstack.store import Store, write_output
+    from hpcstack.outputs import write_output
+    from hpcstack.store import Store
 
     found = verifying.artifact(image, session.store)
     text = sbom.document(found, verifying.distribution(found.image, session.runner))

@@ -24,9 +24,10 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
     import socket
 
     from hpcstack.errors import InputError
+    from hpcstack.outputs import write_output
     from hpcstack.probe import probe
     from hpcstack.siteinit import site_text
-    from hpcstack.store import Store, write_output
+    from hpcstack.store import Store
 
     path = Path(output)
     if output and path.exists() and not force:
@@ -52,8 +53,9 @@ def importer(session: Session, output: str, check: str) -> None:
 
     In plugstack.conf: required .../spank_pyxis.so importer=FILE. Any other image behaves as before.
     """
+    from hpcstack.outputs import write_output
     from hpcstack.render.launcher import importer as script
-    from hpcstack.store import Store, write_output
+    from hpcstack.store import Store
 
     text = script(session.site, check)
     if not output:

@@ -19,7 +19,7 @@ def sweep_partition(
     from hpcstack import sweep
     from hpcstack.launch import image_of
     from hpcstack.launch.record import state_folder
-    from hpcstack.store import write_output
+    from hpcstack.outputs import write_output
 
     recipe = session.recipe(name)
     stack = recipe.stack.full_name

@@ -23,11 +23,12 @@ from hpcstack.files import read_bytes, read_text, without_links
 from hpcstack.lease import held
 from hpcstack.modules import ledger as ledgers
 from hpcstack.modules.gate import about
+from hpcstack.modules.journal import prepared
 from hpcstack.modules.ledger import CHANNELS, Dates, Entry, Event, Ledger
 from hpcstack.modules.marks import Marks
 from hpcstack.modules.paths import GATE, dates_file
 from hpcstack.modules.spider import rebuilt
-from hpcstack.modules.tree import Change, Tree, prepared
+from hpcstack.modules.tree import Change, Tree
 from hpcstack.modules.trial import tried
 from hpcstack.modules.words import today
 from hpcstack.process import Runner

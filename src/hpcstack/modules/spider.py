@@ -11,9 +11,9 @@ from hpcstack.lease import held
 from hpcstack.modules.paths import SPIDER, STALE
 from hpcstack.modules.tree import Tree
 from hpcstack.modules.trial import LMOD
+from hpcstack.outputs import special
 from hpcstack.process import Runner
 from hpcstack.render.quote import lua
-from hpcstack.store import special
 
 TOOL = "update_lmod_system_cache_files"
 RC = """\

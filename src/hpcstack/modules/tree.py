@@ -16,21 +16,19 @@ A change is prepared where nobody looks, written down, and then done in steps th
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import re
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
 from hpcstack import files
 from hpcstack.errors import InputError, StoreError
 from hpcstack.lease import held
+from hpcstack.modules.journal import GENERATION, MAX_JOURNAL, check, read
 from hpcstack.modules.ledger import FORMAT, Ledger, as_json, from_json
 from hpcstack.modules.marks import Marks
 from hpcstack.modules.paths import CORE, CURRENT, GATE, JOURNAL, MORE, SPIDER, STALE, STATE, TCL
@@ -41,12 +39,6 @@ from hpcstack.store import sync, write_text
 ROOM = 100  # modulefiles of one kind that Core may hold before a new name goes behind a gateway: 25 us of a load each
 CROWD = 250  # a load takes 1.3 times as long as from a small tree
 SETTLE_S = 0.05  # Lmod lists a folder and then reads its .modulerc: what an alias names must be there well before
-
-
-GENERATION = re.compile(r"[1-9][0-9]{0,7}")
-RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,128}-r[0-9]+")
-KINDS = {"homes": dict, "files": dict, "moves": list, "generations": list}  # of a journal
-MAX_JOURNAL = 16 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -182,9 +174,9 @@ class Tree:
     def recover(self, name: str) -> bool:
         """Do what NAME's journal says, from its beginning; sweep what nobody wrote down. Whether there was one."""
         state = self.root / STATE / name
-        journal = _read(state / JOURNAL)
+        journal = read(state / JOURNAL)
         if journal:
-            self._check(name, journal, state / JOURNAL)
+            check(name, journal, state / JOURNAL, self.releases, self.root)
         if journal and self._generation(state) == int(journal["generations"][-1]):
             (state / JOURNAL).unlink()  # all was done but this
         elif journal:
@@ -208,32 +200,6 @@ class Tree:
             (state / JOURNAL).unlink()
         self._sweep(name)
         return bool(journal)
-
-    def _check(self, name: str, journal: dict[str, Any], path: Path) -> None:
-        """StoreError for a journal that says more than a change of NAME in this tree and its store could."""
-        homes, texts = journal["homes"], journal["files"]
-        good = (
-            homes in ({".lua": CORE, "": TCL}, {".lua": f"{MORE}/{name}/{CORE}", "": f"{MORE}/{name}/{TCL}"})
-            and all(isinstance(one, str) and GENERATION.fullmatch(one) for one in journal["generations"])
-            and all(_modulefile(file, name, homes) and isinstance(text, str) for file, text in texts.items())
-            and all(self._move_of(name, move) for move in journal["moves"])
-        )
-        if not good:
-            raise StoreError(
-                f"{path} names what is no change of {name}", f"nothing of it was done; look, and remove {path}"
-            )
-
-    def _move_of(self, name: str, move: object) -> bool:
-        """Whether MOVE is [a prepared folder, its place among NAME's releases, what its record holds]."""
-        if not (isinstance(move, list | tuple) and len(move) == 3 and all(isinstance(one, str) for one in move)):
-            return False
-        part, final = Path(move[0]), Path(move[1])
-        return bool(
-            self.releases
-            and final.parent == self.releases / name
-            and RELEASE.fullmatch(final.name)
-            and part == prepared(final, self.root)
-        )
 
     def _file(self, path: Path, text: str) -> None:
         """A modulefile, once: what is there already is not touched."""
@@ -295,44 +261,6 @@ class Tree:
             if old or path.name.endswith(".part"):
                 with contextlib.suppress(OSError):
                     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """A journal, if there is one."""
-    try:
-        found = json.loads(files.read_bytes(path, MAX_JOURNAL, own=True))
-    except FileNotFoundError:
-        return None
-    except (InputError, PermissionError) as error:
-        said = error.message if isinstance(error, InputError) else f"it belongs to {files.owner(path)}"
-        raise StoreError(
-            f"a change was begun and not finished, and its journal is not ours to believe: {said}",
-            f"{files.owner(path)} types the verb again; or root: rm {path} (what was published before stays)",
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path} is damaged: {error}", "restore it from a backup, or remove it") from None
-    keys = {"format", "homes", "files", "moves", "generations"}
-    if (
-        not isinstance(found, dict) or not keys <= found.keys() or found["format"] != FORMAT or not found["generations"]
-        or not all(isinstance(found[key], kind) for key, kind in KINDS.items())
-    ):  # fmt: skip
-        raise StoreError(f"{path} is damaged, or of another hpcstack", "use that version, or restore it from a backup")
-    return found
-
-
-def prepared(final: Path, root: Path) -> Path:
-    """Where a release that shall lie at FINAL is prepared; parts of another tree than ROOT's have other names."""
-    mark = hashlib.sha256(str(root).encode()).hexdigest()[:12]
-    return final.with_name(f".{final.name}.{mark}.part")
-
-
-def _modulefile(path: str, name: str, homes: dict[str, str]) -> bool:
-    """Whether PATH is the place of a modulefile of NAME in one of HOMES."""
-    whole = PurePosixPath(path)
-    return str(whole) == path and any(
-        str(whole.parent) == f"{home}/{name}" and RELEASE.fullmatch(whole.name.removesuffix(suffix)) is not None
-        for suffix, home in homes.items()
-    )
 
 
 def _move(part: Path, final: Path, record: str) -> None:
