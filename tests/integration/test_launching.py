@@ -202,7 +202,7 @@ def test_image_and_data_lie_on_the_nodes_own_disks(
     testbed: Testbed, built: dict[str, Any], show: str, how: str
 ) -> None:
     folders = [testbed.folder / "nodes" / node / "tmp" for node in ("node1", "node2")]
-    for folder in folders:
+    for folder in (staged for node in folders for staged in node.glob("hpcstack-staged-*")):
         shutil.rmtree(folder, ignore_errors=True)
     data = testbed.give("tests/launching/data/x", "staged").parent
     where = "import os; print(open('/data/x').read(), os.environ['SLURM_NODEID'])"
