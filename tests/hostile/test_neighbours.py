@@ -231,6 +231,8 @@ def test_h1_what_the_other_user_puts_there_root_does_not_touch(
     top.chmod(0o1777)
     monkeypatch.setenv("TMPDIR", str(top))
     monkeypatch.setattr("tempfile.tempdir", str(top))
+    (tmp_path / "place").mkdir(mode=0o755)
+    place = Place(tmp_path / "place", modules={"check_as": "nobody"})
     seen: list[str] = []
     ended = threading.Event()
     thief = subprocess.Popen(
@@ -246,8 +248,6 @@ def test_h1_what_the_other_user_puts_there_root_does_not_touch(
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    (tmp_path / "place").mkdir(mode=0o755)
-    place = Place(tmp_path / "place", modules={"check_as": "nobody"})
     published, spoilt = 0, []
     try:
         for number in range(3):

@@ -18,17 +18,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import make_site
+from hpcstack import data
 from hpcstack.errors import HpcstackError, InputError, RegistryError, visible
 from hpcstack.lock.model import Lock
-from hpcstack.lock.resolve import resolve
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of, document
 from hpcstack.oci.protocol import may_be_asked, may_know
 from hpcstack.registry import Registry
 from hpcstack.render.image import image_files
 from hpcstack.render.quote import dockerfile, unbroken
+from hpcstack.spec.catalog import Catalog
 from hpcstack.spec.model import Base, Stack
 from support.locks import example_lock
 
+MINIFORGE = Catalog([data.folder("recipes")]).find("miniforge-26.3").stack
 IMAGE = "nvcr.io/nvidia/pytorch:24.11-py3"
 ENDS = ["\n", "\r", "\0", "\x0b", "\x0c", "\x85", "\u2028", "\u2029", "\x1b[2J", "\x9b", "\u202e"]
 
@@ -70,8 +72,19 @@ def hostile(tmp_path: Path) -> Iterator[tuple[Registry, str]]:
     server.shutdown()
 
 
-def sha(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+@pytest.fixture(scope="module")
+def stack() -> Stack:
+    """One is enough here."""
+    return Catalog([data.folder("recipes")]).find("pytorch-24.11").stack
+
+
+@pytest.fixture(scope="module")
+def lock(stack: Stack) -> Lock:
+    return example_lock(stack)
+
+
+def sha(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def serve(config: dict[str, Any] | bytes) -> None:
@@ -96,12 +109,10 @@ FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("bad", ENDS)
 @pytest.mark.parametrize("field", FIELDS)
-def test_c2_what_ends_a_line_is_refused_where_it_enters(
-    hostile: tuple[Registry, str], stack: Stack, field: str, bad: str
-) -> None:
+def test_c2_what_ends_a_line_is_refused_where_it_enters(hostile: tuple[Registry, str], field: str, bad: str) -> None:
     serve(said(**FIELDS[field](bad)))
     with pytest.raises(InputError, match=r"nvcr\.io/nvidia/pytorch"):
-        resolve(stack.model_copy(update={"base": Base(image=IMAGE)}), hostile[0])
+        hostile[0].look_up(Base(image=IMAGE))
     with pytest.raises(InputError, match=r"nvcr\.io/nvidia/pytorch"):
         hostile[0].facts(Base(image=IMAGE))
 
@@ -116,7 +127,7 @@ def test_c2_a_label_of_several_lines_is_one(hostile: tuple[Registry, str]) -> No
     assert found == {"description": " [31mred ", "a b": ""}
 
 
-def test_c2_what_no_runtime_can_say_is_left_out(hostile: tuple[Registry, str], stack: Stack) -> None:
+def test_c2_what_no_runtime_can_say_is_left_out(hostile: tuple[Registry, str]) -> None:
     """A name that begins with `-` would be an option of enroot's or podman's; a tab in a value is docker.io/php's."""
     serve(
         said(
@@ -180,15 +191,11 @@ def test_c2_and_again_where_it_would_be_written(stack: Stack, lock: Lock, bad: s
 @given(st.dictionaries(st.sampled_from(["PATH", "A", "LD_PRELOAD", "BASH_ENV"]), st.text(max_size=40), max_size=3))
 def test_c2_whatever_a_config_says_leaves_no_line(environment: dict[str, str]) -> None:
     """What is taken is rendered into formats whose every line is ours."""
-    from hpcstack import data
-    from hpcstack.spec.catalog import Catalog
-
     try:
         taken = config_of(said(Env=[f"{name}={value}" for name, value in environment.items()]), IMAGE)
     except (HpcstackError, TypeError):
         return
-    stack = Catalog([data.folder("recipes")]).find("miniforge-26.3").stack
-    lock = example_lock(stack)
+    stack, lock = MINIFORGE, example_lock(MINIFORGE)
     name = next(iter(lock.base.platforms))
     pairs = dict(entry.partition("=")[::2] for entry in taken["config"].get("Env", []))
     locked = lock.platform(name).model_copy(update={"environment": pairs})
