@@ -7,7 +7,6 @@ never ends, a folder that changes under us. What is opened here is looked at aft
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import stat
@@ -162,6 +161,8 @@ def private_folder(path: Path, remedy: str) -> Path:
 
 def exchange(one: Path, other: Path) -> bool:
     """Two names change places at once; False where this filesystem cannot do that."""
+    import ctypes
+
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     here = -100  # AT_FDCWD
     return call is not None and call(here, os.fsencode(one), here, os.fsencode(other), RENAME_EXCHANGE) == 0

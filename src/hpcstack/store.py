@@ -190,8 +190,18 @@ class Store:
         """STACK's newest image is KEY. Nothing is written if it is already: a store may be read-only for its users."""
         if self._pointed(stack) == key:
             return
+        folder = self.top / "stacks"
         with self.acting("the pointer was not written"):
-            write_text(self.top / "stacks" / stack, key + "\n")
+            folder.mkdir(parents=True, exist_ok=True)
+            sweep(folder, f".{stack}.", lambda old: old.unlink(missing_ok=True))  # of who was killed
+            part = folder / f".{stack}.{label()}{uuid.uuid4().hex[:8]}"
+            with part.open("x", encoding="utf-8") as file:
+                file.write(key + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            part.chmod(0o644)
+            part.replace(folder / stack)
+            sync(folder)
 
     def _incoming(self) -> Path:
         """A private folder beside the images, on the same filesystem; those of dead processes are swept."""

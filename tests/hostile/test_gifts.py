@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 import time
 from dataclasses import replace
@@ -511,15 +512,19 @@ def test_what_leaves_a_reports_formats(bad: str) -> None:
     assert len(markdown(whole).split("\n| FAIL")) <= 2
 
 
+def _seconds(pattern: re.Pattern[str], line: str) -> float:
+    began = time.perf_counter()
+    pattern.search(line)
+    return time.perf_counter() - began
+
+
 def test_low_no_signature_takes_long_over_a_line() -> None:
     lines = parse((Path(__file__).parents[1] / "fixtures/log-lines.yaml").read_text(), "x").value
     for one in signatures():
         words = lines[one.id].split(" ")
         for piece in {*words, *(lines[one.id][n : n + 9] for n in range(0, 60, 9)), "/manifests/", "a.", "a/"} - {""}:
             line = (lines[one.id][: len(lines[one.id]) // 2] + piece * 4096)[:4096]
-            began = time.perf_counter()
-            one.pattern.search(line)
-            assert time.perf_counter() - began < 0.05, (one.id, piece)
+            assert min(_seconds(one.pattern, line) for _ in range(3)) < 0.05, (one.id, piece)
     began = time.perf_counter()
     explain("\x1b]" * 200_000)
     assert time.perf_counter() - began < 2

@@ -24,7 +24,7 @@ from hpcstack.process import Runner
 from hpcstack.verifying import read
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.registry, pytest.mark.squashfs, pytest.mark.bwrap]
+pytestmark = [pytest.mark.testbed, pytest.mark.faults, pytest.mark.registry, pytest.mark.squashfs, pytest.mark.bwrap]
 COUNT = int(os.environ.get("HPCSTACK_FAULTS", "5"))
 IMAGE = "nvcr.io/nvidia/pytorch:24.11-py3"
 IMPORT_PHASES = ("start", "fetch", "layer", "sync", "rename")
@@ -103,13 +103,13 @@ def registry_of(testbed: Testbed) -> str:
 
 def gone(place: Place) -> None:
     """Nothing of a killed run goes on: what it had started has ended with it."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 30  # on a busy machine
     while time.monotonic() < until:
-        found = subprocess.run(["pgrep", "-f", str(place.folder)], capture_output=True, check=False).stdout
+        found = subprocess.run(["pgrep", "-a", "-f", str(place.folder)], capture_output=True, check=False).stdout
         if not found.strip():
             return
         time.sleep(0.1)
-    raise AssertionError(f"processes of a killed run go on: {found.decode().split()}")
+    raise AssertionError(f"processes of a killed run go on: {found.decode()}")
 
 
 def killed_at(place: Place, moment: float | str, *words: str) -> str:

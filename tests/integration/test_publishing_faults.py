@@ -19,7 +19,7 @@ from support.modules import Place, bash, clean, environment, seen, system, tree_
 KILLS = int(os.environ.get("HPCSTACK_KILLS", "5"))
 PUBLISHES = int(os.environ.get("HPCSTACK_PUBLISHES", "8"))
 LOADS = 10 * PUBLISHES
-pytestmark = [pytest.mark.lmod, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.faults, pytest.mark.lmod, pytest.mark.timeout(3000)]
 
 # One verb in a process of its own, so that it can be killed
 VERB = """\

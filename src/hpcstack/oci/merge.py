@@ -102,6 +102,7 @@ class Newest:
         self.number = 0
         self._meant: dict[str, int] = {}  # folder: the lowest layer so far that says something of what lies in it
         self._made: dict[str, int] = {}  # folder: the layer that makes it
+        self._cleared: dict[str, int] = {}  # folder: the layer in which it is one, whatever the upper layers say of it
         self._waiting: list[str] = []
         self._hidden: dict[str, bool] = {}
         self._covered: set[str] = set()  # what this layer has that is no folder, and a layer above hides
@@ -179,7 +180,8 @@ class Newest:
             self._made[path] = self.number
             if self._meant.get(path, self.number) < self.number:
                 del self._meant[path]
-        elif path in self._meant:
+                self._cleared[path] = self.number
+        elif path in self._meant or self._cleared.get(path) == self.number:
             raise Unsure(f"{path} is no folder, and layers above say something of what lies in it")
 
     def _hides(self, folder: str) -> bool:
