@@ -157,13 +157,24 @@ def _slurm(
         out.append(Part(("--overlap",), "this shell is a step itself, and has what it would wait for"))
     if extras.grace and not inside:  # inside a job only the job can ask: srun(1), --signal
         out.append(Part((f"--signal=USR1@{extras.grace}",), "seconds of warning before the time is up (to within 60)"))
-    asked = tasks(mode, resources, taken)
+    asked = _said(tasks(mode, resources, taken), resources, inside)
     out += asked
     if count := _count(asked, resources, inside):
         out.append(Part((f"--ntasks={count}",), "of all nodes: else the job's own SLURM_NTASKS would count"))
     if bound and MODES[mode].a_task_a_rank:
         out.append(Part((f"--cpu-bind=mask_cpu:{bound.masks}",), bound.why))
     return out
+
+
+def _said(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> list[Part]:
+    """ASKED, without what breaks an elastic step that makes its own job: one task a node is srun's default there.
+
+    With --nodes=1-2 and --ntasks-per-node=1, Slurm 24.11 gives two nodes and the CPUs of one task (`cpu counts:
+    1(x1),0(x1)`), and no step can ever start; seen on 24.11.5, not on 22.05.
+    """
+    if not resources.elastic or inside or resources.ntasks_per_node not in (0, 1):
+        return asked
+    return [part for part in asked if part.words != ("--ntasks-per-node=1",)]
 
 
 def _count(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> int:
