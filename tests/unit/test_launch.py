@@ -343,3 +343,14 @@ def test_the_image_wins_over_the_hosts_environment(tmp_path: Path, monkeypatch: 
 def test_a_folder_that_no_runtime_can_mount_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be mounted"):
         plan(ARTIFACT, ("true",), "plain", Resources(), gpu_site(tmp_path), PYXIS, workdir=Path("/a,b"))
+
+
+@pytest.mark.parametrize(("elastic", "inside", "said"), [("1:2", False, False), ("1:2", True, True), ("", False, True)])
+def test_an_elastic_step_that_makes_its_own_job_says_nothing_of_tasks(elastic: str, inside: bool, said: bool) -> None:
+    """Slurm 24.11 gives the second node of --nodes=1-2 --ntasks-per-node=1 no CPUs."""
+    from hpcstack.launch.plan import _said
+    from hpcstack.runtimes.base import Part
+
+    asked = [Part(("--ntasks-per-node=1",), "x"), Part(("--nodes=1-2",), "x")]
+    left = _said(asked, Resources(elastic=elastic), {"SLURM_JOB_ID": "1"} if inside else {})
+    assert (asked[0] in left) == said and asked[1] in left
