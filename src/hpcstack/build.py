@@ -132,7 +132,8 @@ def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, ho
             with store.acting("the build ran into the machine's limits"):
                 failed = order.engine.build(job, runner)
         finally:
-            redact(job.log, order.site)
+            with store.acting("the log was not kept"):
+                redact(job.log, order.site)
         with job.log.open("a", encoding="utf-8") as log:
             log.write(job.times())
         if failed.status:
@@ -140,7 +141,7 @@ def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, ho
         return job
     finally:
         with store.acting("the log was not kept"):
-            write_text(kept, text_of(job.log), LOG_MODE)
+            write_text(kept, redacted(text_of(job.log), order.site), LOG_MODE)  # also where the disk was full just now
 
 
 def redact(log: Path, site: Site) -> None:
