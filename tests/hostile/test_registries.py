@@ -135,7 +135,7 @@ def test_c2_what_no_runtime_can_say_is_left_out(hostile: tuple[Registry, str]) -
                 "--conf=/x",
                 "-v/:/host=1",
                 "--=x",
-                "BASH_FUNC_ml%%=() { :; }",
+                "BASH_FUNC_ml%%=() { :;\n}",
                 "A B=1",
                 "PHPIZE_DEPS=autoconf \t\tdpkg",
             ]

@@ -16,22 +16,16 @@ from typing import Any
 
 from hpcstack.errors import InputError
 
-MAX_MANIFEST, MAX_CONFIG, MAX_OTHER = (
-    4 << 20,
-    8 << 20,
-    1 << 20,
-)  # bytes: a manifest or index, a config, any other answer
+MAX_MANIFEST, MAX_CONFIG, MAX_OTHER = 4 << 20, 8 << 20, 1 << 20  # bytes; an index is a manifest
 MAX_DEPTH = 64
 MAX_ITEMS, MAX_NAME, MAX_VALUE, MAX_TEXTS = 4096, 256, 128 << 10, 1 << 20  # execve(2) takes 128 KiB a string
 MAX_PATH = 4096
-# What ends a line somewhere, commands a terminal, turns text around, or is half a character.
 LISTS = ("Env", "Entrypoint", "Cmd", "Labels")
+# What ends a line somewhere, commands a terminal, turns text around, or is half a character.
 UNSAFE = re.compile(
     r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
-VARIABLE = re.compile(
-    r"[A-Za-z_][A-Za-z0-9_]*"
-)  # what no runtime can say is left out: an exported function of bash, say
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAMES = {"\n": "a line end", "\r": "a carriage return", "\x1b": "an escape character", "\0": "a null character"}
 ADVICE = "do not use this image, or ask who made it to mend it"
 
@@ -89,20 +83,25 @@ def config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
         **{key: _text(inner, key) for key in ("WorkingDir", "User")},
         "Labels": _labels(inner.get("Labels") or {}),
     }
+    out["Env"] = [entry for entry in out["Env"] if not _unsayable(entry.partition("=")[0])]
     for where, text in _said(out):
         if match := UNSAFE.search(text):
             if "\ud800" <= match[0] <= "\udfff":
                 raise Nonsense("half characters, which cannot be written down")
             raise InputError(f"{name} is not taken: {where} holds {_called(match[0])}", ADVICE)
     _bounded(out, name)
-    # No runtime can say these (a function of bash, say), and one that begins with `-` would be an option to it.
-    out["Env"] = [entry for entry in out["Env"] if VARIABLE.fullmatch(entry.partition("=")[0])]
     rootfs = found.get("rootfs")
     return {
         **{key: _word(found.get(key), other) for key, other in (("os", "linux"), ("architecture", "amd64"))},
         "rootfs": rootfs if isinstance(rootfs, dict) else {},
         "config": {key: value for key, value in out.items() if value},
     }
+
+
+def _unsayable(name: str) -> bool:
+    """Whether no runtime can say a variable of that NAME: an exported function of bash, say. One that begins with `-`
+    would be an option to it. What is no honest name at all is refused later."""
+    return VARIABLE.fullmatch(name) is None and UNSAFE.search(name) is None
 
 
 def _texts(inner: Mapping[str, Any], field: str) -> list[str]:
