@@ -42,6 +42,7 @@ from hpcstack.sources import FromLayout
 from hpcstack.spec.catalog import Catalog
 from hpcstack.talk import Talk
 from support.bundles import RECIPE, make_bundle
+from support.clock import processor_seconds
 from support.layers import folder, hard, held, layout, link, member, tar, zipped
 
 SECONDS = float(os.environ.get("HPCSTACK_FUZZ_SECONDS", "4"))
@@ -189,7 +190,7 @@ def test_layers(tmp_path: Path) -> None:
         nonlocal count
         count += 1
         top = tmp_path / str(count)
-        began = time.monotonic()
+        began = processor_seconds()
         try:
             data_of = [tar(one) for one in layers]
         except (ValueError, UnicodeError):
@@ -209,7 +210,7 @@ def test_layers(tmp_path: Path) -> None:
             assert all(".." not in path.split("/") for path in held(top / "out.sqsh"))
         finally:
             shutil.rmtree(top, ignore_errors=True)
-        assert time.monotonic() - began < 20
+        assert processor_seconds() - began < 20
 
     keep_on(tried)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10, "KiB"
@@ -256,12 +257,12 @@ def test_recipes(tmp_path: Path) -> None:
         )
         (folder_of / "a-1.yaml").write_text(text, encoding="utf-8", errors="replace", newline="")
         (folder_of / "_a.yaml").write_text("summary: t\n")
-        began = time.monotonic()
+        began = processor_seconds()
         catalog = Catalog([folder_of])
         with contextlib.suppress(HpcstackError):
             for recipe in catalog.read(folder_of / "a-1.yaml"):
                 warnings(recipe, site, None, catalog.names(), date(2026, 1, 1), needs_lock=True)
-        assert time.monotonic() - began < 10
+        assert processor_seconds() - began < 10
         shutil.rmtree(folder_of)
 
     keep_on(tried)

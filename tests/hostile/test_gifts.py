@@ -7,7 +7,6 @@ import json
 import os
 import re
 import stat
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from hpcstack.store import digest_of
 from hpcstack.talk import Talk
 from hpcstack.yamlfile import parse
 from support.bundles import RECIPE, make_bundle
+from support.clock import processor_seconds
 
 # -- bundles
 
@@ -299,10 +299,10 @@ def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(
     ],
 )  # fmt: skip
 def test_m8_yaml_that_was_made_to_hurt_is_refused_in_a_second(text: str) -> None:
-    began = time.monotonic()
+    began = processor_seconds()
     with pytest.raises(ProblemsError) as error:
         parse(text, "x.yaml")
-    assert time.monotonic() - began < 3 and len(error.value.message) < 20_000
+    assert processor_seconds() - began < 3 and len(error.value.message) < 20_000
 
 
 def test_m8_scripts_with_brackets_are_taken() -> None:
@@ -315,12 +315,12 @@ def test_m8_files_whose_extends_wander(tmp_path: Path) -> None:
     for name in names:
         for suffix in ("", "-x"):
             (tmp_path / f"{name}{suffix}.yaml").write_text("apiVersion: hpcstack/v1\nextends: a-b-c-d-e-f-g-h-x-y\n")
-    began = time.monotonic()
+    began = processor_seconds()
     for name in names:
         with pytest.raises(HpcstackError):
             Catalog([tmp_path]).read(tmp_path / f"{name}.yaml")
     Catalog([tmp_path]).names()
-    assert time.monotonic() - began < 5
+    assert processor_seconds() - began < 5
 
 
 def test_m8_a_matrix_that_multiplies(tmp_path: Path) -> None:
@@ -331,10 +331,10 @@ def test_m8_a_matrix_that_multiplies(tmp_path: Path) -> None:
         + f"matrix: {{version: [{axis}], variant: [{', '.join(f'v{n}' for n in range(30))}]}}\n"
         f"environment:\n{values}\n"
     )
-    began = time.monotonic()
+    began = processor_seconds()
     with pytest.raises(ProblemsError, match="at most"):
         Catalog([tmp_path]).read(tmp_path / "demo.yaml")
-    assert time.monotonic() - began < 3
+    assert processor_seconds() - began < 3
 
 
 @settings(max_examples=200, deadline=None)
@@ -452,10 +452,10 @@ def test_exclude_of_many_rules(tmp_path: Path) -> None:
     versions = ", ".join(f"'{n}'" for n in range(900))
     text = RECIPE.replace('version: "1"\n', "") + f"matrix: {{version: [{versions}], exclude: [{rules}]}}\n"
     (tmp_path / "demo.yaml").write_text(text)
-    began = time.monotonic()
+    began = processor_seconds()
     with pytest.raises(ProblemsError) as error:
         Catalog([tmp_path]).read(tmp_path / "demo.yaml")
-    assert time.monotonic() - began < 5 and len(error.value.message) < 100_000
+    assert processor_seconds() - began < 5 and len(error.value.message) < 100_000
 
 
 ODD = [
@@ -513,9 +513,9 @@ def test_what_leaves_a_reports_formats(bad: str) -> None:
 
 
 def _seconds(pattern: re.Pattern[str], line: str) -> float:
-    began = time.perf_counter()
+    began = processor_seconds()
     pattern.search(line)
-    return time.perf_counter() - began
+    return processor_seconds() - began
 
 
 def test_low_no_signature_takes_long_over_a_line() -> None:
@@ -525,9 +525,9 @@ def test_low_no_signature_takes_long_over_a_line() -> None:
         for piece in {*words, *(lines[one.id][n : n + 9] for n in range(0, 60, 9)), "/manifests/", "a.", "a/"} - {""}:
             line = (lines[one.id][: len(lines[one.id]) // 2] + piece * 4096)[:4096]
             assert min(_seconds(one.pattern, line) for _ in range(3)) < 0.05, (one.id, piece)
-    began = time.perf_counter()
+    began = processor_seconds()
     explain("\x1b]" * 200_000)
-    assert time.perf_counter() - began < 2
+    assert processor_seconds() - began < 2
 
 
 def test_the_packages_own_recipes_are_within_the_bounds() -> None:

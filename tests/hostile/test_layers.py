@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import resource
 import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from hpcstack.oci.reference import parse
 from hpcstack.process import Runner
 from hpcstack.sources import FromLayout
 from hpcstack.talk import Talk
+from support.clock import processor_seconds
 from support.layers import folder, hard, layout, link, member, tar, zipped
 
 pytestmark = pytest.mark.squashfs
@@ -37,10 +37,10 @@ def bring_in(tmp_path: Path, *layers: bytes, bounds: Bounds | None = None) -> Pa
 
 def refused(tmp_path: Path, *layers: bytes, **more: Any) -> str:
     """Why LAYERS are refused: in seconds, in little memory, and nothing is left."""
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began, before = processor_seconds(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(HpcstackError) as error:
         bring_in(tmp_path, *layers, **more)
-    assert time.monotonic() - began < 10 and not list(tmp_path.glob("*.sqsh*"))
+    assert processor_seconds() - began < 10 and not list(tmp_path.glob("*.sqsh*"))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10, "KiB"
     return str(error.value.message)
 
@@ -83,10 +83,10 @@ def test_m6_a_maze_of_links_ends() -> None:
     """10,000 files, each behind 39 links of 2,000 steps: 780 million looks, if they were done."""
     first = [Entry(f"l{n}", "link", "./" * 10 + "x/../" * 400 + (f"l{n + 1}" if n < 38 else "x")) for n in range(39)]
     second = [Entry(f"l0/f{n}", "file") for n in range(10_000)]
-    began = time.monotonic()
+    began = processor_seconds()
     with pytest.raises((TooLarge, ClimbsOut)):
         plan([[Entry("x", "dir"), *first], second])
-    assert time.monotonic() - began < 20
+    assert processor_seconds() - began < 20
 
 
 def test_m6_names_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,10 +111,10 @@ def test_m7_a_pax_header_is_read_in_time_that_grows_with_it(record: bytes) -> No
     info = tarfile.TarInfo("x")
     info.type, info.size = tarfile.XHDTYPE, len(record)
     data = info.tobuf(tarfile.USTAR_FORMAT) + record + bytes(-len(record) % 512) + tar([member("a", b"b")])
-    began = time.monotonic()
+    began = processor_seconds()
     with pytest.raises(Damaged):
         list(Members(Flow(iter([data]))))
-    assert time.monotonic() - began < 1
+    assert processor_seconds() - began < 1
 
 
 def test_m7_a_long_pax_header_and_many_of_them(tmp_path: Path) -> None:
@@ -250,10 +250,10 @@ def test_an_archive_with_a_hostile_header_is_refused(tmp_path: Path) -> None:
     )
     from hpcstack.sources import FromArchive
 
-    began = time.monotonic()
+    began = processor_seconds()
     with pytest.raises(InputError):
         FromArchive(parse(f"docker-archive:{tmp_path / 'a.tar'}"))
-    assert time.monotonic() - began < 2
+    assert processor_seconds() - began < 2
 
 
 def test_a_layout_whose_config_is_hostile_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from hpcstack.render.image import image_files
 from hpcstack.render.quote import dockerfile, unbroken
 from hpcstack.spec.catalog import Catalog
 from hpcstack.spec.model import Base, Stack
+from support.clock import processor_seconds
 from support.locks import example_lock
 
 MINIFORGE = Catalog([data.folder("recipes")]).find("miniforge-26.3").stack
@@ -329,13 +330,12 @@ def test_m4_what_commands_a_terminal_is_not_printed(bad: str, capsys: pytest.Cap
 
 @pytest.mark.parametrize("challenge", ["Bearer " + "a" * 60_000, 'Bearer realm="' + "x" * 60_000, '="' * 30_000])
 def test_m3_a_challenge_is_read_in_no_time(challenge: str) -> None:
-    import time
 
     from hpcstack.oci.protocol import realm_of
 
-    began = time.monotonic()
+    began = processor_seconds()
     realm_of(challenge, "a/b")
-    assert time.monotonic() - began < 1
+    assert processor_seconds() - began < 1
 
 
 def test_m5_an_answer_that_drips_is_given_up(hostile: tuple[Registry, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +357,7 @@ def test_m5_an_answer_that_drips_is_given_up(hostile: tuple[Registry, str], monk
     began = time.monotonic()
     with pytest.raises(RegistryError, match="has not finished"):
         hostile[0].look_up(Base(image=IMAGE))
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 9
 
 
 def test_m5_tags_are_counted(hostile: tuple[Registry, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,13 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from hpcstack.explain import LITERAL, explain, literal_of, plain, signatures
 from hpcstack.yamlfile import parse
+from support.clock import processor_seconds
 
 LINES = parse((Path(__file__).parents[1] / "fixtures/log-lines.yaml").read_text(), "log-lines.yaml").value
 IDS = [signature.id for signature in signatures()]
@@ -36,16 +36,16 @@ def test_its_own_line_is_explained(id_: str) -> None:
 
 def test_no_signature_slows_down_on_a_hostile_line() -> None:
     for line in ("error: " * 4000, "a" * 30000, "NCCL WARN " + "(" * 20000, "srun: error: " + "x:" * 10000):
-        began = time.monotonic()
+        began = processor_seconds()
         explain(line)
-        assert time.monotonic() - began < 2
+        assert processor_seconds() - began < 2
 
 
 def test_many_lines_are_searched_in_seconds() -> None:
     text = "step 1000 loss 2.71828 lr 0.0001 tokens/s 123456\n" * 300_000 + LINES["slurm-time-limit"]
-    began = time.monotonic()
+    began = processor_seconds()
     assert [finding.signature.id for finding in explain(text)] == ["slurm-time-limit"]
-    assert time.monotonic() - began < 20
+    assert processor_seconds() - began < 20
 
 
 def test_the_root_comes_before_its_echoes() -> None:

@@ -97,7 +97,7 @@ def test_the_lease_of_a_killed_builder_is_taken_over(tmp_path: Path) -> None:
     holder.join()
     began = time.monotonic()
     with Store(tmp_path).lease("k"):
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
     assert list((tmp_path / "leases").glob("k*"))[1:] == []
 
 
