@@ -23,7 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcstack import data
-from hpcstack.modules.ledger import Dates, Entry, Event, published
+from hpcstack.modules.changes import published
+from hpcstack.modules.ledger import Dates, Entry, Event
 from hpcstack.modules.spider import rebuilt
 from hpcstack.modules.tree import Change, Tree
 from hpcstack.modules.trial import LMOD

@@ -13,18 +13,24 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 from hpcstack.cache import cache_of, is_busy
 from hpcstack.errors import InputError, SlurmError, StoreError
 from hpcstack.files import read_bytes
 from hpcstack.lease import alive, label
+from hpcstack.modules.changes import used_by
+from hpcstack.modules.tree import Tree
 from hpcstack.process import Runner
 from hpcstack.site import Site
 from hpcstack.store import MAX_RECORD, Store, remove_tree
 
 DAY = 86400.0
+OLD = {"left-over": "of a run that was killed", "partial": "of a run that was killed", "base": "can be fetched again",
+       "step": "can be made again"}  # fmt: skip
+LOADED = ("LOADEDMODULES=", "HPCSTACK_RELEASE=", "HPCSTACK_IMAGE=")
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,9 @@ class Item:
     age_days: float
     keep: str  # why it stays; empty for what goes
     what: str = ""
+    engine: str = ""
+    made: str = ""  # the day
+    why: str = ""  # it goes
 
 
 def items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -> list[Item]:
@@ -44,12 +53,53 @@ def items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -> lis
     store = Store(site.store)
     used = in_use(runner, slurm=slurm)
     cache = cache_of(site)
-    out = [*_images(store, used, days), *_caches(cache.top, used, days, "somebody is building" * is_busy(cache))]
+    old = list(_releases(site, store, used))
+    going = {item.what for item in old if not item.keep}
+    out = [
+        *old,
+        *_images(store, used, days, going),
+        *_caches(cache.top, used, days, "somebody is building" * is_busy(cache)),
+    ]
     return sorted(out, key=lambda item: (item.kind, item.path))
 
 
-def _images(store: Store, used: str, days: float) -> Iterator[Item]:
-    published = {record["key"]: name for name, record in releases(store)}
+def _releases(site: Site, store: Store, used: str) -> Iterator[Item]:
+    """What was withdrawn, retired or removed, and how long ago."""
+    tree, now, days = Tree(site.module_root), datetime.now(timezone.utc), site.modules.keep_days
+    for name in tree.names():
+        ledger = tree.ledger(name)
+        for one in ledger.entries:
+            if one.state in ("live", "gone"):
+                continue
+            folder, since = store.top / "releases" / name / one.release, one.since or one.made
+            age = (now - _moment(since)).total_seconds() / DAY
+            keep = "in use" if used_by(ledger, one, [("", used)]) else f"for {days} days" if age < days else ""
+            size = size_of(folder) if folder.is_dir() else 0
+            why = f"{one.state} on {since[:10]}"
+            yield Item(
+                "release",
+                folder,
+                size,
+                age,
+                keep and f"{why}: {keep}",
+                f"{name}/{one.release}",
+                made=one.made[:10],
+                why=why,
+            )
+
+
+def _moment(text: str) -> datetime:
+    """A moment of a ledger; one that cannot be read is now: nothing of it is old."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.now(timezone.utc)
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+
+
+def _images(store: Store, used: str, days: float, going: set[str]) -> Iterator[Item]:
+    """Images; those that only releases GOING name are as if nobody had published them."""
+    published = {record["key"]: name for name, record in releases(store) if name not in going}
     newest = {artifact.key: name for name, artifact in store.stacks().items()}
     top = store.top / "images"
     for folder in sorted(top.iterdir()) if top.is_dir() else ():
@@ -60,7 +110,9 @@ def _images(store: Store, used: str, days: float) -> Iterator[Item]:
             keep = "a job uses it"
         elif folder.name in newest:
             keep = f"the newest image of {newest[folder.name]}"
-        yield _item("image", folder, keep, days, _stack(folder))
+        about = _about(folder)
+        item = _item("image", folder, keep, days, about.get("stack", "damaged"))
+        yield replace(item, engine=about.get("engine", ""), why="nobody needs it")
     for folder in sorted((store.top / "incoming").glob("*")):
         yield _item("left-over", folder, "somebody may be writing it" if alive(folder) else "", 0.0)
 
@@ -77,15 +129,19 @@ def _caches(top: Path, used: str, days: float, busy: str) -> Iterator[Item]:
 
 
 def _item(kind: str, path: Path, keep: str, days: float, what: str = "") -> Item:
-    age = (time.time() - path.lstat().st_ctime) / DAY  # an image's own times are not when it was made here
+    changed = path.lstat().st_ctime
+    age = (time.time() - changed) / DAY  # an image's own times are not when it was made here
     young = f"younger than {days:g} days" if age < days else ""
-    return Item(kind, path, size_of(path), age, keep or young, what)
+    made = datetime.fromtimestamp(changed, timezone.utc).date().isoformat()
+    return Item(kind, path, size_of(path), age, keep or young, what, made=made, why=OLD.get(kind, "old"))
 
 
-def _stack(folder: Path) -> str:
+def _about(folder: Path) -> dict[str, str]:
+    """What an image's record says of its stack and engine; nothing where it is damaged."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError, InputError):
-        return str(json.loads(read_bytes(folder / "artifact.json", MAX_RECORD))["stack"])
-    return "damaged"
+        record = json.loads(read_bytes(folder / "artifact.json", MAX_RECORD))
+        return {key: str(record[key]) for key in ("stack", "engine")}
+    return {}
 
 
 def releases(store: Store) -> Iterator[tuple[str, dict[str, str]]]:
@@ -103,34 +159,49 @@ def releases(store: Store) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def in_use(runner: Runner, *, slurm: bool = True) -> str:
-    """All that says which image is used: mounts and command lines on this host, and what Slurm's jobs run."""
-    out = []
-    for pattern in ("*/cmdline", "*/mountinfo"):
-        for path in Path("/proc").glob(f"[0-9]{pattern}"):
-            with contextlib.suppress(OSError):
-                out.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    """All that says which image is used: see `people`, and what is mounted from a loop device here."""
+    out = [said for _, said in people(runner, slurm=slurm)]
     for loop in Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
             out.append(loop.read_text())
-    if slurm and runner.has("squeue"):
-        out += _jobs(runner)
     return "\n".join(out)
 
 
-def _jobs(runner: Runner) -> list[str]:
-    """What jobs that run or wait say of themselves: command, comment, batch script."""
+def people(runner: Runner, *, slurm: bool = True) -> list[tuple[str, str]]:
+    """(who, what it says) of all that may use an image: processes of this host, by command line, mounts and loaded
+    modules, as far as they may be read; and what Slurm's jobs that run or wait say of themselves."""
+    out = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        if folder.name in (str(os.getpid()), str(os.getppid())):
+            continue
+        said = [_proc(folder / "cmdline"), _proc(folder / "mountinfo")]
+        said += [one for one in _proc(folder / "environ", b"\n").split("\n") if one.startswith(LOADED)]
+        out.append((f"process {folder.name}", "\n".join(said)))
+    return out + (_jobs(runner) if slurm and runner.has("squeue") else [])
+
+
+def _proc(path: Path, end: bytes = b" ") -> str:
+    try:
+        return path.read_bytes().replace(b"\0", end).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _jobs(runner: Runner) -> list[tuple[str, str]]:
+    """(`job N`, its command, comment and batch script) of those that run or wait."""
     done = runner.output(["squeue", "--noheader", "--format", "%A|%o|%k|%Z"], timeout=60)
     if done.status:
         said = done.tail[-1] if done.tail else f"exit {done.status}"
         raise SlurmError(f"squeue does not answer, so nothing is removed: {said}", "try again, or say --no-slurm")
-    out = [done.stdout]
-    for job in sorted({line.partition("|")[0] for line in done.stdout.splitlines()} - {""}):
+    lines = {line.partition("|")[0]: line for line in done.stdout.splitlines()}
+    out = []
+    for job in sorted(lines.keys() - {""}):
         script = runner.output(["scontrol", "write", "batch_script", job, "-"], timeout=60)
         said = " ".join(script.tail)
         if script.status and re.search(r"denied|permission|contact", said, re.IGNORECASE):
             raise SlurmError(f"the script of job {job} cannot be read, so nothing is removed: {said}",
                              "run gc as the store's owner with Slurm's operator rights, or say --no-slurm")  # fmt: skip
-        out.append(script.stdout)  # a job without a script, or one that has ended meanwhile, has none
+        out.append((f"job {job}", f"{lines[job]}\n{script.stdout}"))  # without a script, or ended meanwhile: none
     return out
 
 
@@ -152,11 +223,19 @@ def remove(item: Item, site: Site) -> None:
     with store.acting(f"{item.path} was not removed"):
         if item.kind == "image":
             with store.lease(item.path.name):
-                grave = store.top / "incoming" / f"{label()}{item.path.name[:12]}"
-                grave.parent.mkdir(parents=True, exist_ok=True)
-                item.path.rename(grave)
-                shutil.rmtree(grave)
+                _bury(item.path, store)
+        elif item.kind == "release":
+            if item.path.is_dir() and not item.path.is_symlink():
+                _bury(item.path, store)
         elif item.path.is_dir():
             remove_tree(item.path)
         else:
             item.path.unlink(missing_ok=True)
+
+
+def _bury(path: Path, store: Store) -> None:
+    """A folder of the store is gone by one rename, and then removed."""
+    grave = store.top / "incoming" / f"{label()}{path.name[:12]}"
+    grave.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(grave)
+    shutil.rmtree(grave)

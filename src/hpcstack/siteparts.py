@@ -166,6 +166,9 @@ class ModulesSite(Model):
         "", pattern=r"^[A-Za-z0-9._-]*$", description="a user as whom each release is tried too, where root publishes"
     )
     tier: Literal["quick", "standard", "full"] = Field("standard", description="of the report that production requires")
+    keep_days: int = Field(
+        30, ge=0, description="how long gc keeps the files of releases that were withdrawn, retired or removed"
+    )
     prove_on: tuple[str, ...] = Field(
         (), description="the node types that a release must be proven on before production; empty: any one"
     )

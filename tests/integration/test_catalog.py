@@ -13,7 +13,8 @@ import pytest
 
 from hpcstack.errors import InputError
 from hpcstack.modules import catalog
-from hpcstack.modules.ledger import Dates, retired
+from hpcstack.modules.changes import retired
+from hpcstack.modules.ledger import Dates
 from support.modules import Place, report
 
 pytestmark = pytest.mark.timeout(300)

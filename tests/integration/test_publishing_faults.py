@@ -34,12 +34,13 @@ elif verb == "promote":
     stack = place.stack()
     place.publisher.publish(stack, place.artifact(stack, content), "production", None, {})
 elif verb == "rollback":
-    from hpcstack.modules.ledger import rolled_back
-    place.publisher.change("pytorch", verb, lambda ledger, event: rolled_back(ledger, "24.11", "", event))
+    from hpcstack.modules.changes import rolled_back
+    place.publisher.change("pytorch", verb, lambda ledger, event: rolled_back(ledger, "24.11", "", event), force=True)
 elif verb in ("retire", "cancel"):
-    from hpcstack.modules.ledger import Dates, retired
+    from hpcstack.modules.changes import retired
+    from hpcstack.modules.ledger import Dates
     dates = Dates("2020-01-01", "2020-01-02") if verb == "retire" else Dates()
-    place.publisher.change("pytorch", verb, lambda ledger, event: retired(ledger, "24.11", dates, "2026-01-01", event))
+    place.publisher.change("pytorch", verb, lambda ledger, event: retired(ledger, "24.11", dates, "2026-01-01", event), force=True)
 """
 
 
@@ -147,7 +148,7 @@ def test_a_publisher_that_may_not_write_changes_nothing(tmp_path: Path) -> None:
 
     tree = place.publisher.tree
     broken = type(tree)(tree.root, Full())
-    from hpcstack.modules.ledger import defaulted
+    from hpcstack.modules.changes import defaulted
     from hpcstack.modules.tree import Change
 
     with pytest.raises(StoreError, match="No space left"), broken.held("pytorch"):

@@ -86,6 +86,6 @@ if sys.argv[2] == "publish":
     artifact = next(one for one in place.store.images() if one.sha256 == digest)
     place.publisher.publish(stack, artifact, "testing", None, {})
 else:
-    from hpcstack.modules.ledger import rolled_back
+    from hpcstack.modules.changes import rolled_back
     place.publisher.change("pytorch", "rollback", lambda ledger, event: rolled_back(ledger, "24.11", "", event))
 """

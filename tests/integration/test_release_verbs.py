@@ -34,7 +34,9 @@ def test_a_stack_is_proven_promoted_rolled_back_and_retired(testbed: Testbed, tm
     shut = testbed.hpcstack("promote", NAME, check=False)
     assert shut.returncode == 1 and "mpi.exact was not run" in shut.stderr
     assert testbed.json("test", STACK, "-N", "2", "--runtime", "apptainer", "--tier", "standard")["verdict"] == "PASS"
-    change = testbed.hpcstack("promote", NAME, "--dry-run").stdout
+    short = testbed.hpcstack("promote", NAME, "--dry-run").stdout
+    assert len(short.splitlines()) < 10 and f"{NAME}: {first['release'][7:]} (testing) -> " in short, short
+    change = testbed.hpcstack("promote", NAME, "--diff").stdout
     second = first["release"].rpartition("-r")[0] + f"-r{int(first['release'].rpartition('-r')[2]) + 1}"
     assert f'+module_version("{second}", "3.12-mpi")' in change and loaded(testbed, NAME) == first["release"]
 
@@ -51,13 +53,22 @@ def test_a_stack_is_proven_promoted_rolled_back_and_retired(testbed: Testbed, tm
     again = testbed.hpcstack("promote", NAME, check=False)
     assert again.returncode == 0 and "published already" in again.stdout
 
-    back = testbed.json("rollback", NAME, "--reason", "it was slow")
+    refused = testbed.hpcstack("rollback", NAME, "--reason", "it was slow", check=False)
+    assert refused.returncode == 2 and "which is in testing" in refused.stderr and loaded(testbed, NAME) == second
+    dry = testbed.hpcstack("rollback", NAME, "--reason", "it was slow", "--force", "--dry-run").stdout
+    assert dry.startswith("this would change:") and loaded(testbed, NAME) == second
+    back = testbed.json("rollback", NAME, "--reason", "it was slow", "--force")
     assert back["release"] == first["release"] and loaded(testbed, NAME) == first["release"]
     assert testbed.json("rollback", second)["release"] == second
     events = testbed.json("history", NAME)["events"]
     assert [one["verb"] for one in events][-4:] == ["publish", "promote", "rollback", "rollback"]
     assert events[-2]["reason"] == "it was slow" and events[-2]["alias"] == f"{second[7:]} -> {first['release'][7:]}"
 
+    assert testbed.hpcstack("undo", "python", check=False).returncode == 2, "production would mean what is in testing"
+    undone = testbed.json("undo", "python", "--force", "--reason", "to see")
+    assert undone["undone"]["verb"] == "rollback" and loaded(testbed, NAME) == first["release"]
+    assert "taken back: undo" in testbed.hpcstack("undo", "python").stdout
+    assert loaded(testbed, NAME) == second
     status = testbed.json("status")
     row = next(one for one in status["releases"] if one["release"] == second)
     assert row["channel"] == "production" and row["alias"] == NAME and not row["wrong"]
@@ -66,12 +77,15 @@ def test_a_stack_is_proven_promoted_rolled_back_and_retired(testbed: Testbed, tm
 
 def goes_and_comes_back(testbed: Testbed, release: str) -> None:
     """NAME is retired, with notice and at once, and taken back; then it means RELEASE again."""
-    warned = testbed.json("retire", NAME, "--on", "2099-01-01", "--successor", "python/3.13", "--reason", "old")
+    warned = testbed.json("retire", NAME, "--on", "2099-01-01", "--reason", "old")
     assert warned["remove"] == "2099-01-01"
     assert "is deprecated since" in testbed.bash(f"module load {NAME}").stderr
-    testbed.hpcstack("retire", NAME, "--now")
-    refused = testbed.bash(f"module load {release}", check=False)
-    assert refused.returncode and "was retired on" in refused.stderr
+    shut = testbed.hpcstack("retire", NAME, "--now", check=False)
+    assert shut.returncode == 2 and f"{NAME} is in production and would be gone" in shut.stderr
+    testbed.hpcstack("retire", NAME, "--now", "--force", "--reason", "CVE")
+    for what in (release, NAME):
+        refused = testbed.bash(f"module load {what}", check=False)
+        assert refused.returncode and "was retired on" in refused.stderr and "CVE" in refused.stderr, refused.stderr
     assert testbed.hpcstack("publish", STACK, check=False).returncode == 2
     testbed.hpcstack("retire", NAME, "--cancel")
     assert loaded(testbed, NAME) == release
@@ -85,7 +99,12 @@ def goes_and_comes_back(testbed: Testbed, release: str) -> None:
         (("promote", "nothing"), 2, "nothing is published as 'nothing'"),
         (("rollback", f"{NAME}-r99"), 2, "is not published"),
         (("retire", NAME, "--on", "soon"), 2, "'soon' is no day"),
-        (("retire", NAME, "--now", "--on", "2099-01-01"), 2, "--now and --cancel go alone"),
+        (("retire", NAME, "--now", "--on", "2099-01-01"), 2, "--now and --cancel take only a --reason"),
+        (("retire", "python", "--now"), 2, "retire wants a version; python has"),
+        (("rollback", "python"), 2, "rollback wants a version; python has"),
+        (("retire", NAME, "--successor", "pytorch/99.99"), 2, "--successor"),
+        (("undo", "python", "--force"), 2, "--force wants a reason"),
+        (("remove",), 2, "name what is to go"),
         (("retire", NAME, "--reason", "a\nb"), 2, "without control characters"),
         (("catalog", "-o", "/etc"), 2, "something else than a catalogue"),
         (("default", "python/9"), 2, "is not published"),

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcstack import data
-from hpcstack.modules.acts import Published, Publisher
+from hpcstack.modules.acts import Publisher
+from hpcstack.modules.publishable import Published
 from hpcstack.modules.tree import Tree
 from hpcstack.process import Runner
 from hpcstack.report import Report
@@ -44,7 +45,7 @@ class Place:
         )
         self.store = Store(self.site.store)
         self.said: list[str] = []
-        self.publisher = Publisher(self.site, self.store, Runner(), self.said.append)
+        self.publisher = Publisher(self.site, self.store, Runner(), self.said.append, slurm=False)
 
     @property
     def tree(self) -> Tree:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
-from hpcstack.modules.ledger import Dates, Entry, Event, published
+from hpcstack.modules.changes import published
+from hpcstack.modules.ledger import Dates, Entry, Event
 from hpcstack.modules.tree import Change, Tree
 from hpcstack.render.launcher import importer
 

@@ -65,6 +65,8 @@ LAYERS = (
         "gates",
         "judging",
         "modules.ledger",
+        "modules.changes",
+        "modules.publishable",
         "modules.gate",
     ),
     ("errors", "files", "data", "cpus", "modules.paths", "modules.words", "yamlfile", "render.quote", "talk"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack.errors import InputError, StoreError
+from hpcstack.modules import changes
 from hpcstack.modules import ledger as ledgers
 from hpcstack.modules.ledger import Dates, Entry, Event, Ledger
 from hpcstack.render.modulerc import gateway, modulerc
@@ -27,7 +28,7 @@ def made(*releases: str) -> Ledger:
     ledger = Ledger("pytorch")
     for release in releases:
         one = entry(release.rstrip("!"), "production" if release.endswith("!") else "testing")
-        ledger = ledgers.published(ledger, one, Dates(), replace(EVENT, release=one.release))
+        ledger = changes.published(ledger, one, Dates(), replace(EVENT, release=one.release))
     return ledger
 
 
@@ -57,7 +58,7 @@ def test_only_what_is_meant_and_what_is_newer_is_shown() -> None:
 
 
 def back(ledger: Ledger, version: str = "1", to: str = "") -> Ledger:
-    return ledgers.rolled_back(ledger, version, to, EVENT)
+    return changes.rolled_back(ledger, version, to, EVENT)
 
 
 def test_rollback_goes_to_the_production_release_before_and_then_to_testing() -> None:
@@ -78,7 +79,7 @@ def promoted(*images: str) -> Ledger:
         for channel in ledgers.CHANNELS:
             number += 1
             one = entry(f"1-r{number}", channel, image)
-            ledger = ledgers.published(ledger, one, Dates(), replace(EVENT, release=one.release))
+            ledger = changes.published(ledger, one, Dates(), replace(EVENT, release=one.release))
     return ledger
 
 
@@ -93,12 +94,12 @@ def test_rollback_never_goes_to_the_image_that_it_leaves() -> None:
 
 def test_what_a_verb_said_of_dates_a_recipe_does_not_change() -> None:
     recipe = Dates("2027-05-01", "2027-06-01", origin="recipe")
-    ledger = ledgers.published(Ledger("n"), entry("1-r1"), recipe, EVENT)
+    ledger = changes.published(Ledger("n"), entry("1-r1"), recipe, EVENT)
     assert ledger.dates["1"] == recipe
     said = Dates("2026-01-01", "2026-12-01", "x/1", "CVE")
-    ledger = ledgers.retired(ledger, "1", said, TODAY, EVENT)
+    ledger = changes.retired(ledger, "1", said, TODAY, EVENT)
     assert "refused from 2026-12-01" in ledger.events[-1].reason and ledger.events[-1].version == "1"
-    assert ledgers.published(ledger, entry("1-r2"), recipe, EVENT).dates["1"] == said
+    assert changes.published(ledger, entry("1-r2"), recipe, EVENT).dates["1"] == said
 
 
 @pytest.mark.parametrize("to", ["1-r2", "2-r1", "1-r9"])
@@ -116,20 +117,20 @@ def test_the_default_goes_back_with_rollback_and_is_in_the_history() -> None:
 
 
 def test_a_pinned_default_stays_until_it_goes() -> None:
-    ledger = ledgers.defaulted(made("1-r1!", "2-r1!"), "1", EVENT)
+    ledger = changes.defaulted(made("1-r1!", "2-r1!"), "1", EVENT)
     assert ledger.default == "1-r1"
-    gone = ledgers.retired(ledger, "1", Dates("2026-01-01", TODAY), TODAY, EVENT)
+    gone = changes.retired(ledger, "1", Dates("2026-01-01", TODAY), TODAY, EVENT)
     assert gone.default == "2-r1" and "1" not in gone.aliases and gone.hidden() == ["1-r1"]
-    assert ledgers.defaulted(ledger, "", EVENT).default == "2-r1"
+    assert changes.defaulted(ledger, "", EVENT).default == "2-r1"
     with pytest.raises(InputError, match="not published"):
-        ledgers.defaulted(ledger, "3", EVENT)
+        changes.defaulted(ledger, "3", EVENT)
 
 
 def test_what_was_retired_comes_back_as_it_was() -> None:
     ledger = back(made("1-r1", "1-r2!", "1-r3!"))
-    gone = ledgers.retired(ledger, "1", Dates("", TODAY), TODAY, EVENT)
+    gone = changes.retired(ledger, "1", Dates("", TODAY), TODAY, EVENT)
     assert gone.aliases == {} and gone.default == ""
-    again = ledgers.retired(gone, "1", Dates(), TODAY, EVENT)
+    again = changes.retired(gone, "1", Dates(), TODAY, EVENT)
     assert (
         again.aliases == {"1": "1-r2"}
         and again.entry("1-r3").state == "withdrawn"
@@ -138,16 +139,16 @@ def test_what_was_retired_comes_back_as_it_was() -> None:
 
 
 def test_what_is_retired_later_stays_until_then() -> None:
-    ledger = ledgers.retired(made("1-r1!"), "1", Dates("2026-01-01", "2099-01-01"), TODAY, EVENT)
+    ledger = changes.retired(made("1-r1!"), "1", Dates("2026-01-01", "2099-01-01"), TODAY, EVENT)
     assert ledger.aliases == {"1": "1-r1"} and ledger.default == "1-r1"
     with pytest.raises(InputError, match="not published"):
-        ledgers.retired(ledger, "7", Dates(), TODAY, EVENT)
+        changes.retired(ledger, "7", Dates(), TODAY, EVENT)
 
 
 def test_a_version_past_its_day_is_not_the_default() -> None:
-    ledger = ledgers.retired(made("1-r1!", "2-r1!"), "2", Dates("2026-01-01", "2026-07-01"), TODAY, EVENT)
+    ledger = changes.retired(made("1-r1!", "2-r1!"), "2", Dates("2026-01-01", "2026-07-01"), TODAY, EVENT)
     assert ledger.default == "2-r1"
-    later = ledgers.published(ledger, entry("1-r2", "production"), Dates(), replace(EVENT, at="2026-07-01"))
+    later = changes.published(ledger, entry("1-r2", "production"), Dates(), replace(EVENT, at="2026-07-01"))
     assert later.default == "1-r2"
 
 
@@ -178,13 +179,13 @@ def test_whatever_is_done_the_ledger_holds(steps: list[tuple[str, str]]) -> None
         try:
             if what in ledgers.CHANNELS:
                 one = entry(ledger.next(version, []), what)
-                ledger = ledgers.published(ledger, one, Dates(), EVENT)
+                ledger = changes.published(ledger, one, Dates(), EVENT)
             elif what == "back":
                 ledger = back(ledger, version)
             elif what == "retire":
-                ledger = ledgers.retired(ledger, version, Dates("2026-01-01", TODAY), TODAY, EVENT)
+                ledger = changes.retired(ledger, version, Dates("2026-01-01", TODAY), TODAY, EVENT)
             else:
-                ledger = ledgers.defaulted(ledger, version, EVENT)
+                ledger = changes.defaulted(ledger, version, EVENT)
         except InputError:
             continue
         names = [one.release for one in ledger.entries]
@@ -202,7 +203,7 @@ def test_a_damaged_ledger_is_told(text: str) -> None:
 
 
 def test_modulerc_for_both() -> None:
-    ledger = ledgers.retired(made("1-r1", "1-r2!"), "1", Dates("", "2099-01-01", "", 'a "reason"'), TODAY, EVENT)
+    ledger = changes.retired(made("1-r1", "1-r2!"), "1", Dates("", "2099-01-01", "", 'a "reason"'), TODAY, EVENT)
     assert modulerc(ledger, ("1-r3",), "modulerc.lua.j2") == (
         "-- Written by hpcstack: which release each version means, which one is the default, and what avail does not show.\n"
         'do\nmodule_version("pytorch/1-r2", "1")\nmodule_version("pytorch/1-r2", "default")\n'

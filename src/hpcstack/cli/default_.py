@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.published import published_argument, publisher, split
+from hpcstack.cli.published import change, changing, published_argument, split, tell
 from hpcstack.cli.session import Session, answer, json_option
 
 
 @click.command("default")
 @published_argument
 @click.option("--newest", is_flag=True, help="The newest production version again.")
+@changing
 @json_option
 @click.pass_obj
-def command(session: Session, name: str, newest: bool, as_json: bool) -> None:
+def command(session: Session, name: str, newest: bool, reason: str, force: bool, dry_run: bool, as_json: bool) -> None:
     """Choose the version that `module load NAME` means; of a NAME alone, show it."""
     from hpcstack.errors import InputError
-    from hpcstack.modules import ledger as ledgers
+    from hpcstack.modules.changes import defaulted
 
     ledger, version, release = split(session, name)
     if release:
@@ -32,6 +33,9 @@ def command(session: Session, name: str, newest: bool, as_json: bool) -> None:
             lambda: shown or f"{name} has no default",
         )
         return
-    after = publisher(session).change(ledger.name, "default", lambda now, event: ledgers.defaulted(now, chosen, event))
+    after, changes = change(
+        session, ledger.name, "default", lambda now, event: defaulted(now, chosen, event),
+        reason=reason, force=force, dry_run=dry_run,
+    )  # fmt: skip
     document = {"name": ledger.name, "default": f"{ledger.name}/{after.default}", "pinned": after.pinned}
-    answer(document, as_json, lambda: f"the default is {document['default']}")
+    tell(document, changes, dry_run=dry_run, as_json=as_json, last=f"the default is {document['default']}")

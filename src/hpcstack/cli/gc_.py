@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hpcstack.cli.published import publisher
 from hpcstack.cli.session import Session, answer, json_option, say, table
 
 
@@ -14,7 +15,8 @@ from hpcstack.cli.session import Session, answer, json_option, say, table
 @json_option
 @click.pass_obj
 def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, as_json: bool) -> None:
-    """Remove images, bases and kept steps that nobody needs: not published, not in use, not the newest, not young."""
+    """Remove images, bases and kept steps that nobody needs: not published, not in use, not the newest, not young; and
+    releases that were withdrawn, retired or removed longer ago than the site keeps them (modules.keep_days)."""
     from hpcstack import collect
     from hpcstack.errors import InputError
 
@@ -22,6 +24,8 @@ def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, 
         raise InputError(f"--older-than {older_than:g}: a number of days, 0 or more")
     found = collect.items(session.site, session.runner, older_than, slurm=not no_slurm)
     going = [item for item in found if not item.keep]
+    if not dry_run:
+        _purge(session, [item.what for item in going if item.kind == "release"], slurm=not no_slurm)
     for item in () if dry_run else going:
         say(f"removing {item.kind} {item.what or item.path.name}")
         collect.remove(item, session.site)
@@ -37,16 +41,28 @@ def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, 
             (
                 item.kind,
                 item.what or item.path.name[:24],
+                "" if item.kind == "release" else item.path.name[:12],
+                item.engine,
                 f"{item.size / 1e6:.0f} MB",
-                f"{item.age_days:.0f} d",
-                item.keep or "GOES",
+                item.made,
+                item.keep or f"GOES: {item.why}",
             )
             for item in found
         ]
         last = f"{'would go' if dry_run else 'removed'}: {len(going)}, {total / 1e9:.2f} GB\n"
-        return table(rows, ("KIND", "WHAT", "SIZE", "AGE", "")) + last
+        return table(rows, ("KIND", "WHAT", "KEY", "ENGINE", "SIZE", "MADE", "WHY")) + last
 
     answer(document, as_json, text)
+
+
+def _purge(session: Session, releases: list[str], *, slurm: bool) -> None:
+    """RELEASES (`pytorch/24.11-r1`) are gone in their ledgers, with their modulefiles, before their files go."""
+    from hpcstack.modules.changes import purged
+
+    acts = publisher(session, slurm=slurm)
+    for name in sorted({one.partition("/")[0] for one in releases}):
+        own = [one.partition("/")[2] for one in releases if one.startswith(f"{name}/")]
+        acts.change(name, "gc", lambda now, event, own=own: purged(now, own, event), force=True)  # type: ignore[misc]
 
 
 def _shown(item: object) -> dict[str, object]:

@@ -13,12 +13,13 @@ from hpcstack.cli.session import Session, answer, json_option, table
 @json_option
 @click.pass_obj
 def command(session: Session, name: str, as_json: bool) -> None:
-    """What was published, promoted, rolled back and retired under a name: when, by whom, why."""
+    """What was published, promoted, rolled back, retired, removed and undone under a name: when, by whom, why."""
     from hpcstack.modules.shown import history
     from hpcstack.modules.tree import Tree
 
     ledger, version, _ = split(session, name)
     events = history(Tree(session.site.module_root), ledger.name, version if name != ledger.name else "")
     head = ("when", "who", "what", "release", "alias", "default", "why")
-    rows = [tuple(one[key] for key in ("at", "by", "verb", "release", "alias", "default", "reason")) for one in events]
+    keys = ("at", "by", "verb", "subject", "alias", "default", "reason")
+    rows = [tuple(one[key] for key in keys) for one in events]
     answer({"name": ledger.name, "events": events}, as_json, lambda: table(rows, head))

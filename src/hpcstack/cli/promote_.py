@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from hpcstack.cli.publish_ import OVERRIDE, REPORTS, shown
-from hpcstack.cli.published import published_argument, publisher, split
+from hpcstack.cli.publish_ import DIFF, OVERRIDE, REPORTS, foretold, shown
+from hpcstack.cli.published import DRY_RUN, REASON, published_argument, publisher, split, with_version
 from hpcstack.cli.session import Session, answer, json_option
 
 
@@ -16,7 +17,9 @@ from hpcstack.cli.session import Session, answer, json_option
 @REPORTS
 @OVERRIDE
 @click.option("--keep-default", is_flag=True, help="The default stays what it is now.")
-@click.option("--dry-run", is_flag=True, help="Show what would change, as a diff.")
+@REASON
+@DRY_RUN
+@DIFF
 @json_option
 @click.pass_obj
 def command(
@@ -25,18 +28,21 @@ def command(
     reports_: tuple[Path, ...],
     override: str,
     keep_default: bool,
+    reason: str,
     dry_run: bool,
+    diff: bool,
     as_json: bool,
 ) -> None:
     """A testing release becomes a production one: a new release whose help carries the report that proves it."""
     from hpcstack.errors import InputError
     from hpcstack.modules import proof
-    from hpcstack.modules.acts import as_document
     from hpcstack.modules.words import one_line
 
-    override = one_line(override, "--override")
+    override, reason = one_line(override, "--override"), one_line(reason, "--reason")
     acts = publisher(session)
     ledger, version, release = split(session, name)
+    if name == ledger.name and len({one.version for one in ledger.entries}) > 1:
+        with_version(session, "promote", name)
     candidates = [one for one in ledger.of(version) if one.state == "live" and one.channel == "testing"]
     if release:
         candidates = [ledger.entry(release)]
@@ -48,12 +54,9 @@ def command(
     given = [proof.read(path) for path in reports_] or proof.reports(stack.full_name, artifact.sha256)
     report, override = proof.proven(stack, artifact, session.site, given, override, named=bool(reports_))
     pinned = ledger.default.rpartition("-r")[0] if keep_default else None
-    if dry_run:
-        from hpcstack.modules.shown import difference
-
-        changes = difference(acts, stack, artifact, "production", report, override, pinned)
-        answer({"diff": changes}, as_json, lambda: changes.rstrip("\n") or "nothing would change")
+    if dry_run or diff:
+        foretold(acts, stack, artifact, "production", report, override, pinned, diff=diff, as_json=as_json)
         return
     more = acts.kept(ledger.name, candidates[-1].release)
-    done = acts.publish(stack, artifact, "production", report, more, override, pinned=pinned)
-    answer(as_document(done), as_json, lambda: shown(done))
+    done = acts.publish(stack, artifact, "production", report, more, override, pinned=pinned, reason=reason)
+    answer(asdict(done), as_json, lambda: shown(done))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
+from hpcstack.cli.published import DRY_RUN, REASON
 from hpcstack.cli.session import Session, answer, json_option, say, stack_argument
 
 OVERRIDE = click.option("--override", default="", metavar="REASON", help="Pass a shut gate; REASON is written down.")
+DIFF = click.option("--diff", is_flag=True, help="Like --dry-run, and every file as a diff.")
 REPORTS = click.option(
     "--report", "reports_", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
     help="A report to show and to judge by; by default your newest of this image.",
@@ -23,17 +27,27 @@ REPORTS = click.option(
 )  # fmt: skip
 @REPORTS
 @OVERRIDE
-@click.option("--dry-run", is_flag=True, help="Show what would change, as a diff.")
+@REASON
+@DRY_RUN
+@DIFF
 @json_option
 @click.pass_obj
 def command(
-    session: Session, name: str, channel: str, reports_: tuple[Path, ...], override: str, dry_run: bool, as_json: bool
+    session: Session,
+    name: str,
+    channel: str,
+    reports_: tuple[Path, ...],
+    override: str,
+    reason: str,
+    dry_run: bool,
+    diff: bool,
+    as_json: bool,
 ) -> None:
     """Make a built image a release with a module, checked by a real load and unload."""
     from hpcstack.errors import InputError
     from hpcstack.launch import image_of
     from hpcstack.modules import proof
-    from hpcstack.modules.acts import Publisher, as_document
+    from hpcstack.modules.acts import Publisher
     from hpcstack.modules.extras import extras
     from hpcstack.modules.words import one_line
 
@@ -50,20 +64,31 @@ def command(
         if reports_ and not report:
             raise InputError("--report: none of them is of this image", f"hpcstack test {stack.full_name} -N 2")
     publisher = Publisher(session.site, session.store, session.runner, say)
-    if dry_run:
-        from hpcstack.modules.shown import difference
-
-        changes = difference(publisher, stack, artifact, channel, report, override)
-        answer({"diff": changes}, as_json, lambda: changes.rstrip("\n") or "nothing would change")
+    reason = one_line(reason, "--reason")
+    if dry_run or diff:
+        foretold(publisher, stack, artifact, channel, report, override, None, diff=diff, as_json=as_json)
         return
     more = extras(recipe, artifact, session.site, session.runner)
-    done = publisher.publish(stack, artifact, channel, report, more, override)
-    answer(as_document(done), as_json, lambda: shown(done))
+    done = publisher.publish(stack, artifact, channel, report, more, override, reason=reason)
+    answer(asdict(done), as_json, lambda: shown(done))
+
+
+def foretold(
+    publisher: Any, stack: Any, artifact: Any, channel: str, report: Any, override: str, pinned: str | None, *,
+    diff: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """What publishing would change: a few lines, and all files as a diff where that is asked for."""
+    from hpcstack.modules.shown import planned
+
+    changes, files = planned(publisher, stack, artifact, channel, report, override, pinned)
+    more = files if diff else "" if not changes else "  (--diff shows the files)"
+    lines = ["this would change:", *(f"  {one}" for one in changes), more] if changes else ["nothing would change"]
+    answer({"changes": changes, "diff": files, "dry_run": True}, as_json, lambda: "\n".join(lines))
 
 
 def shown(done: object) -> str:
     """What was published, and what a user types."""
-    from hpcstack.modules.acts import Published
+    from hpcstack.modules.publishable import Published
 
     assert isinstance(done, Published)
     lines = [f"{done.release} {'published' if done.new else 'is published already'} in {done.channel}: {done.checked}"]

@@ -1,16 +1,17 @@
-"""What the verbs on published stacks share: the argument, its completion, and what it means."""
+"""What the verbs on published stacks share: the argument, what it means, and how a change is asked for and told."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.session import Session, say
+from hpcstack.cli.session import Session, answer, say
 
 if TYPE_CHECKING:
     from hpcstack.modules.acts import Publisher
-    from hpcstack.modules.ledger import Ledger
+    from hpcstack.modules.ledger import Event, Ledger
 
 
 def complete(ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
@@ -36,10 +37,70 @@ def optional(function: Any) -> Any:
     return click.argument("name", metavar="[NAME[/VERSION]]", default="", shell_complete=complete)(function)
 
 
-def publisher(session: Session) -> Publisher:
+REASON = click.option("--reason", default="", metavar="WHY", help="Why; it stands in the history.")
+FORCE = click.option("--force", is_flag=True, help="Also where users lose what is in production; wants a --reason.")
+NO_SLURM = click.option("--no-slurm", is_flag=True, help="Do not ask Slurm which jobs use what is removed.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would change.")
+
+
+def changing(function: Any) -> Any:
+    """The options of every verb that changes what users load."""
+    return REASON(FORCE(DRY_RUN(function)))
+
+
+def change(
+    session: Session,
+    name: str,
+    verb: str,
+    act: Callable[[Ledger, Event], Ledger],
+    *,
+    reason: str,
+    force: bool,
+    dry_run: bool,
+    slurm: bool = True,
+) -> tuple[Ledger, list[str]]:
+    """(NAME's ledger after ACT, what that changed, a line each); with DRY_RUN nothing is written."""
+    from hpcstack.errors import InputError
+    from hpcstack.modules.changes import told
+    from hpcstack.modules.words import one_line
+
+    reason = one_line(reason, "--reason")
+    if force and not reason:
+        raise InputError(
+            "--force wants a reason: it stands in the history", f"hpcstack {verb} ... --force --reason WHY"
+        )
+    acts = publisher(session, slurm=slurm)
+    before = acts.tree.ledger(name)
+    if dry_run:
+        after = acts.changed(before, verb, act, reason, force=force)
+    else:
+        after = acts.change(name, verb, act, reason, force=force)
+    return after, told(before, after)
+
+
+def tell(document: dict[str, Any], changes: list[str], *, dry_run: bool, as_json: bool, last: str = "") -> None:
+    """DOCUMENT with CHANGES, or as text: the changes, what would be done about them, and a LAST line."""
+    head = "this would change:" if dry_run else "changed:"
+    lines = [head, *(f"  {one}" for one in changes)] if changes else ["nothing changes"]
+    whole = {**document, "changes": changes, "dry_run": dry_run}
+    answer(whole, as_json, lambda: "\n".join([*lines, *([last] if last and not dry_run else [])]))
+
+
+def with_version(session: Session, verb: str, name: str) -> tuple[Ledger, str, str]:
+    """`split`, for verbs that must not guess which version is meant."""
+    from hpcstack.errors import InputError
+
+    found = split(session, name)
+    if found[0].name == name:
+        versions = ", ".join(dict.fromkeys(one.version for one in found[0].entries))
+        raise InputError(f"{verb} wants a version; {name} has {versions}", f"hpcstack {verb} {name}/{found[1]}")
+    return found
+
+
+def publisher(session: Session, *, slurm: bool = True) -> Publisher:
     from hpcstack.modules.acts import Publisher
 
-    return Publisher(session.site, session.store, session.runner, say)
+    return Publisher(session.site, session.store, session.runner, say, slurm)
 
 
 def split(session: Session, name: str) -> tuple[Ledger, str, str]:

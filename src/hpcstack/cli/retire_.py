@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.published import published_argument, publisher, split
-from hpcstack.cli.session import Session, answer, json_option
+from hpcstack.cli.published import change, changing, published_argument, tell, with_version
+from hpcstack.cli.session import Session, json_option
 
 NOTICE_DAYS = 30  # of the default life cycle that sites use: DoD HPCMP, FY05-01
 
@@ -19,7 +19,7 @@ NOTICE_DAYS = 30  # of the default life cycle that sites use: DoD HPCMP, FY05-01
 @click.option("--now", is_flag=True, help="It is refused from now on, and no alias names it.")
 @click.option("--cancel", is_flag=True, help="Neither warn nor refuse: the dates are taken away.")
 @click.option("--successor", default="", metavar="NAME/VERSION", help="What users are told to use instead.")
-@click.option("--reason", default="", help="Why; users see it.")
+@changing
 @json_option
 @click.pass_obj
 def command(
@@ -31,47 +31,71 @@ def command(
     cancel: bool,
     successor: str,
     reason: str,
+    force: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Warn the users of a version, and refuse it from a day on. Nobody loses what is loaded: files stay."""
+    """Warn the users of a version, and refuse it from a day on; they see the --reason. Nobody loses what is loaded."""
     from dataclasses import asdict
     from datetime import date, timedelta
 
     from hpcstack.errors import InputError
-    from hpcstack.modules import ledger as ledgers
     from hpcstack.modules import words
+    from hpcstack.modules.changes import retired
+    from hpcstack.modules.ledger import Dates
 
     if (now and (remove or warn)) or (cancel and (now or remove or warn or successor)):
-        raise InputError("--now and --cancel go alone with a --reason", "hpcstack retire NAME/VERSION --now")
-    ledger, version, release = split(session, name)
+        raise InputError("--now and --cancel take only a --reason", "hpcstack retire NAME/VERSION --now")
+    ledger, version, release = with_version(session, "retire", name)
     if release:
         raise InputError(
             f"{ledger.name}/{release} is one release; a version is retired", f"hpcstack retire {ledger.name}/{version}"
         )
-    old = ledger.dates.get(version, ledgers.Dates())
+    old = ledger.dates.get(version, Dates())
     begin = words.day(warn, "--warn") if warn else min(old.deprecate or words.today(), words.today())
     later = (date.fromisoformat(max(begin, words.today())) + timedelta(days=NOTICE_DAYS)).isoformat()
     end = words.today() if now else words.day(remove, "--on") if remove else later
     if end < begin:
         raise InputError(f"it would be refused on {end}, before anybody is warned on {begin}", "--warn DAY --on DAY")
+    if successor:
+        _loads(session, successor, ledger.name, version)
     told_before = (successor or old.successor, reason or old.reason)
-    dates = ledgers.Dates(begin, end, words.successor(told_before[0]), words.one_line(told_before[1], "--reason"))
-    dates = ledgers.Dates() if cancel else dates
+    dates = Dates(begin, end, words.successor(told_before[0]), words.one_line(told_before[1], "--reason"))
+    dates = Dates() if cancel else dates
     verb = "retire --cancel" if cancel else "retire"
-    after = publisher(session).change(
-        ledger.name,
-        verb,
-        lambda old, event: ledgers.retired(old, version, dates, words.today(), event),
-        reason and dates.reason,
-    )
+    after, changes = change(
+        session, ledger.name, verb, lambda old, event: retired(old, version, dates, words.today(), event),
+        reason=reason, force=force, dry_run=dry_run,
+    )  # fmt: skip
     default = f"{ledger.name}/{after.default}" if after.default else ""
     document = {"version": f"{ledger.name}/{version}", **asdict(dates), "default": default}
-    answer(document, as_json, lambda: told(document, cancel=cancel, now=now))
+    tell(document, changes, dry_run=dry_run, as_json=as_json, last=told(document, cancel=cancel, now=now))
+
+
+def _loads(session: Session, successor: str, name: str, version: str) -> None:
+    """InputError for a SUCCESSOR that users could not load."""
+    from hpcstack.errors import InputError
+    from hpcstack.modules import words
+    from hpcstack.modules.ledger import Dates
+    from hpcstack.modules.ledger import split as parts
+    from hpcstack.modules.tree import Tree
+
+    tree = Tree(session.site.module_root)
+    one, rest = parts(words.successor(successor), tree.names())
+    ledger = tree.ledger(one)
+    meant = rest or ledger.default.rpartition("-r")[0]
+    if (one, meant) == (name, version):
+        raise InputError(f"--successor: {successor} is what is retired", "name what users shall load instead")
+    if meant not in ledger.aliases or ledger.dates.get(meant, Dates()).refuses(words.today()):
+        known = ", ".join(f"{one}/{each}" for each in ledger.aliases) or "nothing"
+        raise InputError(
+            f"--successor: {successor} cannot be loaded; of {one} there is {known}", f"hpcstack status {one}"
+        )
 
 
 def told(document: dict[str, str], *, cancel: bool, now: bool) -> str:
     if cancel:
-        return f"{document['version']} has no dates any more"
+        return f"{document['version']} is no longer retired: nobody is warned or refused"
     if now:
         return f"{document['version']} is refused from now on; the default is {document['default'] or 'none'}"
     warned, refused = document["deprecate"], document["remove"]

@@ -1,4 +1,4 @@
-"""Publish, promote, roll back, retire: each prepares a whole release, tries it, and commits one change.
+"""Publish, promote, roll back, retire, remove, undo: each is prepared whole, judged, and committed as one change.
 
 What is interrupted before the commit leaves nothing that anybody sees; after it, whoever comes next finishes it.
 """
@@ -13,20 +13,21 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
+from hpcstack.collect import people
 from hpcstack.errors import HpcstackError, InputError, StoreError
 from hpcstack.files import read_bytes, read_text, without_links
 from hpcstack.lease import held
-from hpcstack.modules import ledger as ledgers
+from hpcstack.modules import changes
 from hpcstack.modules.gate import about
 from hpcstack.modules.journal import prepared
-from hpcstack.modules.ledger import CHANNELS, Dates, Entry, Event, Ledger
+from hpcstack.modules.ledger import CHANNELS, FORMAT, Entry, Event, Ledger
 from hpcstack.modules.marks import Marks
-from hpcstack.modules.paths import GATE, dates_file
+from hpcstack.modules.paths import dates_file
+from hpcstack.modules.publishable import Published, dates_of, publishable
 from hpcstack.modules.spider import rebuilt
 from hpcstack.modules.tree import Change, Tree
 from hpcstack.modules.trial import tried
@@ -40,24 +41,7 @@ from hpcstack.store import MAX_RECORD, Artifact, Store, digest_of, write_tree
 
 Say = Callable[[str], None]
 RECORD = "release.json"
-
-
-@dataclass(frozen=True)
-class Published:
-    """What publishing made or found: `pytorch/24.11-r1`, how it is loaded, and how it was checked."""
-
-    release: str
-    alias: str
-    channel: str
-    takes_alias: bool
-    default: str
-    load: str
-    modulepath: str
-    modulefile: str
-    image: str
-    sha256: str
-    new: bool
-    checked: str
+KEPT_FILES = ("modulefile.lua", "modulefile.tcl")  # in a release's folder: for Lmod, and for Environment Modules
 
 
 @dataclass(frozen=True)
@@ -68,6 +52,7 @@ class Publisher:
     store: Store
     runner: Runner
     say: Say
+    slurm: bool = True  # ask Slurm whose jobs use what is removed
 
     @property
     def marks(self) -> Marks:
@@ -88,11 +73,12 @@ class Publisher:
         extra: dict[str, str],
         override: str = "",
         pinned: str | None = None,
+        reason: str = "",
     ) -> Published:
         """ARTIFACT as a release of STACK in CHANNEL. A release that already is this image is not made again.
 
         EXTRA are {file name: text} for the release's folder; OVERRIDE is why it is published though the gate is shut;
-        PINNED the version that stays the default.
+        PINNED the version that stays the default; REASON stands in the history.
         """
         if channel not in CHANNELS:
             raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
@@ -111,23 +97,69 @@ class Publisher:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
             self.say(f"module {release.name}: {checked}")
-            event = self._event("publish" if channel == "testing" else "promote", entry.release, override)
+            event = self._event("publish" if channel == "testing" else "promote", entry.release, override or reason)
             base = ledger if pinned is None else replace(ledger, pinned=pinned)
-            after = ledgers.published(base, entry, dates_of(stack), event)
+            after = changes.published(base, entry, dates_of(stack), event)
             tree.commit(Change(after, self.files(release), "publish", ((str(part), release.folder, record),)))
         self._readable(release)
         self._cached()
         return self._answer(after, entry, release, checked, new=True)
 
-    def change(self, name: str, verb: str, act: Callable[[Ledger, Event], Ledger], reason: str = "") -> Ledger:
-        """The ledger of NAME after ACT, which is committed; nothing is written where ACT refuses."""
+    def change(
+        self, name: str, verb: str, act: Callable[[Ledger, Event], Ledger], reason: str = "", *, force: bool = False
+    ) -> Ledger:
+        """The ledger of NAME after ACT, which is committed; nothing is written where ACT refuses, or users would lose
+        what is in production and FORCE does not say that it is meant."""
         with self._held(name) as ledger:
-            if not ledger.entries:
-                raise InputError(f"nothing is published as {name!r}", "hpcstack status")
-            after = act(ledger, self._event(verb, "", reason))
-            self.tree.commit(Change(after, {}, verb))
+            after = self.changed(ledger, verb, act, reason, force=force)
+            gone = tuple(file for one in changes.going(ledger, after) for file in self._modulefiles(name, one.release))
+            self.tree.commit(Change(after, self._back(ledger, after), verb, gone=gone))
         self._cached()
         return after
+
+    def changed(
+        self, ledger: Ledger, verb: str, act: Callable[[Ledger, Event], Ledger], reason: str, *, force: bool
+    ) -> Ledger:
+        """LEDGER after ACT, judged, and not committed."""
+        if not ledger.entries:
+            raise InputError(f"nothing is published as {ledger.name!r}", "hpcstack status")
+        after = act(ledger, self._event(verb, "", reason))
+        self._judge(ledger, after, verb, force=force)
+        return after
+
+    def _judge(self, before: Ledger, after: Ledger, verb: str, *, force: bool) -> None:
+        """InputError where AFTER takes from users what is in production, in use, or names an image that is gone."""
+        if (lost := changes.harm(before, after, today())) and not force:
+            raise InputError("\n".join(lost), f"if that is meant: hpcstack {verb} ... --force --reason WHY")
+        for version, release in after.aliases.items():
+            if before.aliases.get(version) != release and not self.store.artifact(after.entry(release).key):
+                raise InputError(f"{after.name}/{version} would mean {release}, and its image is gone from the store",
+                                 f"hpcstack build {after.name}-{version}, and publish it")  # fmt: skip
+        taken = changes.going(before, after)
+        users = people(self.runner, slurm=self.slurm) if taken else []
+        for one in taken:
+            if who := changes.used_by(before, one, users):
+                more = f" and {len(who) - 5} more" if len(who) > 5 else ""
+                raise InputError(f"{before.name}/{one.release} is in use by {', '.join(who[:5])}{more}",
+                                 "wait for them, or warn its users: hpcstack retire")  # fmt: skip
+
+    def _modulefiles(self, name: str, release: str) -> list[str]:
+        """The paths below the root of a release's modulefiles."""
+        homes = self.tree.homes(name)
+        return [f"{home.relative_to(self.tree.root)}/{name}/{release}{suffix}" for suffix, home in homes.items()]
+
+    def _back(self, before: Ledger, after: Ledger) -> dict[str, str]:
+        """{path below the root: text} of the modulefiles of what was removed and comes back: its folder has them."""
+        out = {}
+        for one in changes.coming(before, after):
+            folder = self.folder(after.name, one.release)
+            for path, kept in zip(self._modulefiles(after.name, one.release), KEPT_FILES, strict=True):
+                try:
+                    out[path] = read_text(folder / kept, MAX_RECORD)
+                except OSError as error:
+                    raise StoreError(f"{folder / kept} cannot be read: {error.strerror}",
+                                     f"hpcstack publish {after.name}-{one.version}") from None  # fmt: skip
+        return out
 
     # -- the parts
 
@@ -232,15 +264,15 @@ class Publisher:
         final = Path(release.folder)
         part = prepared(final, self.site.module_root)
         record = {
-            "format": ledgers.FORMAT, "release": release.name, "channel": release.channel, "key": artifact.key,
+            "format": FORMAT, "release": release.name, "channel": release.channel, "key": artifact.key,
             "sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256, "made": now(), "by": whoami(),
             "fits": release.fits, "tested": release.tested, "override": release.override,
             "stack": release.stack.model_dump(mode="json", by_alias=True),
         }  # fmt: skip
         text = json.dumps(record, indent=1) + "\n"
+        modulefiles = (modulefile(release), modulefile_tcl(release))
         files = {
-            **wrappers(release), **extra, "modulefile.lua": modulefile(release),
-            "modulefile.tcl": modulefile_tcl(release), RECORD: text,
+            **wrappers(release), **extra, **dict(zip(KEPT_FILES, modulefiles, strict=True)), RECORD: text,
         }  # fmt: skip
         with self.store.acting("the release was not written"):
             without_links(self.store.top, final.parent, ours=True)
@@ -281,39 +313,6 @@ class Publisher:
         )  # fmt: skip
 
 
-def dates_of(stack: Stack) -> Dates:
-    """What the recipe's lifecycle says."""
-    cycle = stack.lifecycle
-    goes = cycle.deprecate or cycle.remove
-    return Dates(str(cycle.deprecate or ""), str(cycle.remove or ""), cycle.successor if goes else "", origin="recipe")
-
-
-def publishable(ledger: Ledger, stack: Stack) -> None:
-    """InputError for what cannot be published: see `_named` and `_not_over`."""
-    _named(stack)
-    _not_over(ledger, stack)
-
-
-def _named(stack: Stack) -> None:
-    """InputError for a name or a version that would be taken for something else in the module tree."""
-    if stack.name == GATE:
-        raise InputError(f"a stack named {GATE!r} cannot be published: its modules would lie among the gateways",
-                         "`name` in the recipe")  # fmt: skip
-    if re.search(r"-r[0-9]+$|^default$", stack.release_version):
-        raise InputError(f"{stack.full_name}: a version like -rN or `default` would be taken for a release",
-                         "`version` or `variant` in the recipe")  # fmt: skip
-
-
-def _not_over(ledger: Ledger, stack: Stack) -> None:
-    """InputError where the version's day has come: what is published would be refused."""
-    version, dates = stack.release_version, dates_of(stack)
-    where = "the recipe's `lifecycle`"
-    if ledger.dates.get(version, dates).origin != "recipe":
-        dates, where = ledger.dates[version], f"hpcstack retire {stack.name}/{version} --cancel"
-    if dates.refuses(today()):
-        raise InputError(f"{stack.name}/{version} is retired since {dates.remove}", where)
-
-
 def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
@@ -338,7 +337,3 @@ def _shown(release: Release) -> str:
 
 def _reported(report: Report | None) -> dict[str, str]:
     return {"report.json": json.dumps(report.model_dump(mode="json"), indent=1) + "\n"} if report else {}
-
-
-def as_document(published: Published) -> dict[str, Any]:
-    return asdict(published)

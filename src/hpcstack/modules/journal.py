@@ -41,6 +41,7 @@ def read(path: Path) -> dict[str, Any] | None:
     if (
         not isinstance(found, dict) or not keys <= found.keys() or found["format"] != FORMAT or not found["generations"]
         or not all(isinstance(found[key], kind) for key, kind in KINDS.items())
+        or not isinstance(found.get("gone", []), list)
     ):  # fmt: skip
         raise StoreError(f"{path} is damaged, or of another hpcstack", "use that version, or restore it from a backup")
     return found
@@ -54,6 +55,7 @@ def check(name: str, journal: dict[str, Any], path: Path, releases: Path | None,
         and all(isinstance(one, str) and GENERATION.fullmatch(one) for one in journal["generations"])
         and all(_modulefile(file, name, homes) and isinstance(text, str) for file, text in texts.items())
         and all(_move_of(name, move, releases, root) for move in journal["moves"])
+        and all(isinstance(file, str) and _modulefile(file, name, homes) for file in journal.get("gone", []))
     )
     if not good:
         raise StoreError(

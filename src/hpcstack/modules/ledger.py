@@ -1,20 +1,21 @@
 """What is published under one name: releases, channels, aliases, the default, dates and the history. Pure.
 
 A release `24.11-r2` never changes. What moves is which release the version `24.11` means, and which one is loaded where
-no version is named. Each verb is a function from one ledger to the next.
+no version is named. modules/changes.py has the verbs: each is a function from one ledger to the next.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from hpcstack.errors import InputError, StoreError
 
 FORMAT = "hpcstack/modules/v1"
 CHANNELS = ("testing", "production")
-State = Literal["live", "withdrawn", "retired"]
+# removed: no modulefile any more, its files wait for gc; gone: gc has taken them
+State = Literal["live", "withdrawn", "retired", "removed", "gone"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Entry:
     tested: dict[str, str] = field(default_factory=dict)
     override: str = ""
     state: State = "live"
+    since: str = ""  # when it got its state; empty: when it was made
 
     @property
     def number(self) -> int:
@@ -64,6 +66,12 @@ class Event:
     default: str = ""
     reason: str = ""
     version: str = ""
+    before: dict[str, Any] | None = None  # what it changed, as it was: see modules/changes.py; older ones have none
+
+    @property
+    def subject(self) -> str:
+        """The release or the version that it was about."""
+        return self.release or self.version
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,8 @@ class Ledger:
         """What `avail` does not show: all but what a version means and what is newer and waits to be promoted."""
         out = []
         for one in self.entries:
+            if one.state == "gone":
+                continue
             meant = self.aliased(one.version)
             shown = one.state == "live" and (
                 (meant and one.release == meant.release) or (meant and one.number > meant.number)
@@ -112,134 +122,6 @@ class Ledger:
             if not shown:
                 out.append(one.release)
         return out
-
-
-def published(ledger: Ledger, entry: Entry, dates: Dates, event: Event) -> Ledger:
-    """ENTRY is there. It takes its version's alias, but a testing release does not take it from a production one.
-
-    DATES are the recipe's: they count as long as no verb has said others.
-    """
-    meant = ledger.aliased(entry.version)
-    takes = entry.channel == "production" or meant is None or meant.channel != "production"
-    aliases = {**ledger.aliases, entry.version: entry.release} if takes else dict(ledger.aliases)
-    entries = (*(one for one in ledger.entries if one.release != entry.release), entry)
-    known = dict(ledger.dates)
-    if known.get(entry.version, Dates(origin="recipe")).origin == "recipe":
-        known[entry.version] = dates
-    return _done(ledger, replace(ledger, entries=entries, aliases=aliases, dates=known), event, entry.version)
-
-
-def rolled_back(ledger: Ledger, version: str, to: str, event: Event) -> Ledger:
-    """VERSION means an earlier release again (TO, or the one before), and what it meant is withdrawn."""
-    now = ledger.aliased(version)
-    if not now:
-        raise InputError(f"{ledger.name}/{version} names no release", f"hpcstack status {ledger.name}")
-    target = ledger.entry(to) if to else _before(ledger, now)
-    if target.version != version:
-        raise InputError(f"{target.release} is no release of {version}", f"hpcstack history {ledger.name}")
-    if target.release == now.release:
-        raise InputError(f"{ledger.name}/{version} means {target.release} already")
-    if target.state == "retired":
-        raise InputError(f"{ledger.name}/{target.release} is retired", f"hpcstack history {ledger.name}")
-    entries = tuple(replace(one, state=_after(one, now, target)) for one in ledger.entries)
-    after = replace(ledger, entries=entries, aliases={**ledger.aliases, version: target.release})
-    return _done(ledger, after, replace(event, release=target.release), version)
-
-
-def _after(one: Entry, now: Entry, target: Entry) -> State:
-    """The state of ONE when NOW makes way for TARGET: an older one. NOW goes, and what else is the same image."""
-    if one.release == target.release:
-        return "live"
-    goes = one.release == now.release or (one.version == now.version and one.sha256 == now.sha256 != target.sha256)
-    return "withdrawn" if goes and one.state == "live" and now.number > target.number else one.state
-
-
-def _before(ledger: Ledger, now: Entry) -> Entry:
-    """What VERSION goes back to: an older release of another image, of production rather than testing.
-
-    Where there is none, a testing release of the same image: what was promoted by mistake is in testing again.
-    """
-    older = [one for one in ledger.of(now.version) if one.state == "live" and one.number < now.number]
-    others = [one for one in older if one.sha256 != now.sha256]
-    for fitting in (
-        [one for one in others if one.channel == "production"],
-        [one for one in others if one.channel == "testing"],
-        [one for one in older if one.channel == "testing" and now.channel == "production"],
-    ):
-        if fitting:
-            return fitting[-1]
-    raise InputError(
-        f"{ledger.name}/{now.version} has no release to go back to: {now.release} is the only one that is live",
-        f"hpcstack retire {ledger.name}-{now.version} takes it away",
-    )
-
-
-def retired(ledger: Ledger, version: str, dates: Dates, today: str, event: Event) -> Ledger:
-    """VERSION has DATES; where they are past, its releases are retired and no alias names them, else they are back."""
-    if version not in ledger.aliases and not ledger.of(version):
-        raise InputError(f"{ledger.name}/{version} is not published", f"hpcstack status {ledger.name}")
-    after = replace(ledger, dates={**ledger.dates, version: dates})
-    event = replace(event, reason="; ".join(filter(None, (_days(dates), event.reason))))
-    if dates.refuses(today):
-        aliases = {name: release for name, release in ledger.aliases.items() if name != version}
-        after = replace(after, entries=_all(ledger, version, "live", "retired"), aliases=aliases)
-    elif version not in ledger.aliases:  # it had been retired, and comes back
-        back = replace(after, entries=_all(ledger, version, "retired", "live"))
-        live = [one for one in back.of(version) if one.state == "live"]
-        proven = [one for one in live if one.channel == "production"]
-        aliases = {**ledger.aliases, version: (proven or live)[-1].release} if live else dict(ledger.aliases)
-        after = replace(back, aliases=aliases)
-    return _done(ledger, after, event, version)
-
-
-def _days(dates: Dates) -> str:
-    days = ((dates.deprecate, "warned"), (dates.remove, "refused"))
-    return ", ".join(f"{what} from {day}" for day, what in days if day)
-
-
-def _all(ledger: Ledger, version: str, before: State, after: State) -> tuple[Entry, ...]:
-    """The entries, those of VERSION in state BEFORE being in AFTER."""
-    return tuple(
-        replace(one, state=after) if one.version == version and one.state == before else one for one in ledger.entries
-    )
-
-
-def defaulted(ledger: Ledger, version: str, event: Event) -> Ledger:
-    """VERSION is the default until another is chosen; an empty VERSION means the newest again."""
-    if version and version not in ledger.aliases:
-        known = ", ".join(ledger.aliases) or "none"
-        raise InputError(f"{ledger.name}/{version} is not published (there are: {known})", "hpcstack status")
-    return _done(ledger, replace(ledger, pinned=version), event, version)
-
-
-def _done(before: Ledger, after: Ledger, event: Event, version: str) -> Ledger:
-    """AFTER with its default settled and EVENT in its history."""
-    after = replace(after, default=_default(after, event.at[:10]))
-    told = replace(
-        event,
-        alias=_change(before.aliases.get(version, ""), after.aliases.get(version, "")),
-        default=_change(before.default, after.default),
-        version=version,
-    )
-    return replace(after, events=(*before.events, told))
-
-
-def _change(old: str, new: str) -> str:
-    return f"{old or 'nothing'} -> {new or 'nothing'}" if old != new else ""
-
-
-def _default(ledger: Ledger, today: str) -> str:
-    """The pinned version, else the newest in production, else the newest; one that is refused by now is none."""
-    good = {
-        version: release
-        for version, release in ledger.aliases.items()
-        if not ledger.dates.get(version, Dates()).refuses(today)
-    }
-    if ledger.pinned in good:
-        return good[ledger.pinned]
-    proven = [version for version in good if ledger.entry(good[version]).channel == "production"]
-    newest = max(proven or good, key=order, default="")
-    return good.get(newest, "")
 
 
 def order(version: str) -> list[tuple[int, str]]:

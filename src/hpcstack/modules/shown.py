@@ -7,8 +7,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from hpcstack.errors import StoreError
-from hpcstack.modules.acts import Publisher, dates_of, publishable
-from hpcstack.modules.ledger import Dates, Event, Ledger, order, published
+from hpcstack.modules.acts import Publisher
+from hpcstack.modules.changes import published, told
+from hpcstack.modules.ledger import Dates, Event, Ledger, order
+from hpcstack.modules.publishable import dates_of, publishable
 from hpcstack.modules.tree import Tree
 from hpcstack.modules.words import today
 from hpcstack.render.module import Release, wrappers
@@ -57,7 +59,7 @@ def _wrong(store: Store, ledger: Ledger, release: str, dates: Dates) -> list[str
     return out
 
 
-def difference(
+def planned(
     publisher: Publisher,
     stack: Stack,
     artifact: Artifact,
@@ -65,14 +67,17 @@ def difference(
     report: Report | None,
     override: str,
     pinned: str | None = None,
-) -> str:
-    """What publishing would change in the module tree, as a unified diff; nothing is written."""
+) -> tuple[list[str], str]:
+    """(what publishing would change, a line each; the module tree's and the release's files as a unified diff).
+
+    Nothing is written.
+    """
     tree = publisher.tree
     ledger = tree.ledger(stack.name)
     publishable(ledger, stack)
     release, entry = publisher.prepared(ledger, stack, artifact, channel, report, override)
     if publisher.already(ledger, entry):
-        return ""
+        return [], ""
     ledger = ledger if pinned is None else replace(ledger, pinned=pinned)
     after = published(ledger, entry, dates_of(stack), Event(entry.made, entry.by, "publish", entry.release))
     out = []
@@ -83,7 +88,7 @@ def difference(
         out += _diff(name, old, modulerc(after, (), template))
     for path, text in {**publisher.files(release), **_scripts(release)}.items():
         out += _diff(path, "", text)
-    return "".join(out)
+    return told(ledger, after), "".join(out)
 
 
 def _scripts(release: Release) -> dict[str, str]:
@@ -101,4 +106,9 @@ def _diff(name: str, old: str, new: str) -> list[str]:
 
 def history(tree: Tree, name: str, version: str = "") -> list[dict[str, str]]:
     """What was done to NAME, the oldest first; of VERSION alone, what was done to it."""
-    return [asdict(one) for one in tree.ledger(name).events if version in ("", one.version)]
+    events = tree.ledger(name).events
+    return [
+        {**{key: value for key, value in asdict(one).items() if key != "before"}, "subject": one.subject}
+        for one in events
+        if version in ("", *one.version.split(", "))
+    ]

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from hpcstack import files
 from hpcstack.errors import InputError, StoreError
+from hpcstack.files import without_links
 from hpcstack.lease import held
 from hpcstack.modules.journal import GENERATION, MAX_JOURNAL, check, read
 from hpcstack.modules.ledger import FORMAT, Ledger, as_json, from_json
@@ -45,13 +46,15 @@ SETTLE_S = 0.05  # Lmod lists a folder and then reads its .modulerc: what an ali
 class Change:
     """LEDGER is what it shall be; FILES are {path below the root: text} of modulefiles that are new.
 
-    MOVES are ((prepared folder, its place, what its record holds), ...): releases that lie ready.
+    MOVES are ((prepared folder, its place, what its record holds), ...): releases that lie ready. GONE are paths below
+    the root of modulefiles that go once nothing names them.
     """
 
     ledger: Ledger
     files: dict[str, str]
     verb: str
     moves: tuple[tuple[str, str, str], ...] = ()
+    gone: tuple[str, ...] = ()
 
 
 class Tree:
@@ -167,7 +170,7 @@ class Tree:
         steps.append(self._prepare(state, number + len(steps) + 1, change.ledger))
         homes = {suffix: str(home.relative_to(self.root)) for suffix, home in self.homes(name).items()}
         journal = {"format": FORMAT, "verb": change.verb, "homes": homes, "files": change.files, "moves": change.moves,
-                   "generations": steps}  # fmt: skip
+                   "generations": steps, "gone": change.gone}  # fmt: skip
         write_text(state / JOURNAL, json.dumps(journal), 0o600)  # what it says will be done: nobody else may change it
         self.recover(name)
 
@@ -197,6 +200,11 @@ class Tree:
             if journal["files"]:
                 time.sleep(SETTLE_S)
             self._flip(state, last)
+            if gone := journal.get("gone", []):
+                time.sleep(SETTLE_S)
+            for path in gone:
+                without_links(self.root, (self.root / path).parent)
+                (self.root / path).unlink(missing_ok=True)
             (state / JOURNAL).unlink()
         self._sweep(name)
         return bool(journal)

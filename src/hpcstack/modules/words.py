@@ -36,6 +36,11 @@ def today() -> str:
     return datetime.now(timezone.utc).date().isoformat()
 
 
+def module_name(full: str) -> str:
+    """A stack's full name as what users load: `pytorch/25.10-deepspeed` of `pytorch-25.10-deepspeed`."""
+    return full if "/" in full else re.sub(r"-(?=[0-9])", "/", full, count=1)
+
+
 def successor(text: str) -> str:
     """TEXT as the name of what to use instead."""
     if not SUCCESSOR.fullmatch(text):

@@ -17,11 +17,17 @@ def modulerc(ledger: Ledger, new: tuple[str, ...], template: str) -> str:
     return fill(
         "modules",
         template,
-        aliases=[(f"{name}/{release}", version) for version, release in sorted(ledger.aliases.items())],
+        aliases=[(f"{name}/{release}", version) for version, release in sorted(_named(ledger).items())],
         default=f"{name}/{ledger.default}" if ledger.default else "",
         hidden=[f"{name}/{release}" for release in (*ledger.hidden(), *new)],
         forbidden=forbidden,
     )
+
+
+def _named(ledger: Ledger) -> dict[str, str]:
+    """{version: release} of what versions mean, and of those that are retired, whose modulefile says why it refuses."""
+    retired = {one.version: one.release for one in ledger.entries if one.state == "retired"}
+    return {**retired, **ledger.aliases}
 
 
 def refusal(version: str, dates: Dates) -> str:

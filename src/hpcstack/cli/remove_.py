@@ -1,0 +1,57 @@
+"""`hpcstack remove`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hpcstack.cli.published import NO_SLURM, change, changing, complete, split, tell
+from hpcstack.cli.session import Session, json_option
+
+
+@click.command("remove")
+@click.argument("name", metavar="[NAME[/VERSION[-rN]]]", default="", shell_complete=complete)
+@click.option("--all", "every", is_flag=True, help="All that is published here.")
+@changing
+@NO_SLURM
+@json_option
+@click.pass_obj
+def command(session: Session, /, name: str, every: bool, no_slurm: bool, as_json: bool, **asked: Any) -> None:
+    """Take a release, a version or all of a name out of the module tree. `hpcstack undo` brings it back until `gc`
+    has taken its files, after the site's days (modules.keep_days)."""
+    from hpcstack.errors import InputError
+    from hpcstack.modules.changes import removed
+    from hpcstack.modules.tree import Tree
+
+    if bool(name) == every:
+        raise InputError("name what is to go, or say --all", "hpcstack remove NAME/VERSION-rN, NAME/VERSION or NAME")
+    names = Tree(session.site.module_root).names() if every else [name]
+    told: list[str] = []
+    gone: list[str] = []
+    for one in names:
+        ledger, version, release = split(session, one)
+        going = [
+            entry.release for entry in ledger.entries
+            if entry.state not in ("removed", "gone")
+            and (entry.release == release if release else one == ledger.name or entry.version == version)
+        ]  # fmt: skip
+        if not going and every:
+            continue
+        if not going:
+            raise InputError(f"{one} is removed already", f"hpcstack history {ledger.name}")
+
+        def act(now: Any, event: Any, going: list[str] = going) -> Any:
+            return removed(now, going, event)
+
+        _, changes = change(session, ledger.name, "remove", act, **asked, slurm=not no_slurm)
+        told += changes
+        gone += [f"{ledger.name}/{one}" for one in going]
+    days = session.site.modules.keep_days
+    tell(
+        {"removed": gone},
+        told,
+        dry_run=asked["dry_run"],
+        as_json=as_json,
+        last=f"hpcstack undo NAME brings them back; hpcstack gc takes their files after {days} days",
+    )

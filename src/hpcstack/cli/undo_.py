@@ -1,0 +1,35 @@
+"""`hpcstack undo`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hpcstack.cli.published import NO_SLURM, change, changing, published_argument, split, tell
+from hpcstack.cli.session import Session, json_option
+
+
+@click.command("undo")
+@published_argument
+@changing
+@NO_SLURM
+@json_option
+@click.pass_obj
+def command(session: Session, /, name: str, no_slurm: bool, as_json: bool, **asked: Any) -> None:
+    """Take back the last change of what is published under a name: publish, promote, rollback, default, retire, remove.
+
+    It is a change itself, with an event in the history; undone once more, the change is there again.
+    """
+    from hpcstack.modules.changes import last_change, undone
+
+    ledger, _, _ = split(session, name)
+    last = last_change(ledger)
+    after, changes = change(
+        session, ledger.name, "undo", undone, **asked, slurm=not no_slurm
+    )  # fmt: skip
+    document = {"name": ledger.name,
+                "undone": {"verb": last.verb, "release": last.subject, "at": last.at, "by": last.by},
+                "default": f"{ledger.name}/{after.default}" if after.default else ""}  # fmt: skip
+    tell(document, changes, dry_run=asked["dry_run"], as_json=as_json,
+         last=f"taken back: {last.verb} of {ledger.name}/{last.subject} by {last.by}, {last.at}")  # fmt: skip

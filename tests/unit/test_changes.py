@@ -1,0 +1,206 @@
+"""Any sequence of the verbs on what is published keeps what production means, and any of them can be taken back."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcstack.collect import items, remove
+from hpcstack.errors import InputError
+from hpcstack.modules import changes
+from hpcstack.modules.ledger import Dates, Entry, Event, Ledger, as_json, from_json
+from hpcstack.modules.shown import rows
+from support.modules import Place, bash, report
+
+SEQUENCES = int(os.environ.get("HPCSTACK_SEQUENCES", "1000"))  # ci/soak runs 10,000
+DAY = "2026-06-01"
+VERSIONS = ("24.11", "25.10", "25.10-cu13")
+
+
+def event(verb: str, number: int, release: str = "") -> Event:
+    return Event(f"{DAY}T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}+00:00", "me", verb, release)
+
+
+def seen(ledger: Ledger) -> tuple[object, ...]:
+    """All that users see of LEDGER, and what decides over it later."""
+    dates = {version: one for version, one in ledger.dates.items() if one != Dates()}
+    live = {one.release for one in ledger.entries if one.state == "live"}
+    there = {one.release for one in ledger.entries if one.state not in ("removed", "gone")}
+    return (ledger.aliases, ledger.default, ledger.pinned, dates, live, there)
+
+
+def step(ledger: Ledger, dice: random.Random, number: int) -> Ledger:
+    """LEDGER after one verb with any arguments, sensible or not. InputError where it refuses."""
+    version = dice.choice(VERSIONS)
+    releases = [one.release for one in ledger.entries] or ["24.11-r1"]
+    some = dice.sample(releases, dice.randint(1, min(3, len(releases))))
+    verb = dice.choice(("publish", "promote", "rollback", "default", "retire", "cancel", "remove", "undo", "gc"))
+    said = event(verb, number)
+    if verb in ("publish", "promote"):
+        release, image = ledger.next(version, []), dice.choice(("A", "B", "C"))
+        channel = "testing" if verb == "publish" else "production"
+        entry = Entry(release, version, channel, f"key-{image}", image, said.at, "me")
+        return changes.published(ledger, entry, Dates(), replace(said, release=release))
+    if verb == "rollback":
+        return changes.rolled_back(ledger, version, dice.choice(["", *releases]), said)
+    if verb == "default":
+        return changes.defaulted(ledger, dice.choice([version, ""]), said)
+    if verb == "retire":
+        return changes.retired(ledger, version, Dates(DAY, dice.choice((DAY, "2027-01-01"))), DAY, said)
+    if verb == "cancel":
+        return changes.retired(ledger, version, Dates(), DAY, said)
+    if verb == "remove":
+        return changes.removed(ledger, some, said)
+    return changes.undone(ledger, said) if verb == "undo" else changes.purged(ledger, some, said)
+
+
+def test_sequences_of_verbs() -> None:
+    """Without force production is never empty or untested; history names a version; undo gives what was before."""
+    done = dict.fromkeys(("acted", "refused", "harmful", "in use"), 0)
+    for seed in range(SEQUENCES):
+        dice, ledger = random.Random(seed), Ledger("pytorch")
+        for number in range(dice.randint(1, 16)):
+            try:
+                after = step(ledger, dice, number)
+            except InputError:
+                done["refused"] += 1
+                continue
+            jobs = [(f"job {n}", f"module load pytorch/{dice.choice(VERSIONS)}-r{n}\n") for n in range(1, 4)]
+            if any(changes.used_by(ledger, one, jobs) for one in changes.going(ledger, after)):
+                done["in use"] += 1
+                continue
+            if harm := changes.harm(ledger, after, DAY):
+                done["harmful"] += 1
+                if dice.random() < 0.8:
+                    continue  # refused without force
+            check(ledger, after, forced=bool(harm))
+            done["acted"] += 1
+            ledger = after
+    assert min(done.values()) > SEQUENCES / 10, done
+
+
+def check(before: Ledger, after: Ledger, *, forced: bool) -> None:
+    last = after.events[-1]
+    assert last.by and last.at and last.subject and last.verb, last
+    assert from_json(as_json(after), "x") == after
+    states = {one.release: one for one in after.entries}
+    assert all(states[release].state == "live" for release in after.aliases.values()), "an alias means a live release"
+    assert not after.default or after.default in after.aliases.values()
+    if not forced:
+        for version, release in before.aliases.items():
+            old = before.dates.get(version, Dates()).refuses(DAY)
+            if before.entry(release).channel == "production" and not old:
+                now = after.aliased(version)
+                assert now and now.channel == "production", "production is never empty or untested"
+        if before.default and before.entry(before.default).channel == "production":
+            assert after.default and after.entry(after.default).channel == "production"
+    if last.verb == "gc":
+        assert seen(after)[:4] == seen(before)[:4], "gc takes files, and nothing that is meant"
+        return
+    assert changes.told(before, after) or seen(before) == seen(after)
+    back = changes.undone(after, event("undo", 86399))
+    new = {one.release for one in after.entries} - {one.release for one in before.entries}
+    expected, got = seen(before), seen(back)
+    assert got[:5] == expected[:5] and set(got[5]) - new == expected[5], last  # type: ignore[call-overload]
+    assert seen(changes.undone(back, event("undo", 86399))) == seen(after), "taken back twice, it is there again"
+
+
+def test_a_second_rollback_does_not_take_production_away(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for image in (b"A", b"B"):
+        place.publish(content=image)
+        place.publish(content=image, channel="production")
+    act = place.publisher.change("pytorch", "rollback", lambda now, event: changes.rolled_back(now, "24.11", "", event))
+    assert act.aliases["24.11"] == "24.11-r2"
+    before = place.modulerc()
+    with pytest.raises(InputError, match="would mean 24.11-r1, which is in testing") as refused:
+        place.publisher.change("pytorch", "rollback", lambda now, event: changes.rolled_back(now, "24.11", "", event))
+    assert "--force --reason" in refused.value.hint and place.modulerc() == before
+    after = place.publisher.change("pytorch", "undo", changes.undone)
+    assert after.aliases["24.11"] == "24.11-r4" and after.default == "24.11-r4"
+
+
+def test_what_is_removed_comes_back_until_gc(tmp_path: Path) -> None:
+    place = Place(tmp_path, modules={"keep_days": 0})
+    for image in (b"A", b"B", b"C"):
+        place.publish(content=image, channel="production")
+    tree = place.tree
+    lua, tcl = (tree.core.with_name(one) / "pytorch" / f"24.11-r1{end}" for one, end in (("Core", ".lua"), ("Tcl", "")))
+    texts = [one.read_text() for one in (lua, tcl)]
+
+    def take(*releases: str) -> None:
+        place.publisher.change("pytorch", "remove", lambda now, event: changes.removed(now, releases, event))
+
+    take("24.11-r1")
+    assert not lua.exists() and not tcl.exists() and "24.11-r1" not in bash(place, "lmod", "module -t avail").stderr
+    place.publisher.change("pytorch", "undo", changes.undone)
+    assert [one.read_text() for one in (lua, tcl)] == texts
+    assert bash(place, "lmod", "module load pytorch/24.11-r1 && echo $HPCSTACK_RELEASE").stdout == "pytorch/24.11-r1\n"
+    take("24.11-r1")
+    with pytest.raises(InputError, match="in production and would be gone"):
+        take("24.11-r2", "24.11-r3")
+    assert not rows(tree, place.store)[0]["wrong"]
+    going = [one for one in items(place.site, place.publisher.runner, 0, slurm=False) if not one.keep]
+    assert [one.what for one in going if one.kind == "release"] == ["pytorch/24.11-r1"]
+    place.publisher.change("pytorch", "gc", lambda now, event: changes.purged(now, ["24.11-r1"], event))
+    for one in going:
+        remove(one, place.site)
+    folder = place.store.top / "releases/pytorch"
+    assert sorted(one.name for one in folder.glob("2*")) == ["24.11-r2", "24.11-r3"]
+    assert [one["wrong"] for one in rows(tree, place.store, "pytorch") if one["state"] == "live"] == [[], []]
+    with pytest.raises(InputError, match="gc has taken its files"):
+        place.publisher.change("pytorch", "undo", changes.undone)
+    assert place.publish(content=b"D").release == "pytorch/24.11-r4", "a number is never given twice"
+
+
+def test_what_somebody_has_loaded_is_not_removed(tmp_path: Path) -> None:
+    import subprocess
+
+    place = Place(tmp_path)
+    place.publish(content=b"A", channel="production")
+    place.publish(content=b"B", channel="production")
+    with subprocess.Popen(
+        ["sleep", "60"], env={"PATH": "/usr/bin:/bin", "LOADEDMODULES": "gcc/12:pytorch/24.11-r1"}
+    ) as user:
+        try:
+            with pytest.raises(InputError, match=f"in use by process {user.pid}"):
+                place.publisher.change(
+                    "pytorch", "remove", lambda now, event: changes.removed(now, ["24.11-r1"], event)
+                )
+        finally:
+            user.kill()
+
+
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ("module load pytorch/24.11", True), ("module load pytorch/24.11-r2", True), ("pytorch-24.11", True),
+        ("srun --container-image=hpcstack/pytorch:24.11", True), ("module load pytorch/24.11-r1", False),
+        ("module load mypytorch/24.11", False), ("pytorch/24.110", False), ("pytorch/24.11-r22", False),
+        ("comment hpcstack:key-B", True), ("module load pytorch/default", True),
+    ],
+)  # fmt: skip
+def test_who_names_a_release(said: str, names: bool) -> None:
+    ledger = Ledger("pytorch")
+    for number, image in ((1, "A"), (2, "B")):
+        entry = Entry(f"24.11-r{number}", "24.11", "production", f"key-{image}", image, DAY, "me")
+        ledger = changes.published(ledger, entry, Dates(), event("publish", number, entry.release))
+    assert bool(changes.used_by(ledger, ledger.entry("24.11-r2"), [("job 1", said)])) is names
+
+
+def test_the_alias_of_a_retired_version_says_why(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    stack = place.stack()
+    done = place.publish(stack=stack, channel="production", report=report(place.artifact(stack), {}))
+    dates = Dates("2026-01-01", DAY, "pytorch/25.10", "CVE-2026-1")
+    after = place.publisher.change(
+        "pytorch", "retire", lambda now, event: changes.retired(now, "24.11", dates, "2026-11-22", event), force=True
+    )
+    assert after.aliases == {} and done.new
+    for which in ("lmod", "emodules"):
+        said = bash(place, which, "module load pytorch/24.11")
+        assert "was retired on 2026-06-01 (CVE-2026-1); use pytorch/25.10" in " ".join(said.stderr.split())
