@@ -11,18 +11,30 @@ world="\"n0\": [$slots]" node=1
 while [ "$node" -lt "$nodes" ]; do world="$world, \"n$node\": [$slots]" node=$((node + 1)); done
 world=$(printf '{%s}' "$world" | base64 -w0)
 
-if [ -n "${HPCSTACK_CPUS:-}" ]; then
-    case $1 in -m | *.py) set -- python3 -u "$@" ;; esac
-    set -- --no_python /bin/sh -c "$NEAR" near "$@"
-else
-    case $1 in
-    -m)
-        shift
-        set -- --module "$@"
-        ;;
-    *.py) ;;
-    *) set -- --no_python "$@" ;;
-    esac
-fi
+# DeepSpeed's own launcher gives each rank --local_rank=N right after the program; here it would come before `-c`.
+case $1 in
+-m)
+    shift
+    set -- python3 -u -m "$@"
+    kept=4
+    ;;
+*.py)
+    set -- python3 -u "$@"
+    kept=3
+    ;;
+*) kept=1 ;;
+esac
+# shellcheck disable=SC2016 # for the ranks
+set -- --no_python --no_local_rank /bin/sh -c 'kept=$1
+shift
+count=$#
+while [ "$count" -gt 0 ]; do # the words in turn to the end, so that one can come between
+    set -- "$@" "$1"
+    shift
+    count=$((count - 1))
+    kept=$((kept - 1))
+    if [ "$kept" = 0 ]; then set -- "$@" "--local_rank=$LOCAL_RANK"; fi
+done
+eval "$HPCSTACK_RANK"' deepspeed "$kept" "$@"
 run python3 -m deepspeed.launcher.launch --world_info="$world" --node_rank="${SLURM_NODEID:-0}" \
     --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" "$@"

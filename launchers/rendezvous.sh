@@ -43,23 +43,14 @@ if [ "${MASTER_PORT:-}" = "$((61000 + ${SLURM_JOB_ID:-0} % 4536))" ]; then unset
 : "${MASTER_PORT:=$((10000 + (${SLURM_JOB_ID:-$$} * 31 + ${SLURM_STEP_ID:-0}) % 20000))}"
 export MASTER_ADDR MASTER_PORT
 
-# Before COMMAND, in each rank: the cores of HPCSTACK_CPUS that are near its GPU, where this step may use them.
-# shellcheck disable=SC2016 # for the ranks
-NEAR='left=${LOCAL_RANK:-0}
-for one in $HPCSTACK_CPUS; do
-    if [ "$left" = 0 ]; then taskset -pc "$one" $$ >/dev/null 2>&1 || echo "hpcstack: rank is not bound to $one" >&2; fi
-    left=$((left - 1))
-done
-exec "$@"'
-
 # COMMAND in place of this shell. With a grace time (--grace), Slurm sends USR1 before the time is up: launchers would
-# die of it, so they are shielded, and the ranks, which are their children, get it; a rank that has no handler lives on.
+# die of it, so they are shielded, and the ranks, which are their children's children, get it; a rank that has no handler lives on.
 run() {
     [ -n "${HPCSTACK_GRACE:-}" ] || exec "$@"
     exec 3<&0
     (trap '' USR1 && exec "$@" <&3) &
     launcher=$!
-    trap 'for rank in $(cat /proc/"$launcher"/task/*/children); do kill -USR1 "$rank"; done' USR1
+    trap 'for rank in $(cat /proc/"$launcher"/task/*/children); do kill -USR1 "$rank" $(cat /proc/"$rank"/task/*/children); done' USR1
     trap 'kill -TERM "$launcher"' TERM INT
     while :; do
         status=0 again=0

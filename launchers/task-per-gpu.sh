@@ -7,4 +7,4 @@ export RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK OMP_NUM_
 case $1 in
 -m | *.py) set -- python3 "$@" ;;
 esac
-exec "$@"
+exec /bin/sh -c 'eval "$HPCSTACK_RANK"' rank "$@"

@@ -5,12 +5,8 @@ export OMP_NUM_THREADS
 # RANK and its kin are torchrun's to set; Enroot's PyTorch hook may have set them for the task.
 unset RANK LOCAL_RANK WORLD_SIZE
 
-if [ -n "${HPCSTACK_CPUS:-}" ]; then
-    case $1 in -m | *.py) set -- python3 -u "$@" ;; esac
-    set -- --no-python /bin/sh -c "$NEAR" near "$@"
-else
-    case $1 in -m | *.py) ;; *) set -- --no-python "$@" ;; esac
-fi
+case $1 in -m | *.py) set -- "${PYTHON_EXEC:-python3}" -u "$@" ;; esac
+set -- --no-python /bin/sh -c 'eval "$HPCSTACK_RANK"' rank "$@"
 # Ranks that start again must not read what those before wrote into the launcher's store (pytorch #135712): they get one
 # of their own.
 if [ "$restarts" != 0 ]; then

@@ -11,6 +11,11 @@ pyxis_plugin() {
     return 1
 }
 
+# As on a site that has set it up well, Pyxis mounts images (HPCSTACK_TESTBED_PYXIS=unpack: it unpacks them).
+pyxis_mounts() {
+    if [ "${HPCSTACK_TESTBED_PYXIS:-mount}" = mount ] && [ -n "$(command -v squashfuse)" ]; then echo " use_squashfuse=1"; fi
+}
+
 write_slurm_conf() {
     local plugin i
     network_up
@@ -61,7 +66,7 @@ CONF
     done
     echo "Name=gpu File=/dev/hpcstack-gpu[0-$((VIRTUAL_GPUS - 1))]" >"$ETC/gres.conf.new"
     : >"$ETC/plugstack.conf.new"
-    if plugin=$(pyxis_plugin); then echo "required $plugin runtime_path=/tmp/.pyxis importer=$ETC/importer.sh" >"$ETC/plugstack.conf.new"; fi
+    if plugin=$(pyxis_plugin); then echo "required $plugin runtime_path=/tmp/.pyxis importer=$ETC/importer.sh$(pyxis_mounts)" >"$ETC/plugstack.conf.new"; fi
 }
 
 # Slurm reads its configuration when it starts: a changed one stops what runs with the old.

@@ -11,7 +11,9 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,15 +186,21 @@ class Runner:
                 raise BuildError("\n".join([f"{shlex.join(argv)} failed (exit {status})", *tail]))
 
     def attached(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, meanwhile: Callable[[], None] | None = None
-    ) -> int:
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, meanwhile: Callable[[], None] | None = None,
+        errors: Callable[[bytes], None] | None = None,
+    ) -> int:  # fmt: skip
         """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended it).
 
         Ctrl-C on a terminal reaches the program itself; what is sent to us alone, it gets as a TERM; and it gets one
         if we are killed. We wait for how it ends. MEANWHILE is done while it starts; where that fails, it is ended.
+        ERRORS sees what it writes to stderr, which is ours, too.
         """
         self.which(argv[0])
-        process = subprocess.Popen(argv, env=_env(env), preexec_fn=_end_with_parent)
+        stderr = subprocess.PIPE if errors else None
+        process = subprocess.Popen(argv, env=_env(env), preexec_fn=_end_with_parent, stderr=stderr)
+        reader = threading.Thread(target=_passed_on, args=(process.stderr, errors), daemon=True) if errors else None
+        if reader:
+            reader.start()
         ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         handlers = {number: signal.getsignal(number) for number in ends}
         try:
@@ -208,10 +216,23 @@ class Runner:
                 process.wait()
                 raise
             status = process.wait()
+            if reader:
+                reader.join(5)  # what it has left running may hold the other end
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         return status if status >= 0 else 128 - status
+
+
+def _passed_on(source: IO[bytes], errors: Callable[[bytes], None]) -> None:
+    """What SOURCE says goes to our stderr as it comes, and to ERRORS."""
+    while data := os.read(source.fileno(), 1 << 16):
+        with contextlib.suppress(OSError):  # nobody reads ours any more
+            sys.stderr.flush()
+            left = memoryview(data)
+            while left:
+                left = left[os.write(2, left) :]
+        errors(data)
 
 
 def _on_terminal() -> bool:

@@ -130,7 +130,9 @@ def test_the_default_moves_with_promote_and_back_with_rollback(place: Place, whi
     assert default() == "pytorch/24.11-r2", "what is only tested does not become the default"
     place.publisher.publish(new, place.artifact(new, b"25.10"), "production", None, {})
     assert default() == "pytorch/25.10-r2"
-    place.publisher.change("pytorch", "rollback", lambda ledger, event: rolled_back(ledger, "25.10", "", event), force=True)
+    place.publisher.change(
+        "pytorch", "rollback", lambda ledger, event: rolled_back(ledger, "25.10", "", event), force=True
+    )
     assert default() == "pytorch/24.11-r2"
     assert bash(place, which, "module load pytorch/25.10; echo $HPCSTACK_RELEASE").stdout.strip() == "pytorch/25.10-r1"
     assert "25.10-r2" not in seen(place, which)

@@ -87,16 +87,24 @@ def test_a_sites_own_record_counts_more_and_a_wrong_name_is_said(tmp_path: Path)
         bound(site(tmp_path, topology="dgx-h10"))
 
 
+# As torch's own does, it makes $ of $$ in what it starts (torch/distributed/elastic/multiprocessing, macros.substitute)
+TORCHRUN = """#!/usr/bin/env python3
+import os, string, sys
+words = sys.argv[sys.argv.index("--no-python") + 1 :]
+os.execvpe(words[0], [string.Template(word).safe_substitute() for word in words], {**os.environ, "LOCAL_RANK": "1"})
+"""
+
+
 def test_ranks_are_bound_in_the_image(tmp_path: Path) -> None:
     """The launcher's own text, with a torchrun that starts what it was told as local rank 1."""
     if not shutil.which("taskset") or len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs taskset and two cores")
     torchrun = tmp_path / "torchrun"
-    torchrun.write_text('#!/bin/sh\nwhile [ "$1" != --no-python ]; do shift; done\nshift\nLOCAL_RANK=1 exec "$@"\n')
+    torchrun.write_text(TORCHRUN)
     torchrun.chmod(0o755)
     first, second = sorted(os.sched_getaffinity(0))[:2]
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HPCSTACK_CPUS": f"{first} {second}"}
-    argv = ["/bin/sh", "-c", inner("torchrun"), "torchrun", "2", "", "0", "sh", "-c", "taskset -pc $$"]
+    argv = ["/bin/sh", "-c", inner("torchrun"), "torchrun", "2", "", "0", "sh", "-c", "taskset -pc $$$$"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith(f"list: {second}"), done
     gone = subprocess.run(argv, env=env | {"HPCSTACK_CPUS": "0 9999"}, capture_output=True, text=True, check=True)

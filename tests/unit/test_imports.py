@@ -52,6 +52,7 @@ LAYERS = (
         "facts",
         "fit",
         "explain",
+        "failure",
         "sizing",
         "doctor",
         "remedies",

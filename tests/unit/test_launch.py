@@ -22,7 +22,7 @@ from hpcstack.launch import Extras, Resources, plan
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.settings import of_mode
 from hpcstack.process import Completed, Runner
-from hpcstack.render.launcher import ABOUT, inner, job_template, with_compat
+from hpcstack.render.launcher import ABOUT, inner, job_template, watched, with_compat
 from hpcstack.runtimes import RUNTIMES, choose
 from hpcstack.runtimes.base import SHIELD
 from hpcstack.site import Site
@@ -216,7 +216,7 @@ def test_pyxis_on_gpu_nodes(tmp_path: Path) -> None:
         "srun", "--export=ALL", "--kill-on-bad-exit=1", "--job-name=pytorch-24.11", "--comment=hpcstack:k", "--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8",
         "--time=1:00:00", "--container-image=/store/images/k/image.sqsh", "--no-container-mount-home",
         "--container-mounts=/scratch:/scratch,/work:/work", "--container-workdir=/work",
-        "--container-env=PYTHONNOUSERSITE", *with_compat(("hostname",)),
+        "--container-env=PYTHONNOUSERSITE", *with_compat(watched(("hostname",))),
     ]  # fmt: skip
 
 
@@ -251,7 +251,7 @@ def test_apptainer_under_srun_has_nv_on_gpu_nodes_only(tmp_path: Path) -> None:
     argv = line(gpu_site(tmp_path), PLAIN)
     assert argv[argv.index("apptainer") :] == [
         "apptainer", "--quiet", "exec", "--nv", "--bind", "/scratch:/scratch", "--bind", "/work:/work", "--pwd", "/work",
-        "/store/images/k/image.sqsh", "hostname",
+        "/store/images/k/image.sqsh", *watched(("hostname",)),
     ]  # fmt: skip
     without = line(gpu_site(tmp_path, "virtual"), PLAIN)
     assert "--nv" not in without

@@ -54,7 +54,8 @@ def test_the_rendezvous_is_the_first_node_by_its_ipv4_address(tmp_path: Path) ->
     said = torchrun(tmp_path, "4", "train.py", "a b", **STEP)
     assert said == [
         "RANK=unset", "--nnodes", "2", "--node-rank", "1", "--nproc-per-node", "4", "--max-restarts", "0",
-        "--master-addr", "127.0.0.1", "--master-port", "13103", "train.py", "a b",
+        "--master-addr", "127.0.0.1", "--master-port", "13103", "--no-python", "/bin/sh", "-c",
+        'eval "$HPCSTACK_RANK"', "rank", "python3", "-u", "train.py", "a b",
     ]  # fmt: skip
 
 
@@ -63,7 +64,7 @@ def test_what_the_user_set_is_kept_and_what_a_hook_set_is_not(tmp_path: Path) ->
     assert said[0] == "RANK=unset"
     assert said[said.index("--master-addr") + 1] == "10.0.0.9"
     assert said[said.index("--master-port") + 1] == "4321"
-    assert said[-2:] == ["--no-python", "./prog"]
+    assert said[-6:] == ["--no-python", "/bin/sh", "-c", 'eval "$HPCSTACK_RANK"', "rank", "./prog"]
 
 
 def test_two_steps_of_a_job_have_two_ports(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ def command(
         passed = _passed(ctx, session, argv, batch=batch)
         launching = _launching(session, name, mode, mounts, argv, passed, batch=batch, **options)
         if not dry_run and not check:
+            if said := launching.missing():
+                raise InputError(said, "hpcstack launch --check ... says whether a launch could start")
             launching.prepare()
         if check:
             launching.check(as_json)

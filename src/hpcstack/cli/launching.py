@@ -9,13 +9,15 @@ from pathlib import Path
 import click
 
 from hpcstack.cli.session import Session, answer, progress, say
-from hpcstack.errors import SlurmError
+from hpcstack.errors import SlurmError, visible
+from hpcstack.failure import Failure, last_line
 from hpcstack.launch import OWN_FAILURE, Plan, record
 from hpcstack.launch.added import Added, make
 from hpcstack.launch.cluster import allocation as allocation_of
 from hpcstack.launch.inside import missing
-from hpcstack.launch.script import allocation, directives, text
+from hpcstack.launch.script import allocation, directives, on_terminal, text
 from hpcstack.launch.settings import all_of
+from hpcstack.launch.stderr import Stderr
 from hpcstack.runtimes import Part
 from hpcstack.store import Artifact
 
@@ -48,18 +50,30 @@ class Launching:
         answer(document, as_json, lambda: text(line, self.artifact, self.why, directives(line) if batch else ()))
 
     def run(self) -> int:
-        """The step's own status. Where something is brought to the nodes first, both are steps of one allocation."""
-        folder = self._recorded()
-        argv = self.line.argv
-        if self.line.staged:
+        """The status of the rank that failed first, or 0; what happened is said in one last line.
+
+        What takes more than a step (something is brought to the nodes first, the end of the job's time is asked for) is
+        the script in an allocation, and the script says what happened.
+        """
+        folder, failure = self._recorded(), Failure()
+        argv, errors = self.line.argv, Stderr(folder, failure.feed)
+        scripted = bool(self.line.staged or self.line.grace)
+        watched = self.line.runtime != "local" and not on_terminal(self.line.parts) and not scripted
+        if scripted:
             self._script(folder)
             argv = ("bash", str(folder / record.SCRIPT))
             if not allocation_of(os.environ):
                 argv = (*allocation(self.line), *argv)
         status = self.session.runner.attached(
             argv, env={**self.line.environment, "HPCSTACK_RUN": str(folder), **self._seen_by_gc()},
-            meanwhile=None if self.line.staged else lambda: self._script(folder),
+            meanwhile=None if scripted else lambda: self._script(folder),
+            errors=errors.feed if watched else None,
         )  # fmt: skip
+        if watched:
+            errors.end()
+            status, said = failure.end(status)
+            if status:
+                click.echo(visible(last_line(said, status, str(errors.path))), err=True)
         record.end(folder, status)
         return status
 
@@ -94,16 +108,20 @@ class Launching:
 
     def check(self, as_json: bool) -> None:
         """Limits and driver were looked at when the plan was made; here the image, the command, and Slurm itself."""
-        artifact, said = self.artifact, ""
-        if not artifact.image.is_file():
-            said = f"{artifact.image} is gone: hpcstack build {artifact.stack}"
-        staged = self.line.staged.sources if self.line.staged else ()
-        mounts = (*self.session.site.mounts, *artifact.mounts, *self.mounts, *staged)
-        if not self.added:  # a command may come with what is added, which is made when the launch is
-            said = said or missing(artifact, self.argv, Path.cwd(), mounts, self.session.runner)
-        said = said or self._slurm_says()
+        said = self.missing() or self._slurm_says()
         answer({"ok": not said, "said": said, "argv": list(self.line.argv)}, as_json, lambda: said or "it could start")
         raise click.exceptions.Exit(1 if said else 0)
+
+    def missing(self) -> str:
+        """What is not there: the image, or the command in it."""
+        artifact = self.artifact
+        if not artifact.image.is_file():
+            return f"{artifact.image} is gone: hpcstack build {artifact.stack}"
+        if self.added:  # a command may come with what is added, which is made when the launch is
+            return ""
+        staged = self.line.staged.sources if self.line.staged else ()
+        mounts = (*self.session.site.mounts, *artifact.mounts, *self.mounts, *staged)
+        return missing(artifact, self.argv, Path.cwd(), mounts, self.session.runner)
 
     def _slurm_says(self) -> str:
         """What sbatch would refuse, asked without a job; nothing where there is no Slurm."""

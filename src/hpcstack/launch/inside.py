@@ -9,6 +9,7 @@ from hpcstack.process import Runner
 from hpcstack.store import Artifact
 
 LINKS = 8
+INTERPRETERS, SCRIPTS = ("python", "python3", "bash", "sh"), (".py", ".sh")
 SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -17,6 +18,8 @@ def missing(
 ) -> str:
     """Why COMMAND cannot start in the image, or nothing. What lies in a mount or the folder is looked at there."""
     word = command[0]
+    if word in INTERPRETERS and command[1:] and command[1].endswith(SCRIPTS):
+        command, word = command[1:], command[1] if "/" in command[1] else f"./{command[1]}"
     if word == "-m" or (word.endswith(".py") and "/" not in word):
         script = workdir / word
         return "" if word == "-m" or script.is_file() else f"{script}: no such file"

@@ -20,7 +20,7 @@ from hpcstack.launch.resources import ASKED, Resources, Share, node_of, share
 from hpcstack.launch.settings import OPTION, OWN, RUNTIME, Setting, of_mode, told
 from hpcstack.launch.staging import Staging
 from hpcstack.process import Runner
-from hpcstack.render.launcher import with_compat
+from hpcstack.render.launcher import watched, with_compat
 from hpcstack.runtimes import Part, Runtime, Step, choose
 from hpcstack.site import NodeType, Site
 from hpcstack.store import Artifact
@@ -54,6 +54,7 @@ class Plan:
     mode: str
     fit: Fit | None = None
     staged: Staging | None = None
+    grace: int = 0
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -101,7 +102,7 @@ def plan(
     workdir = workdir or Path.cwd()
     if mode in ("mpi", "plain") and (command[0] == "-m" or is_python(workdir / command[0])):
         command = ("python3", *command)
-    slurm = _slurm(artifact, mode, resources, taken, chosen, runner, bound, extras, inside, recorded=recorded)
+    slurm = _slurm(artifact, mode, resources, taken, chosen, runner, bound, inside, recorded=recorded)
     added = (*(staged.mounts if staged else ()), *(extras.added.mounts if extras.added else ()))
     step = Step(
         image=Path(staged.image) if staged and staged.image else artifact.image,
@@ -112,7 +113,7 @@ def plan(
     )  # fmt: skip
     return Plan(
         tuple(chosen.parts(step)), tuple(_settings(chosen, step, given)), chosen.name, reason, mode,
-        _fit(artifact, node), staged,
+        _fit(artifact, node), staged, extras.grace,
     )  # fmt: skip
 
 
@@ -126,14 +127,16 @@ def _inside(
 ) -> tuple[str, ...]:
     """What each task runs inside the image."""
     inside = command_in(mode, command, resources, taken)
-    if inside == command and taken.gpus and chosen.name != "apptainer":
-        inside = with_compat(command)  # Apptainer has it in the image's own environment
+    if inside == command and not any(word.startswith("--pty") for word in resources.extra):
+        inside = watched(command)
+    if mode in ("mpi", "plain") and taken.gpus and chosen.name != "apptainer":
+        inside = with_compat(inside)  # Apptainer has it in the image's own environment
     return extras.added.command(inside) if extras.added else inside
 
 
 def _slurm(
     artifact: Artifact, mode: str, resources: Resources, taken: Share, chosen: Runtime, runner: Runner,
-    bound: Binding | None, extras: Extras, inside: Mapping[str, str], *, recorded: bool,
+    bound: Binding | None, inside: Mapping[str, str], *, recorded: bool,
 ) -> list[Part]:  # fmt: skip
     if chosen.name == "local":
         return []
@@ -155,8 +158,6 @@ def _slurm(
             out.append(Part((f"--prolog={began}",), "writes down which job and nodes this became"))
     if "SLURM_STEP_ID" in inside and "--overlap" not in resources.extra:
         out.append(Part(("--overlap",), "this shell is a step itself, and has what it would wait for"))
-    if extras.grace and not inside:  # inside a job only the job can ask: srun(1), --signal
-        out.append(Part((f"--signal=USR1@{extras.grace}",), "seconds of warning before the time is up (to within 60)"))
     asked = _said(tasks(mode, resources, taken), resources, inside)
     out += asked
     if count := _count(asked, resources, inside):

@@ -36,6 +36,8 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
             "script": plain("launchers", "stage.sh"), "folder": staged.folder, "cast": cast, "put": staged.words,
         }  # fmt: skip
 
+    failure = "" if on_terminal(plan.parts) else plain("launchers", "failure.awk")
+
     def word(text: str) -> str:
         return f'"$inside{scripts.index(text) + 1}"' if text in scripts else quoted(text)
 
@@ -43,9 +45,14 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
         "launchers", "launch.sh.j2",
         title=f"{artifact.stack} ({why}), image sha256:{artifact.sha256}",
         runtime=f"{plan.runtime}: {plan.reason}", mode=f"{plan.mode}: {MODES[plan.mode].about}",
-        directives=job, staging=staging, settings=plan.settings, scripts=scripts,
+        directives=job, staging=staging, failure=failure, grace=plan.grace, settings=plan.settings, scripts=scripts,
         parts=[(" ".join(word(one) for one in part.words), part.why) for part in parts],
     )  # fmt: skip
+
+
+def on_terminal(parts: tuple[Part, ...]) -> bool:
+    """Whether the step has a terminal of its own (srun --pty), which nothing may come between."""
+    return any(word == "--pty" or word.startswith("--pty=") for part in parts for word in part.words)
 
 
 def quoted(text: str) -> str:

@@ -84,10 +84,10 @@ def of_mode(
             )
         if bound and mode != "task-per-gpu":
             out.append(Setting("HPCSTACK_CPUS", " ".join(bound.cpus), OWN, bound.why))
-        if grace:
-            out.append(
-                Setting("HPCSTACK_GRACE", str(grace), OWN, "Slurm's warning goes to the ranks, not to launchers")
-            )
+    if grace:
+        out.append(
+            Setting("HPCSTACK_GRACE", str(grace), OWN, "so many seconds before the time is up each rank gets USR1")
+        )
     return out
 
 

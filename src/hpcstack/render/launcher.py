@@ -35,7 +35,13 @@ def inner(mode: str) -> str:
 
     Its arguments: ranks a node, MIN:MAX nodes of an elastic step or nothing, restarts, the command.
     """
-    return plain("launchers", "rendezvous.sh") + plain("launchers", f"{mode}.sh") if mode in IN_THE_IMAGE else ""
+    parts = ("rendezvous.sh", "rank.sh", f"{mode}.sh") if mode in IN_THE_IMAGE else ()
+    return "".join(plain("launchers", part) for part in parts)
+
+
+def watched(command: tuple[str, ...]) -> tuple[str, ...]:
+    """COMMAND as a rank whose failure is said: see launchers/rank.sh."""
+    return ("/bin/sh", "-c", plain("launchers", "rank.sh") + 'eval "$HPCSTACK_RANK"\n', "rank", *command)
 
 
 def launcher_files(stack: Stack, site: Site) -> dict[str, str]:

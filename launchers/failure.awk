@@ -1,0 +1,79 @@
+# What a step's standard error says of its end, in one line: the first rank that failed, where, of what. Then the status
+# that this rank had, alone on a line; else that of the step, which is in `status`. `log_` is where all of it is.
+# The same as hpcstack/failure.py, for job scripts; a test holds the two together.
+function exception(rank) { return rank in why ? why[rank] (rank in at ? " (" at[rank] ")" : "") : "" }
+function signal(number) { return number in NAMES ? "killed by SIG" NAMES[number] : "killed by signal " number }
+BEGIN {
+    split("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM", NAMES, " ")
+    rank = host = task = told = ""
+}
+{
+    sub(/.*\r/, "")
+    sub(/^ *[0-9]+: /, "")
+    of = ""
+    if (match($0, /^\[rank[0-9]+\]: ?/)) {
+        of = substr($0, 6, index($0, "]") - 6)
+        $0 = substr($0, RLENGTH + 1)
+    }
+}
+/^hpcstack: rank [0-9]+ on [^ ]+ ended with [0-9]+ \[[0-9]+ [0-9.]+N?\]$/ {
+    again = substr($9, 2) + 0
+    moment = $10 + 0
+    if (host == "" || again > last || (again == last && moment < first)) {
+        rank = $3; host = $5; ended = $8; last = again; first = moment
+    }
+    next
+}
+/^srun: error: [^ ]+: tasks? [0-9,-]+: Exited with exit code [0-9]+$/ {
+    if (task == "" && told == "") { task = $5; sub(/:$/, "", task); sub(/[,-].*/, "", task); on = $3; sub(/:$/, "", on); code = $NF }
+    next
+}
+/ CANCELLED AT .* DUE TO TIME LIMIT/ { told = "the time limit was reached"; next }
+/ CANCELLED AT .* DUE TO NODE FAILURE/ { told = "a node failed"; next }
+/^srun: error: Node failure on / { told = "a node failed"; next }
+/ CANCELLED AT / { if (told == "") told = "it was cancelled"; next }
+/^Traceback \(most recent call last\):/ { open[of] = 1; delete place[of]; delete own[of]; next }
+/^  File "[^"]+", line [0-9]+/ {
+    open[of] = 1
+    where = $0
+    sub(/^  File "/, "", where)
+    file = where
+    sub(/".*/, "", file)
+    sub(/.*", line /, "", where)
+    sub(/[^0-9].*/, "", where)
+    place[of] = file ", line " where
+    if (file !~ /\/(site|dist)-packages\/|\/lib\/python3|^</) own[of] = place[of]
+    next
+}
+/^[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)/ {
+    if (open[of] && !(of in why) && $0 !~ /ChildFailedError/) {
+        why[of] = substr($0, 1, 300)
+        if (of in own) at[of] = own[of]
+        else if (of in place) at[of] = place[of]
+    }
+    delete open[of]
+}
+END {
+    said = ""
+    getline status <ended_in
+    if (status == 0) {
+        print 0
+        exit
+    }
+    if (host != "") {
+        status = ended
+        said = exception(rank)
+        if (said == "" && ended < 129) said = exception("")
+        if (said == "" && ended > 128) said = signal(ended - 128)
+        said = "rank " rank " on " host " failed first" (said == "" ? "" : ": " said)
+    } else if (task != "" && status != 125) {
+        status = code
+        said = exception("")
+        said = "task " task " on " on " failed first" (said == "" ? "" : ": " said)
+    } else {
+        said = told != "" ? told : exception("")
+        if (said == "") said = "it failed"
+    }
+    printf "hpcstack: %s; exit %s\n", said, status
+    print status
+}

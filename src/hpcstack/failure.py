@@ -1,0 +1,118 @@
+"""What the standard error of a step says of its end: the first rank that failed, where, of what. Pure.
+
+Ranks say in one line what they ended with (launchers/rank.sh), torch puts `[rankN]: ` before their tracebacks, and srun
+says which task ended first. launchers/failure.awk does the same for job scripts; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass, field
+
+RANK = re.compile(r"hpcstack: rank (\d+) on (\S+) ended with (\d+) \[(\d+) ([\d.]+)N?\]")
+TASK = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: Exited with exit code (\d+)")
+CANCELLED = re.compile(r".* CANCELLED AT (.*)")
+OF_RANK = re.compile(r"\[rank(\d+)\]: ?")
+LABEL = re.compile(r" *\d+: ")
+FILE = re.compile(r'  File "([^"]+)", line (\d+)')
+EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)")
+LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
+TRACEBACK = "Traceback (most recent call last):"
+OWN_FAILURE = 125
+
+
+@dataclass
+class Failure:
+    """Fed with lines, it knows how the step ended."""
+
+    rank: str = ""
+    host: str = ""
+    ended: int = 0
+    moment: tuple[int, float] = (-1, 0.0)  # how often it had been started anew, and the second
+    task: tuple[str, str, int] | None = None  # task, host, status
+    told: str = ""
+    open: set[str] = field(default_factory=set)
+    place: dict[str, str] = field(default_factory=dict)
+    own: dict[str, str] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+
+    def feed(self, line: str) -> None:
+        """One LINE of the step's standard error, without its end."""
+        line = line.rpartition("\r")[2]
+        if label := LABEL.match(line):
+            line = line[label.end() :]
+        rank = ""
+        if prefix := OF_RANK.match(line):
+            rank, line = prefix[1], line[prefix.end() :]
+        if found := RANK.fullmatch(line):
+            self._ended(found)
+        elif found := TASK.fullmatch(line):
+            if not self.task and not self.told:  # what ends after it was told to is no failure
+                self.task = found[2], found[1], int(found[3])
+        elif found := CANCELLED.match(line):
+            self.told = _cancelled(found[1]) or self.told or "it was cancelled"
+        elif line.startswith("srun: error: Node failure on "):
+            self.told = "a node failed"
+        else:
+            self._traceback(rank, line)
+
+    def _ended(self, found: re.Match[str]) -> None:
+        again, moment = int(found[4]), float(found[5])
+        if not self.host or again > self.moment[0] or (again == self.moment[0] and moment < self.moment[1]):
+            self.rank, self.host, self.ended, self.moment = found[1], found[2], int(found[3]), (again, moment)
+
+    def _traceback(self, rank: str, line: str) -> None:
+        if line.startswith(TRACEBACK):
+            self.open.add(rank)
+            self.place.pop(rank, None)
+            self.own.pop(rank, None)
+        elif found := FILE.match(line):
+            self.open.add(rank)
+            self.place[rank] = f"{found[1]}, line {found[2]}"
+            if not LIBRARY.search(found[1]):
+                self.own[rank] = self.place[rank]
+        elif EXCEPTION.match(line):
+            if rank in self.open and rank not in self.why and "ChildFailedError" not in line:
+                place = self.own.get(rank) or self.place.get(rank)
+                self.why[rank] = line[:300] + (f" ({place})" if place else "")
+            self.open.discard(rank)
+
+    def end(self, status: int) -> tuple[int, str]:
+        """(the status that counts, what happened in words) of a step that ended with STATUS."""
+        if status == 0:
+            return 0, ""
+        if self.host:
+            said = self.why.get(self.rank) or (self.why.get("", "") if self.ended < 129 else "")
+            said = said or (_signal(self.ended - 128) if self.ended > 128 else "")
+            return self.ended, f"rank {self.rank} on {self.host} failed first" + (f": {said}" if said else "")
+        said = self.why.get("", "")
+        if self.task and status != OWN_FAILURE:
+            return self.task[2], f"task {self.task[0]} on {self.task[1]} failed first" + (f": {said}" if said else "")
+        return status, self.told or said or "it failed"
+
+
+def last_line(said: str, status: int, log: str = "") -> str:
+    """The one line that a failed launch ends with."""
+    return f"hpcstack: {said}; exit {status}" + (f"; log: {log}" if log else "")
+
+
+def failure_in(text: str) -> Failure:
+    """What TEXT, a log, says."""
+    out = Failure()
+    for line in text.splitlines():
+        out.feed(line)
+    return out
+
+
+def _cancelled(said: str) -> str:
+    if "DUE TO TIME LIMIT" in said:
+        return "the time limit was reached"
+    return "a node failed" if "DUE TO NODE FAILURE" in said else ""
+
+
+def _signal(number: int) -> str:
+    try:
+        return f"killed by {signal.Signals(number).name}"
+    except ValueError:
+        return f"killed by signal {number}"

@@ -1,0 +1,107 @@
+"""How a step ended, read out of what it said: by Python, and by awk in job scripts, which must agree."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcstack.failure import failure_in
+from hpcstack.render.template import plain
+
+TRACE = """Traceback (most recent call last):
+  File "/home/me/train.py", line 17, in <module>
+    step(batch)
+  File "/usr/local/lib/python3.12/dist-packages/torch/nn/modules/module.py", line 1740, in _call_impl
+    return forward_call(*args)
+ValueError: bad sample 17
+"""
+TORCHRUN = """Traceback (most recent call last):
+  File "/usr/local/bin/torchrun", line 33, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+OTHER = TRACE.replace("ValueError: bad sample 17", "RuntimeError: Connection closed by peer").replace("17, in", "9, in")
+
+
+def rank(number: int, host: str, status: int, at: float, again: int = 0) -> str:
+    return f"hpcstack: rank {number} on {host} ended with {status} [{again} {at:.9f}]\n"
+
+
+def ranked(number: int, text: str) -> str:
+    return "".join(f"[rank{number}]: {line}\n" for line in text.splitlines())
+
+
+CASES = {
+    "nothing": ("", 0, 0, ""),
+    "no word": ("hello\n", 9, 9, "it failed"),
+    "one rank": (TRACE + rank(1, "node1", 1, 10.5), 143, 1,
+                 "rank 1 on node1 failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "the earlier moment counts": (rank(2, "node2", 1, 20.25) + rank(0, "node1", 3, 20.125), 143, 3, "rank 0 on node1 failed first"),
+    "a rank's own traceback": (ranked(0, OTHER) + ranked(1, TRACE) + rank(1, "b", 1, 1.0) + rank(0, "a", 1, 1.5), 1, 1,
+                               "rank 1 on b failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "killed": (ranked(0, OTHER) + rank(1, "b", 137, 1.0) + rank(0, "a", 1, 1.5), 137, 137, "rank 1 on b failed first: killed by SIGKILL"),
+    "started anew": (rank(1, "a", 9, 1.0) + rank(0, "b", 7, 5.0, 1), 1, 7, "rank 0 on b failed first"),
+    "srun alone": ("srun: error: node2: task 3: Exited with exit code 3\nsrun: error: node1: task 0: Terminated\n", 143, 3,
+                   "task 3 on node2 failed first"),
+    "srun, several": ("srun: error: node2: tasks 2-3: Exited with exit code 2\n", 2, 2, "task 2 on node2 failed first"),
+    "srun's own failure": ("srun: error: node2: task 3: Exited with exit code 3\n", 125, 125, "it failed"),
+    "launchers are echoes": (TRACE + TORCHRUN, 1, 1, "ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "cancelled": ("slurmstepd: error: *** STEP 5.0 ON node1 CANCELLED AT 2026-11-22T06:00:00 ***\n", 143, 143, "it was cancelled"),
+    "time": ("slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 DUE TO TIME LIMIT ***\n", 143, 143,
+             "the time limit was reached"),
+    "time, then what ends of it": (
+        "*** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 DUE TO TIME LIMIT ***\nsrun: error: n: task 0: Exited with exit code 2\n",
+        2, 2, "the time limit was reached"),
+    "a failure, then what is cancelled of it": (
+        "srun: error: n: task 1: Exited with exit code 3\n*** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 ***\n", 143, 3,
+        "task 1 on n failed first"),
+    "node": ("srun: error: Node failure on node2\n*** STEP 5.0 ON n CANCELLED AT 2026 DUE TO NODE FAILURE ***\n", 137, 137, "a node failed"),
+    "labels and bars": ("0: 10%\r 20%\r" + "".join(f"1: {line}\n" for line in TRACE.splitlines()) + rank(1, "a", 1, 1.0), 1, 1,
+                        "rank 1 on a failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "no traceback": ("ValueError: said only\n" + rank(0, "a", 1, 1.0), 1, 1, "rank 0 on a failed first"),
+    "a wrong program": ('  File "/x/t.py", line 3\n    foo(\n       ^\nSyntaxError: \'(\' was never closed\n' + rank(0, "a", 1, 1.0), 1, 1,
+                        "rank 0 on a failed first: SyntaxError: '(' was never closed (/x/t.py, line 3)"),
+    "all is well": (TRACE + rank(0, "a", 1, 1.0), 0, 0, ""),
+}  # fmt: skip
+
+
+def by_awk(text: str, status: int, folder: Path, awk: str = "awk") -> tuple[int, str]:
+    (folder / "status").write_text(f"{status}\n")
+    done = subprocess.run(
+        [awk, "-v", f"ended_in={folder / 'status'}", plain("launchers", "failure.awk")], input=text.encode(),
+        capture_output=True, check=True,
+    )  # fmt: skip
+    *said, last = done.stdout.decode(errors="replace").splitlines()
+    assert not done.stderr and len(said) == (last != "0"), done
+    head, _, tail = said[0].rpartition("; exit ") if said else ("hpcstack: ", "", last)
+    assert tail == last
+    return int(last), head.removeprefix("hpcstack: ")
+
+
+@pytest.mark.parametrize("awk", ["gawk", "mawk"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_failure_is_named(name: str, awk: str, tmp_path: Path) -> None:
+    import shutil
+
+    text, status, counts, said = CASES[name]
+    assert failure_in(text).end(status) == (counts, said)
+    if shutil.which(awk):
+        assert by_awk(text, status, tmp_path, awk) == (counts, said)
+    else:
+        assert by_awk(text, status, tmp_path) == (counts, said)
+
+
+LINES = st.sampled_from(
+    [line for text, *_ in CASES.values() for line in text.splitlines(keepends=True)] + ["step 1\n", "\n", "  File\n"]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lines=st.lists(LINES, max_size=30), status=st.sampled_from([0, 1, 125, 143]))
+def test_awk_and_python_agree(lines: list[str], status: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    text = "".join(lines)
+    assert by_awk(text, status, tmp_path_factory.mktemp("awk")) == failure_in(text).end(status)
