@@ -91,6 +91,12 @@ class Failure:
             return self.task[2], f"task {self.task[0]} on {self.task[1]} failed first" + (f": {said}" if said else "")
         return status, self.told or said or "it failed"
 
+    @property
+    def first(self) -> str:
+        """What happened, whatever the status was: empty where nothing is known."""
+        said = self.end(1)[1]
+        return "" if said == "it failed" else said
+
 
 def last_line(said: str, status: int, log: str = "") -> str:
     """The one line that a failed launch ends with."""

@@ -17,19 +17,25 @@ if TYPE_CHECKING:
     from hpcstack.site import Site
 
 
-def released(name: str, site: Site, store: Store) -> tuple[Artifact, str] | None:
+def released(
+    name: str, site: Site, store: Store, named: str = "", *, retired: bool = False
+) -> tuple[Artifact, str] | None:
     """The image that the published alias of NAME (`pytorch-24.11`) names, and its release; None if there is none.
 
-    InputError where its day is past."""
+    NAMED is a release of it (`pytorch/24.11-r2`) that is meant instead. InputError where it is removed, or its day is
+    past, unless RETIRED ones count, as where nothing is run."""
     tree = Tree(site.module_root)
     for published in tree.names():
         if not name.startswith(f"{published}-"):
             continue
         ledger, version = tree.ledger(published), name.removeprefix(f"{published}-")
         dates = ledger.dates.get(version, Dates())
-        if dates.refuses(today()):
+        if dates.refuses(today()) and not retired:
             raise InputError(refusal(f"{published}/{version}", dates), f"hpcstack status {published}")
-        if entry := ledger.aliased(version):
+        chosen = ledger.entry(named.partition("/")[2]) if named else None
+        if chosen and chosen.state in ("removed", "gone"):
+            raise InputError(f"{named} was removed", f"hpcstack status {published}")
+        if entry := chosen or ledger.aliased(version):
             release = f"{published}/{entry.release}"
             artifact = artifact_of(store.top / "releases" / release, store)
             if not artifact:

@@ -19,7 +19,7 @@ from hpcstack.errors import AnswerIsNo, InputError
 from hpcstack.files import read_bytes
 from hpcstack.oci.config import document
 from hpcstack.process import Runner
-from hpcstack.store import write_text
+from hpcstack.store import Artifact, write_text
 
 NAMESPACE = "hpcstack-image"
 SIGNER = "hpcstack"
@@ -95,7 +95,26 @@ def verify(image: Path, key: str, runner: Runner, what: Statement) -> tuple[bool
         text = read_bytes(statement_of(image), MAX_STATEMENT)
     except FileNotFoundError:
         return False, "its signature is of bytes alone, as hpcstack once made them: it says of no stack; sign it again"
-    good, said = _is_good(text, signature, _public(key, runner), runner)
+    return _judged(text, signature, _keys_of(_public(key, runner)), runner, what)
+
+
+def trusted(artifact: Artifact, keys: tuple[str, ...], runner: Runner) -> str:
+    """Why the image of ARTIFACT is not one that an owner of KEYS (OpenSSH's public keys) has signed; empty where it is.
+
+    Its bytes are not read again: the signature is of the digest that the store wrote down.
+    """
+    try:
+        signature = read_bytes(signature_of(artifact.image), MAX_STATEMENT)
+        text = read_bytes(statement_of(artifact.image), MAX_STATEMENT)
+    except FileNotFoundError:
+        return "it is not signed"
+    what = Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
+    good, said = _judged(text, signature, list(keys), runner, what)
+    return "" if good else said
+
+
+def _judged(text: bytes, signature: bytes, keys: list[str], runner: Runner, what: Statement) -> tuple[bool, str]:
+    good, said = _is_good(text, signature, keys, runner)
     if not good:
         return False, said
     signed = _read(text)
@@ -114,16 +133,16 @@ def _public(key: str, runner: Runner) -> Path:
     return public
 
 
-def _is_good(text: bytes, signature: bytes, public: Path, runner: Runner) -> tuple[bool, str]:
+def _keys_of(public: Path) -> list[str]:
+    lines = read_bytes(public.resolve(), MAX_KEY).decode("utf-8", "replace").splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _is_good(text: bytes, signature: bytes, keys: list[str], runner: Runner) -> tuple[bool, str]:
     """What ssh-keygen says of SIGNATURE of TEXT. Both are copies of our own: nobody changes them meanwhile."""
     with tempfile.TemporaryDirectory(prefix="hpcstack-verify-") as name:
         signers, stated, detached = (Path(name) / one for one in ("signers", "statement", "signature"))
-        keys = [
-            line
-            for line in read_bytes(public.resolve(), MAX_KEY).decode("utf-8", "replace").splitlines()
-            if line.strip()
-        ]
-        signers.write_text("".join(f"{SIGNER} {line.strip()}\n" for line in keys), encoding="utf-8")
+        signers.write_text("".join(f"{SIGNER} {line}\n" for line in keys), encoding="utf-8")
         stated.write_bytes(text)
         detached.write_bytes(signature)
         argv = ["ssh-keygen", "-Y", "verify", "-f", str(signers), "-I", SIGNER, "-n", NAMESPACE, "-s", str(detached)]

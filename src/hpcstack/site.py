@@ -25,6 +25,7 @@ from hpcstack.siteparts import (
     Partition,
     PolicySite,
     RegistrySite,
+    SignaturesSite,
     StagingSite,
 )
 from hpcstack.spec.merge import Policy, fragment, merge
@@ -54,6 +55,7 @@ class Site(Model):
     mounts: tuple[Mount, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
     staging: StagingSite = StagingSite.model_construct()
     modules: ModulesSite = ModulesSite.model_construct()
+    signatures: SignaturesSite = SignaturesSite.model_construct()
 
     @field_validator("store", "lock_dir", "module_root", "recipe_dirs", mode="after")
     @classmethod

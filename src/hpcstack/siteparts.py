@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from hpcstack.cpus import spans
 from hpcstack.errors import did_you_mean
@@ -172,6 +173,32 @@ class ModulesSite(Model):
     prove_on: tuple[str, ...] = Field(
         (), description="the node types that a release must be proven on before production; empty: any one"
     )
+
+
+class SignaturesSite(Model):
+    """Whose signatures count here, and whether images without one are run."""
+
+    keys: tuple[str, ...] = Field(
+        (), description="public keys that are trusted, as in ~/.ssh/id_ed25519.pub: `ssh-ed25519 AAAA... who`"
+    )
+    required: bool = Field(False, description="publish, launch and the importer refuse what none of these keys signed")
+    sign_with: str = Field("", description="the private key with which publish signs, a file of who publishes")
+
+    @field_validator("keys")
+    @classmethod
+    def _public(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        for key in keys:
+            if not re.fullmatch(
+                r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,20000}( [^\x00-\x1f\x7f]*)?", key
+            ):
+                raise ValueError(f"{key[:40]!r} is not a public key of OpenSSH's: `ssh-ed25519 AAAA... who`")
+        return keys
+
+    @model_validator(mode="after")
+    def _can_be_met(self) -> SignaturesSite:
+        if self.required and not self.keys:
+            raise ValueError("signatures.required wants `keys`: nothing could be run")
+        return self
 
 
 class PolicySite(Model):

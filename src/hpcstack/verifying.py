@@ -14,6 +14,7 @@ from hpcstack.bases import base_of
 from hpcstack.build import How, cat, made_in
 from hpcstack.collect import releases
 from hpcstack.errors import BuildError, InputError
+from hpcstack.named import is_file
 from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Verdict, compare, exact
 from hpcstack.oci.config import document
 from hpcstack.oci.members import Flow, Members
@@ -41,7 +42,7 @@ class Read:
 
 def find(text: str, store: Store) -> Path:
     """The image that TEXT means: a file, a stack, STACK@ENGINE, or the beginning of a key."""
-    if "/" in text or text.endswith((".sqsh", ".sif")):
+    if is_file(text):
         path = Path(text).expanduser().absolute()
         if not path.is_file():
             raise InputError(f"{path} is not there")
@@ -51,7 +52,7 @@ def find(text: str, store: Store) -> Path:
 
 def stored(text: str, store: Store) -> Artifact:
     """What the store wrote down of the image that TEXT means. InputError for a file that is not the store's."""
-    if "/" not in text and not text.endswith((".sqsh", ".sif")):
+    if not is_file(text):
         return artifact(text, store)
     path = find(text, store)
     for one in store.images():
@@ -141,7 +142,7 @@ def own_name(image: Path, runner: Runner) -> str:
 
 def about(text: str, store: Store, runner: Runner) -> dict[str, Any]:
     """All that is known of an image: what the store wrote down, or for a file what it says of itself."""
-    if "/" in text or text.endswith(".sqsh"):
+    if is_file(text):
         path = find(text, store)
         said = _cat(path, "opt/hpcstack/stack.json", runner)
         try:

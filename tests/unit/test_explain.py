@@ -91,7 +91,7 @@ def test_the_verb(tmp_path: Path) -> None:
     done = verb(str(log))
     assert done.returncode == 0 and "line 2" in done.stdout and "seen in https://" in done.stdout
     assert "1 more" in done.stdout
-    assert json.loads(verb("--json", "-", given=log.read_text()).stdout)[0]["id"] == "slurm-oom-kill"
+    assert json.loads(verb("--json", "-", given=log.read_text()).stdout)["findings"][0]["id"] == "slurm-oom-kill"
     log.write_text("all is well\n")
     assert verb(str(log)).returncode == 1
     assert verb(str(tmp_path / "none")).returncode == 2

@@ -22,6 +22,7 @@ LAYERS = (
         "siteinit",
         "modules",
         "releases",
+        "named",
         "launch",
         "validate",
         "importing",

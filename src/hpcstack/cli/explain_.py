@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,23 +14,47 @@ from hpcstack.cli.session import Session, answer, json_option, say
 if TYPE_CHECKING:
     from hpcstack.explain import Finding
 
+JOB = re.compile(r"[0-9]+(_[0-9]+)?")
 MOST = 256 << 20  # bytes of a log; of a longer one the end is read
 
 
 @click.command("explain")
-@click.argument("what", metavar="LOG|JOB|-")
+@click.argument("what", metavar="[LOG|JOB|-]", default="")
 @click.option("--all", "every", is_flag=True, help="Also what is only an echo of something else.")
 @json_option
 @click.pass_obj
 def command(session: Session, what: str, every: bool, as_json: bool) -> None:
-    """Say what known failures a log shows, the likeliest cause first, and what to do. Exit 1: nothing that is known."""
-    from hpcstack.explain import explain
+    """Say what failed first, what known failures a log shows, and what to do. For nothing: the newest launch.
 
-    found = explain(_text(session, what))
+    Exit 1: nothing that is known.
+    """
+    from hpcstack.explain import explain
+    from hpcstack.failure import failure_in
+
+    text = _text(session, what)
+    found = explain(text)
+    slurm = _slurm_says(session, what)
+    said = slurm or failure_in(text).first
     shown = found if every else _told(found)
-    document = [_document(finding) for finding in shown]
-    answer(document, as_json, lambda: _shown(shown, len(found) - len(shown)))
-    raise click.exceptions.Exit(0 if found else 1)
+    if slurm and not every:
+        shown = []  # what a program says while it is ended explains nothing
+    document = {"said": said, "findings": [_document(finding) for finding in shown]}
+    answer(document, as_json, lambda: _whole(said, shown, len(found) - len(shown)))
+    raise click.exceptions.Exit(0 if found or said else 1)
+
+
+def _slurm_says(session: Session, what: str) -> str:
+    """How a job ended, where Slurm itself ended it."""
+    from hpcstack.jobs import ended_how
+
+    return ended_how(what, session.runner) if JOB.fullmatch(what) else ""
+
+
+def _whole(said: str, shown: list[Finding], hidden: int) -> str:
+    """What happened first, then what is known of the log's lines."""
+    if said and not shown:
+        return f"{said}\n\n{hidden} known messages beside it: --all" if hidden else said
+    return f"{said}\n\n{_shown(shown, hidden)}" if said else _shown(shown, hidden)
 
 
 def _told(found: list[Finding], least: int = 25, most: int = 5) -> list[Finding]:
@@ -69,17 +94,26 @@ def _text(session: Session, what: str) -> str:
     if what == "-":
         return sys.stdin.buffer.read(MOST).decode(errors="replace")
     if Path(what).is_file():
-        return _end(Path(what))
-    if what.isdigit():
+        return end_of(Path(what))
+    if not what:
+        from hpcstack.launch import stderr
+        from hpcstack.launch.record import find
+
+        newest = find("")
+        own = newest.folder / stderr.NAME
+        say(f"the newest launch: {newest.stack}, {newest.started}")
+        return end_of(own) if own.is_file() else _text(session, newest.job or "nothing")
+    if JOB.fullmatch(what):
         from hpcstack.jobs import logs_of
 
         paths = logs_of(what, session.runner)
         say(f"job {what}: {', '.join(map(str, paths))}")
-        return "\n".join(_end(path) for path in paths)
+        return "\n".join(end_of(path) for path in paths)
     raise InputError(f"{what}: no such file, and no number of a job", "hpcstack explain LOG, JOB or - (standard input)")
 
 
-def _end(path: Path) -> str:
+def end_of(path: Path) -> str:
+    """The last bytes of a log, as text: MOST of them."""
     from hpcstack.errors import InputError
 
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option
+from hpcstack.cli.session import Session, answer, image_named, json_option
 
 
 @click.command("inspect")
@@ -15,7 +15,7 @@ def command(session: Session, image: str, as_json: bool) -> None:
     """What an image is: its stack, base, packages, releases. IMAGE is a stack, STACK@ENGINE, a key or a file."""
     from hpcstack import verifying
 
-    about = verifying.about(image, session.store, session.runner)
+    about = verifying.about(image_named(session, image), session.store, session.runner)
 
     def text() -> str:
         lines = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcstack.cli.resources import Passing, resource_options, resources
-from hpcstack.cli.session import Session, answer, json_option, say, stack_argument
+from hpcstack.cli.session import Session, answer, json_option, optional_stack, say
 
 if TYPE_CHECKING:
     from hpcstack.cli.launching import Launching
@@ -22,7 +22,7 @@ TEMPLATES = ("ddp", "deepspeed", "mpi", "jupyter", "tensorboard", "array", "chec
 
 
 @click.command("launch", cls=Passing)
-@stack_argument
+@optional_stack
 @resource_options
 @click.option("--mode", default="", type=click.Choice(["", *MODES]), help="The recipe's by default.")
 @click.option("--elastic", default="", metavar="MIN:MAX", help="Nodes, of which some may fail (mode torchrun).")
@@ -59,10 +59,14 @@ def command(
     session: Session = ctx.obj
     try:
         if template:
-            answer_template(session, name, template, options, as_json)
+            given = {**options, "mode": mode, "mounts": mounts, "home": home}
+            answer_template(ctx, name, template, given, argv, as_json=as_json)
             return
+        if as_json and not (batch or dry_run or check):
+            raise InputError("--json goes with --dry-run, --check, --batch or --template: else stdout is the command's",
+                             "hpcstack jobs --json tells of past launches")  # fmt: skip
         if not argv:
-            raise InputError("what is to be run?", f"hpcstack launch {name} -- train.py, or --template ddp")
+            raise InputError("what is to be run?", f"hpcstack launch {name or 'STACK'} -- train.py, or --template ddp")
         if not os.path.exists(os.curdir):  # noqa: PTH110 - Path.cwd() fails where the folder is gone
             raise InputError("the folder that this was started in is gone", "cd to one that is there")
         mounts = (*mounts, f"{Path.home()}:{Path.home()}") if home else mounts
@@ -82,7 +86,8 @@ def command(
             launching.submit(as_json)
         else:
             line = launching.line
-            say(f"{name} ({launching.why}) by {line.runtime} ({line.reason})")
+            for note in launching.notes():
+                say(note)
             if line.fit and line.fit.kind != "native":
                 say(f"driver and image: {line.fit}")
             raise click.exceptions.Exit(launching.run())
@@ -101,21 +106,57 @@ def _checked(mounted: str) -> None:
         raise InputError(f"--mount {error}", "e.g. --mount /scratch/data:/data") from None
 
 
-def answer_template(session: Session, name: str, template: str, options: dict[str, Any], as_json: bool) -> None:
-    """A job script that users copy, with the resources that were asked for; it needs no image."""
+OF_JOBS = ("ntasks_per_node", "gpus_per_node", "gpus", "cpus_per_task", "partition", "account", "qos", "reservation",
+           "constraint", "nodelist", "time", "exclusive")  # fmt: skip
+OF_LAUNCHES = {
+    "mode": "--mode", "elastic": "--elastic", "restarts": "--restarts", "mounts": "--mount", "wanted": "--with",
+    "stage": "--stage", "data": "--stage-in", "grace": "--grace", "nproc_per_node": "--nproc-per-node",
+    "runtime": "--runtime", "home": "--home", "no_bind": "--no-bind",
+}  # fmt: skip
+NO_COMMAND = ("jupyter",)  # templates that start a program of their own
+
+
+def answer_template(
+    ctx: click.Context, name: str, template: str, options: dict[str, Any], argv: tuple[str, ...], *, as_json: bool
+) -> None:
+    """A job script that users copy, with all that was asked for beside --template; it needs no image."""
     from hpcstack.errors import InputError
+    from hpcstack.modules.tree import Tree
+    from hpcstack.named import named
     from hpcstack.render.launcher import job_template
 
+    session: Session = ctx.obj
+    if not name.endswith(".yaml"):
+        name = named(name, Tree(session.site.module_root), os.environ).stack
+    if argv and template in NO_COMMAND:
+        raise InputError(f"template {template} starts its own program", f"leave out `-- {argv[0]} ...`")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name):
         raise InputError(f"{name!r} is no stack's full name", "hpcstack list shows all stacks")
-    asked = resources({**options, "batch": True})
-    said = {} if options["nodes"] is None else {"nodes": str(asked.nodes)}
-    for key in ("ntasks_per_node", "gpus_per_node", "cpus_per_task", "partition", "account", "qos", "reservation",
-                "constraint", "nodelist", "time"):  # fmt: skip
-        if value := getattr(asked, key):
-            said[key.replace("_", "-")] = str(value)
-    text = job_template(template, name, session.site, said)
+    resources({**options, "batch": True})  # refused here, where it makes no sense
+    typed = {key for key in (*OF_JOBS, *OF_LAUNCHES, "nodes") if _typed(ctx, key)}
+    said: dict[str, str | None] = {"nodes": str(options["nodes"])} if "nodes" in typed else {}
+    for key in (one for one in OF_JOBS if one in typed):
+        value = options[key]
+        said[key.replace("_", "-")] = "" if value is True else str(value) if value else None
+    if said.get("gpus"):
+        said["gpus-per-node"] = None
+    for word in (*ctx.meta["passed"], *options["extra"]):
+        option, _, value = word.partition("=")
+        said[option.removeprefix("--")] = value
+    words = [word for key in OF_LAUNCHES if key in typed for word in _words(OF_LAUNCHES[key], options[key])]
+    text = job_template(template, name, session.site, said, words, argv)
     answer({"template": template, "script": text}, as_json, lambda: text.rstrip("\n"))
+
+
+def _words(option: str, value: Any) -> list[str]:
+    """OPTION with its VALUE, as one types it."""
+    values = value if isinstance(value, tuple) else (value,)
+    return [option] if value is True else [word for one in values for word in (option, str(one))]
+
+
+def _typed(ctx: click.Context, key: str) -> bool:
+    """Whether an option was given, be it with its default."""
+    return ctx.get_parameter_source(key) is click.core.ParameterSource.COMMANDLINE
 
 
 def _launching(
@@ -130,6 +171,7 @@ def _launching(
     from hpcstack.launch.staging import staging
 
     artifact, why, layer = _image(session, name)
+    _trusted(session, artifact)
     wanted = (*layer, *wanted)
     more = added(artifact, wanted, os.environ) if wanted else None
     asked = resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
@@ -145,15 +187,34 @@ def _launching(
     return Launching(session, line, artifact, why, argv, mounts, more)
 
 
+def _trusted(session: Session, artifact: Artifact) -> None:
+    """InputError where the site runs only what is signed, and this is not."""
+    wanted = session.site.signatures
+    if wanted.required:
+        from hpcstack import signing
+        from hpcstack.errors import InputError
+
+        if why := signing.trusted(artifact, wanted.keys, session.runner):
+            raise InputError(f"this site runs what is signed, and of {artifact.image}: {why}",
+                             "tell who looks after the site: hpcstack sign")  # fmt: skip
+
+
 def _image(session: Session, name: str) -> tuple[Artifact, str, tuple[str, ...]]:
     """The image that NAME means, why, and what is added to it. Its recipe is not needed: who loads a module need not
     have it; only a refusal asks, and a recipe that only adds packages of pip's to a stack that has an image."""
     from hpcstack.errors import InputError
     from hpcstack.launch import image_to_launch
+    from hpcstack.modules.tree import Tree
+    from hpcstack.named import named
 
-    full = session.recipe(name).stack.full_name if name.endswith(".yaml") else name
+    release = ""
+    if name.endswith(".yaml"):
+        name = session.recipe(name).stack.full_name
+    else:
+        meant = named(name, Tree(session.site.module_root), os.environ)
+        name, release = meant.stack, meant.release
     try:
-        return (*image_to_launch(full, session.site, session.store, os.environ), ())
+        return (*image_to_launch(name, session.site, session.store, os.environ, release), ())
     except InputError as refused:
         if (on := session.catalog.layer(name)) is None:
             session.recipe(name)

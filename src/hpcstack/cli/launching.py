@@ -21,6 +21,8 @@ from hpcstack.launch.stderr import Stderr
 from hpcstack.runtimes import Part
 from hpcstack.store import Artifact
 
+OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # each machine's own, on nearly every cluster
+
 
 @dataclass(frozen=True)
 class Launching:
@@ -33,6 +35,26 @@ class Launching:
     argv: tuple[str, ...]
     mounts: tuple[str, ...]
     added: Added | None
+
+    def notes(self) -> list[str]:
+        """What a user must know before it starts: which image and how, and what may not be as expected."""
+        line, cwd = self.line, Path.cwd()
+        out = [f"{self.artifact.stack} ({self.why}) by {line.runtime} ({line.reason})"]
+        if line.runtime == "local":
+            return out
+        if line.runtime not in ("apptainer", "charliecloud") and not self._home():
+            out.append("your home directory is not in the container, only this folder and what is mounted: --home")
+        if any(cwd.is_relative_to(place) for place in OWN_FOLDERS) and not os.environ.get("SLURM_STEP_ID"):
+            out.append(f"NOTE: {cwd} is this machine's own on most clusters; nodes that lack it cannot start the step")
+        if line.ranks == 1 < line.virtual_gpus:
+            out.append(
+                f"NOTE: no GPU is behind the {line.virtual_gpus} of each node here: one rank a node; --nproc-per-node N"
+            )
+        return out
+
+    def _home(self) -> bool:
+        home = str(Path.home())
+        return any(mount.partition(":")[2].rstrip("/") == home for mount in (*self.mounts, *self.session.site.mounts))
 
     def prepare(self) -> None:
         """What must be there before the nodes are asked for: added packages."""
@@ -102,9 +124,21 @@ class Launching:
             record.end(folder, OWN_FAILURE)
             raise SlurmError(f"sbatch refused: {' '.join(done.tail[-2:])}", f"the script is {folder / record.SCRIPT}")
         record.submitted(folder, job)
-        say(f"{self.artifact.stack} ({self.why}) by {self.line.runtime} ({self.line.reason})")
+        for note in self.notes():
+            say(note)
+        output = self._output(job)
+        record.output(folder, output)
         say(f"the script is {folder / record.SCRIPT}")
-        answer({"job": job, "folder": str(folder)}, as_json, lambda: job)
+        say(f"it writes to {output}: hpcstack logs {job}")
+        answer({"job": job, "folder": str(folder), "output": output}, as_json, lambda: job)
+
+    def _output(self, job: str) -> str:
+        """Where the job writes, as Slurm fills in the pattern: https://slurm.schedmd.com/sbatch.html."""
+        said = [part.words[0] for part in directives(self.line) if part.words[0].startswith("--output=")]
+        pattern = said[-1].partition("=")[2]
+        for sign, value in (("%x", self.artifact.stack), ("%j", job), ("%A", job)):
+            pattern = pattern.replace(sign, value)
+        return str(Path.cwd() / pattern)
 
     def check(self, as_json: bool) -> None:
         """Limits and driver were looked at when the plan was made; here the image, the command, and Slurm itself."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcstack.cli.published import DRY_RUN, REASON
 from hpcstack.cli.session import Session, answer, json_option, say, stack_argument
+
+if TYPE_CHECKING:
+    from hpcstack.store import Artifact
 
 OVERRIDE = click.option("--override", default="", metavar="REASON", help="Pass a shut gate; REASON is written down.")
 DIFF = click.option("--diff", is_flag=True, help="Like --dry-run, and every file as a diff.")
@@ -68,9 +71,24 @@ def command(
     if dry_run or diff:
         foretold(publisher, stack, artifact, channel, report, override, None, diff=diff, as_json=as_json)
         return
+    signed(session, artifact)
     more = extras(recipe, artifact, session.site, session.runner)
     done = publisher.publish(stack, artifact, channel, report, more, override, reason=reason)
     answer(asdict(done), as_json, lambda: shown(done))
+
+
+def signed(session: Session, artifact: Artifact) -> None:
+    """ARTIFACT's image, signed where the site says that publish signs; AnswerIsNo where no trusted key has."""
+    from hpcstack import signing
+    from hpcstack.errors import AnswerIsNo
+
+    wanted = session.site.signatures
+    if wanted.sign_with:
+        what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
+        say(f"signed: {signing.sign(artifact.image, wanted.sign_with, session.runner, what)}")
+    if wanted.required and (why := signing.trusted(artifact, wanted.keys, session.runner)):
+        raise AnswerIsNo(f"this site publishes what is signed, and of {artifact.stack}: {why}",
+                         f"hpcstack sign {artifact.stack}, with a key of site.yaml's signatures.keys")  # fmt: skip
 
 
 def foretold(

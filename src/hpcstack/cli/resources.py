@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -21,15 +23,50 @@ class Passing(click.Command):
         own = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         known = [word for word in args[:cut] if not word.startswith("--") or word.partition("=")[0] in (*own, "--help")]
         ctx.meta["passed"] = tuple(word for word in args[:cut] if word not in known)
-        ctx.meta["command"] = tuple(args[cut + 1 :]) if cut else None
-        return super().parse_args(ctx, [*known, *args[cut:]])
+        ctx.meta["command"] = tuple(args[cut + 1 :]) if "--" in args else None
+        if "--" in args and not self._named(ctx, known):
+            known.append("")  # STACK is left out: what follows the `--` is not it
+        try:
+            return super().parse_args(ctx, [*known, *args[cut:]])
+        except click.NoSuchOption as error:
+            raise self._after(ctx, args, error) or error from None
+
+    def _named(self, ctx: click.Context, words: list[str]) -> bool:
+        """Whether a STACK stands in WORDS, which are those before the `--`."""
+        parser = self.make_parser(ctx)
+        parser.ignore_unknown_options = True
+        given, _, _ = parser.parse_args([one for one in words if one not in ("--help", "-h")])
+        return isinstance(given.get("name"), str)  # click has a mark of its own for what is missing
+
+    def _after(self, ctx: click.Context, args: list[str], error: click.NoSuchOption) -> click.UsageError | None:
+        """What to say of an option that belongs to the command, which began without a `--`."""
+        place = next((n for n, word in enumerate(args) if word.partition("=")[0] == error.option_name), 0)
+        begins = next((n for n in range(1, place) if re.search(COMMAND, args[n])), 0)
+        if not begins or "--" in args:
+            return None
+        line = f"{ctx.command_path} {shlex.join([*args[:begins], '--', *args[begins:]])}"
+        return click.UsageError(f"{error.option_name} follows {args[begins]}; put `--` before the command: {line}")
 
 
+COMMAND = r"\.(py|sh)$|^(python3?|bash|sh|\./.*)$"  # what looks like the beginning of a command
 F = TypeVar("F", bound=Callable[..., Any])
 
-NUMBER = click.IntRange(min=0)
+
+class Count(click.IntRange):
+    """A whole number, refused in plain words."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.BadParameter:
+            self.fail(f"{value!r} is not a whole number of at least {self.min}", param, ctx)
+
+
+NUMBER = Count(min=0)
 OPTIONS = (
-    click.option("-N", "--nodes", type=click.IntRange(min=1), help="How many nodes; the allocation's, or 1."),
+    click.option("-N", "--nodes", type=Count(min=1), help="How many nodes; the allocation's, or 1."),
     click.option("--ntasks-per-node", type=NUMBER, default=0, help="Slurm tasks a node (mode plain)."),
     click.option("--gpus-per-node", type=NUMBER, default=0, help="GPUs a node."),
     click.option("-G", "--gpus", type=NUMBER, default=0, help="GPUs of all nodes together."),
@@ -43,7 +80,7 @@ OPTIONS = (
     click.option("--reservation", default=""),
     click.option("-C", "--constraint", default=""),
     click.option("-w", "--nodelist", default="", help="Which nodes."),
-    click.option("-t", "--time", default="", help="Time limit, as Slurm writes it."),
+    click.option("-t", "--time", default="", help="Time limit: minutes, or 2:30:00 or 1-12."),
     click.option("--exclusive", is_flag=True),
     click.option(
         "--srun", "extra", multiple=True, metavar="OPTION", help="Any other option of srun, e.g. --srun=--overlap."

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcstack.cli.session import Session, echo, say
+from hpcstack.cli.session import Session, echo, image_named, say
 
 
 @click.command("sbom")
@@ -19,7 +19,7 @@ def command(session: Session, image: str, output: Path | None) -> None:
     from hpcstack.outputs import write_output
     from hpcstack.store import Store
 
-    found = verifying.artifact(image, session.store)
+    found = verifying.artifact(image_named(session, image), session.store)
     text = sbom.document(found, verifying.distribution(found.image, session.runner))
     if output is None:
         echo(text.rstrip("\n"))

@@ -106,6 +106,27 @@ class Session:
         return Registry(self.site, timeout=5, tries=1)
 
 
+def image_named(session: Session, text: str) -> str:
+    """TEXT, which names an image, as what the store knows: the key of a published release, else as it is.
+
+    NAME/VERSION, NAME-VERSION and NAME mean what is published, as in `launch`; what is not published, what was built
+    last. Files, STACK@ENGINE and keys stay.
+    """
+    from hpcstack.errors import StoreError
+    from hpcstack.modules.tree import Tree
+    from hpcstack.named import is_file, named
+    from hpcstack.releases import released
+
+    if is_file(text) or "@" in text or session.store.artifact(text):
+        return text
+    meant = named(text, Tree(session.site.module_root), os.environ)
+    try:
+        found = released(meant.stack, session.site, session.store, meant.release, retired=True)
+    except StoreError:
+        found = None
+    return found[0].key if found else meant.stack
+
+
 def _terminate(*_: object) -> None:
     """A TERM is taken like an interrupt: what was begun is undone."""
     raise KeyboardInterrupt
@@ -145,6 +166,9 @@ def echo(text: str) -> None:
 
 events_option = click.option("--events", default="", metavar="FILE", help="Also write progress as JSON lines.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+optional_stack = click.argument(
+    "name", metavar="[STACK]", default="", shell_complete=lambda ctx, _param, start: complete(ctx, start)
+)
 stack_argument = click.argument("name", metavar="STACK", shell_complete=lambda ctx, _param, start: complete(ctx, start))
 
 

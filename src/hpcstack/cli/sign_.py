@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option
+from hpcstack.cli.session import Session, answer, image_named, json_option
 
 
 @click.command("sign")
@@ -18,6 +18,7 @@ def command(session: Session, image: str, key: str, as_json: bool) -> None:
     """Sign an image: a .sqsh beside it by ssh-keygen, a SIF inside by Apptainer. `verify --signature` checks it."""
     from hpcstack import signing, verifying
 
+    image = image_named(session, image)
     path = verifying.find(image, session.store)
     signature = signing.sign(path, key, session.runner, verifying.statement(image, session.store, session.runner))
     answer({"image": str(path), "signature": str(signature)}, as_json, lambda: str(signature))

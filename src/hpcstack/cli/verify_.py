@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option, progress
+from hpcstack.cli.session import Session, answer, image_named, json_option, progress
 
 
 @click.command("verify")
@@ -30,6 +30,8 @@ def command(
         from hpcstack.engines import check_name
 
         check_name(engine)
+    if how != "reproducible":
+        images = tuple(image_named(session, one) for one in images)
     wanted = 2 if how == "parity" else 1
     if len(images) != wanted:
         raise InputError(f"name {wanted} image{'s' * (wanted - 1)}, not {len(images)}")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcstack.errors import BuildError, InputError
+from hpcstack.files import read_text
 from hpcstack.logins import build_for, redacted
 from hpcstack.process import Runner
 from hpcstack.render.lend import CA_FILE, variables
@@ -54,7 +55,12 @@ class Added:
 
 
 def added(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[str, str]) -> Added:
-    """Where WANTED is, or will be. InputError for what is no requirement of pip's."""
+    """Where WANTED is, or will be. InputError for what is no requirement of pip's.
+
+    A file of requirements is taken for its lines. What looks like another file or a folder is refused: pip would ask
+    the index for a package of that name.
+    """
+    wanted = tuple(line for one in wanted for line in _lines(one))
     for one in wanted:
         try:
             requirement(one)
@@ -63,6 +69,33 @@ def added(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[str, str
     name = hashlib.sha256("\0".join([artifact.sha256, *sorted(wanted)]).encode()).hexdigest()[:32]
     data = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local/share")
     return Added(Path(data) / "hpcstack" / "with" / name, tuple(sorted(wanted)))
+
+
+FILES = (".txt", ".yml", ".yaml", ".toml", ".lock", ".whl", ".zip", ".gz", ".cfg", ".py")
+
+
+def _lines(said: str) -> list[str]:
+    """What SAID asks for: itself, or the lines of a file of requirements."""
+    path = Path(said)
+    if said in ("-r", "--requirement"):
+        raise InputError("--with -r: the file itself is named", "--with requirements.txt")
+    if not (said.endswith(FILES) or "/" in said or said == "." or path.is_dir()) or " @ " in said or "://" in said:
+        return [said]
+    if said.endswith((".yml", ".yaml")):
+        raise InputError(f"--with {said}: conda's environments belong into an image",
+                         "a recipe: extends: STACK, packages: {conda: [...]} (docs/recipes.md)")  # fmt: skip
+    if path.is_dir() or not said.endswith(".txt"):
+        raise InputError(f"--with {said}: a folder or file of your own is not a package of the index",
+                         f"export PYTHONPATH={path.absolute()}; what lies beside a script is found")  # fmt: skip
+    try:
+        text = read_text(path, 1 << 20)
+    except (OSError, InputError, UnicodeDecodeError) as error:
+        raise InputError(f"--with {said}: {error}", "name a file of requirements that is there") from None
+    lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
+    if options := [line for line in lines if line.startswith("-")]:
+        raise InputError(f"--with {said}: {options[0]} is an option of pip's, and only packages are taken",
+                         "site.yaml names the index: build.pip.index_url")  # fmt: skip
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def make(what: Added, artifact: Artifact, site: Site, runner: Runner, talk: Talk) -> None:

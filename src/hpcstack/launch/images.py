@@ -19,12 +19,15 @@ def image_of(name: str, store: Store) -> Artifact:
     raise InputError(f"no image of {name} is in {store.top} (there: {built})", f"hpcstack build {name}")
 
 
-def image_to_launch(name: str, site: Site, store: Store, environ: Mapping[str, str]) -> tuple[Artifact, str]:
-    """The image that users mean by NAME, and why: the loaded module's, else the published one, else the last built."""
-    if environ.get("HPCSTACK_STACK") == name:
+def image_to_launch(
+    name: str, site: Site, store: Store, environ: Mapping[str, str], release: str = ""
+) -> tuple[Artifact, str]:
+    """The image that users mean by NAME, and why: the loaded module's, else the published one, else the last built;
+    RELEASE is one that they have named."""
+    if environ.get("HPCSTACK_STACK") == name and release in ("", environ.get("HPCSTACK_RELEASE")):
         loaded = store.artifact(Path(environ.get("HPCSTACK_IMAGE", "")).parent.name)
         if loaded and str(loaded.image) == environ["HPCSTACK_IMAGE"]:
             return loaded, f"module {environ.get('HPCSTACK_RELEASE', '')}"
-    if found := released(name, site, store):
+    if found := released(name, site, store, release):
         return found
     return image_of(name, store), "not published: the image built last"

@@ -26,7 +26,8 @@ def check(resources: Resources, known: Mapping[str, Limits]) -> None:
     if all(reasons):
         reason = "; ".join(reasons)
         others = [limits.name for limits in known.values() if limits.up and not _refused(resources, limits)]
-        raise InputError(reason, f"ask for less, or --partition {others[0]}" if others else "ask for less")
+        tip = f"ask for less, or --partition {others[0]}" if others else "ask for less"
+        raise InputError(reason, "" if "--time" in reason and "write" in reason else tip)
 
 
 def _refused(resources: Resources, limits: Limits) -> str:
@@ -43,7 +44,7 @@ def _refused(resources: Resources, limits: Limits) -> str:
     if resources.time:
         asked = minutes(resources.time)
         if asked is None and resources.time.lower() not in ("unlimited", "infinite"):
-            return f"--time {resources.time}: Slurm writes 30, 30:00, 1:30:00, 2-0 or 2-12:30:00"
+            return f"--time {resources.time}: {_time_as_slurm_writes_it(resources.time)}"
         if limits.minutes and (asked is None or asked > limits.minutes):
             return f"--time {resources.time}: partition {name} gives at most {limits.minutes} minutes"
     feature = resources.constraint
@@ -51,6 +52,16 @@ def _refused(resources: Resources, limits: Limits) -> str:
         have = ", ".join(sorted(limits.features)) or "none"
         return f"--constraint {feature}: no node of partition {name} has it; their features: {have}"
     return ""
+
+
+def _time_as_slurm_writes_it(text: str) -> str:
+    """What to write instead of TEXT: `2h` is 2:00:00."""
+    match = re.fullmatch(r"(\d+) ?(s|m|min|h|hours?|d|days?)", text.strip().lower())
+    if not match:
+        return "write minutes (30), H:MM:SS (1:30:00) or days-hours (2-12)"
+    number, unit = int(match[1]), match[2][0]
+    forms = {"s": f"0:00:{number:02}", "m": str(number), "h": f"{number}:00:00", "d": f"{number}-0"}
+    return f"write {forms[unit]}"
 
 
 def check_allocation(resources: Resources, environ: Mapping[str, str]) -> None:

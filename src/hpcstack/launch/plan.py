@@ -16,7 +16,7 @@ from hpcstack.launch.added import Added
 from hpcstack.launch.binding import Binding, binding
 from hpcstack.launch.cluster import allocation, partitions, pmi_type
 from hpcstack.launch.modes import MODES, check, command_in, tasks
-from hpcstack.launch.resources import ASKED, Resources, Share, node_of, share
+from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share
 from hpcstack.launch.settings import OPTION, OWN, RUNTIME, Setting, of_mode, told
 from hpcstack.launch.staging import Staging
 from hpcstack.process import Runner
@@ -55,6 +55,8 @@ class Plan:
     fit: Fit | None = None
     staged: Staging | None = None
     grace: int = 0
+    ranks: int = 1  # of a node
+    virtual_gpus: int = 0  # of a node: asked for, and no device is behind them
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -102,7 +104,7 @@ def plan(
     workdir = workdir or Path.cwd()
     if mode in ("mpi", "plain") and (command[0] == "-m" or is_python(workdir / command[0])):
         command = ("python3", *command)
-    slurm = _slurm(artifact, mode, resources, taken, chosen, runner, bound, inside, recorded=recorded)
+    slurm = _slurm(artifact, mode, resources, taken, chosen, runner, bound, inside, recorded=recorded, job=job)
     added = (*(staged.mounts if staged else ()), *(extras.added.mounts if extras.added else ()))
     step = Step(
         image=Path(staged.image) if staged and staged.image else artifact.image,
@@ -113,7 +115,7 @@ def plan(
     )  # fmt: skip
     return Plan(
         tuple(chosen.parts(step)), tuple(_settings(chosen, step, given)), chosen.name, reason, mode,
-        _fit(artifact, node), staged, extras.grace,
+        _fit(artifact, node), staged, extras.grace, taken.ranks, 0 if taken.gpus or here else gpus_said(resources),
     )  # fmt: skip
 
 
@@ -136,7 +138,7 @@ def _inside(
 
 def _slurm(
     artifact: Artifact, mode: str, resources: Resources, taken: Share, chosen: Runtime, runner: Runner,
-    bound: Binding | None, inside: Mapping[str, str], *, recorded: bool,
+    bound: Binding | None, inside: Mapping[str, str], *, recorded: bool, job: bool,
 ) -> list[Part]:  # fmt: skip
     if chosen.name == "local":
         return []
@@ -144,6 +146,8 @@ def _slurm(
     if resources.elastic:
         left = "elastic: the nodes that are left go on"
         out = [Part(("--kill-on-bad-exit=0",), left), Part(("--no-kill",), left)]
+    if recorded and not job:
+        out.append(Part(("--quit-on-interrupt",), "one Ctrl-C ends it"))
     out.append(Part((f"--job-name={artifact.stack}",), "what squeue shows"))
     if not any(word.startswith("--comment") for word in resources.extra):
         out.append(Part((f"--comment=hpcstack:{artifact.key}",), "gc sees which image is in use"))

@@ -26,6 +26,7 @@ from hpcstack_smoke.hidden import HIDDEN, LOGIN, SECRET
 
 KEPT = 1000  # launches; older ones go
 FILE, SCRIPT, BEGAN, ENDED = "launch.json", "script.sh", "began", "ended"
+OUTPUT = "output"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def begin(
         "image": str(artifact.image), "image_sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256,
         "base": artifact.base, "stand_in": artifact.stand_in, "facts": artifact.facts, "pip": artifact.pip,
         "module": environ.get("HPCSTACK_RELEASE", ""), "runtime": plan.runtime, "runtime_reason": plan.reason,
-        "mode": plan.mode, "with": list(added),
+        "mode": plan.mode, "ranks": plan.ranks, "with": list(added),
         "staged": plan.staged.how if plan.staged else "none", "command": list(command),
         "argv": list(plan.argv), "folder": str(Path.cwd()),
         "environment": [
@@ -116,10 +117,51 @@ def submitted(folder: Path, job: str) -> None:
             file.write(f"{job}\n\n\n")
 
 
+def output(folder: Path, path: str) -> None:
+    """Where the job of FOLDER writes."""
+    with contextlib.suppress(OSError):
+        write_text(folder / OUTPUT, f"{path}\n", 0o600)
+
+
 def end(folder: Path, status: int) -> None:
     """How the launch of FOLDER ended."""
     with contextlib.suppress(OSError):
         write_text(folder / ENDED, f"{status}\n", 0o600)
+
+
+MASTER = "the first node's IPv4 address", "launchers/rendezvous.sh: neither you nor the image has set it"
+MADE = {  # what is made on the nodes, by mode: (its value, why)
+    "MASTER_ADDR": MASTER,
+    "RANK": ("the rank's number", "torchrun's, DeepSpeed's, or SLURM_PROCID in mode task-per-gpu"),
+    "LOCAL_RANK": ("its number on its node", "torchrun's, DeepSpeed's, or SLURM_LOCALID in mode task-per-gpu"),
+    "WORLD_SIZE": ("the number of ranks", "torchrun's, DeepSpeed's, or SLURM_STEP_NUM_TASKS in mode task-per-gpu"),
+    "LOCAL_WORLD_SIZE": ("ranks of a node", "torchrun's, DeepSpeed's, or made by launchers/task-per-gpu.sh"),
+}
+
+
+def made(variable: str, launch: Launch) -> dict[str, Any] | None:
+    """What the launchers make of VARIABLE inside the container, where nobody else has set it; None for others."""
+    if launch.mode not in ("torchrun", "deepspeed", "task-per-gpu"):
+        return None
+    found = MADE.get(variable)
+    if variable == "MASTER_ADDR" and launch.nodes:
+        found = f"the IPv4 address of the first node of {launch.nodes}", MASTER[1]
+    elif variable == "MASTER_PORT":
+        number, step = launch.job.rpartition("_")[2], launch.step
+        port = (
+            str(10000 + (int(number) * 31 + int(step)) % 20000)
+            if number.isdigit() and step.isdigit()
+            else "made of both"
+        )
+        found = port, "10000 + (job * 31 + step) % 20000, so that two steps of a job do not meet"
+    elif variable == "OMP_NUM_THREADS":
+        cpus = next(
+            (word.partition("=")[2] for word in launch.document["argv"] if word.startswith("--cpus-per-task=")), ""
+        )
+        ranks = int(launch.document.get("ranks", 1)) if launch.mode != "task-per-gpu" else 1
+        threads = str(max(int(cpus) // ranks, 1)) if cpus.isdigit() else "1"
+        found = threads, f"the task's CPUs ({cpus or 'not said'}) over its {ranks} rank(s)"
+    return {"name": variable, "value": found[0], "origin": "hpcstack, on the nodes", "why": found[1]} if found else None
 
 
 def launches() -> list[Launch]:
@@ -148,7 +190,8 @@ def find(what: str) -> Launch:
     if not what and own and (Path(own) / FILE).is_file():
         return read(Path(own))
     for launch in launches():
-        if what in ("", launch.job, launch.folder.name, f"{launch.job}.{launch.step}"):
+        array = launch.job.partition("_")[0]
+        if what in ("", launch.job, array, launch.folder.name, f"{launch.job}.{launch.step}"):
             return launch
     raise InputError(f"no launch {what or 'is kept'} in {state_folder() / 'launches'}", "hpcstack jobs lists them")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpcstack.render.quote import sh, unbroken
@@ -12,6 +13,7 @@ from hpcstack.site import NodeType, Site
 if TYPE_CHECKING:
     from hpcstack.spec.model import Stack
 
+SIGNER = "hpcstack"  # as signing.py calls whoever signs
 COMPAT = 'if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi; exec "$@"'
 
 
@@ -68,8 +70,16 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
     return {name: fill("launchers", f"{name}.j2", **values) for name in ("srun.sh", "sbatch.sh")}
 
 
-def job_template(kind: str, stack: str, site: Site, asked: Mapping[str, str]) -> str:
-    """A job script for STACK that users copy: launchers/templates/KIND, with what was ASKED for of sbatch's options."""
+def job_template(
+    kind: str,
+    stack: str,
+    site: Site,
+    asked: Mapping[str, str | None],
+    words: Sequence[str] = (),
+    command: Sequence[str] = (),
+) -> str:
+    """A job script for STACK that users copy: launchers/templates/KIND, with what was ASKED for of sbatch's options
+    (None: that line goes), WORDS for `hpcstack launch`, and the COMMAND that it runs where sbatch is given none."""
     node = site.node_type() or NodeType()
     default = next((name for name, partition in site.partitions.items() if partition.default), "")
     text = fill(
@@ -78,14 +88,31 @@ def job_template(kind: str, stack: str, site: Site, asked: Mapping[str, str]) ->
     )  # fmt: skip
     lines = text.splitlines()
     for option, value in asked.items():
-        line = f"#SBATCH --{option}={sh(unbroken(value))}"
+        line = [f"#SBATCH --{option}" + (f"={sh(unbroken(value))}" if value else "")] if value is not None else []
         place = next((n for n, one in enumerate(lines) if one.startswith(f"#SBATCH --{option}=")), 0)
-        lines[place or 2 : (place or 1) + 1] = [line]
-    return "\n".join(lines) + "\n"
+        if place or line:
+            lines[place or 2 : (place or 1) + 1] = line
+    if command:
+        begin = lines.index("set -euo pipefail") + 1
+        lines.insert(
+            begin, f"[ $# -gt 0 ] || set -- {shlex.join(command)} # what it runs, unless sbatch is told otherwise"
+        )
+    said = "".join(f" {shlex.quote(word)}" for word in words)
+    shown = [
+        one.replace(" -- ", f"{said} -- ", 1) if f"hpcstack launch {stack}" in one and not one.startswith("#") else one
+        for one in lines
+    ]
+    return "\n".join(shown) + "\n"
 
 
 def importer(site: Site, check: str) -> str:
     """Pyxis's importer for SITE, a POSIX shell script. CHECK: `full` for the image's sha256, `none`."""
     return fill(
-        "launchers", "importer.sh.j2", name=site.name, store=str(site.store), modules=str(site.module_root), check=check
+        "launchers",
+        "importer.sh.j2",
+        name=site.name,
+        store=str(site.store),
+        modules=str(site.module_root),
+        check=check,
+        signers=[f"{SIGNER} {key}" for key in site.signatures.keys] if site.signatures.required else [],
     )

@@ -1,0 +1,29 @@
+"""Programs that a person talks to, in a stack's image: `hpcstack shell`, `hpcstack python`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from hpcstack.cli.session import Session
+
+
+class Interactive(click.Command):
+    """A verb whose words are those of `hpcstack launch`, and the program's own after a `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        cut = args.index("--") if "--" in args else len(args)
+        ctx.meta["own"], ctx.meta["arguments"] = args[:cut], args[cut + 1 :]
+        return super().parse_args(ctx, ["--help"] if {"--help", "-h"} & set(args[:cut]) else [])
+
+
+def start(ctx: click.Context, program: str) -> None:
+    """`hpcstack launch` of PROGRAM as one task, with a terminal where we have one and Slurm is there."""
+    from hpcstack.cli.launch_ import command as launch
+
+    session: Session = ctx.obj
+    own, arguments = ctx.meta["own"], ctx.meta["arguments"]
+    terminal = sys.stdin.isatty() and session.runner.has("srun") and "local" not in own
+    line = [*own, "--mode", "plain", *(["--pty"] if terminal else []), "--", program, *arguments]
+    launch.main(args=line, prog_name=f"hpcstack {ctx.info_name}", standalone_mode=False, obj=session)

@@ -1,0 +1,47 @@
+"""`hpcstack logs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcstack.cli.session import Session, answer, echo, json_option
+
+
+@click.command("logs")
+@click.argument("job", default="", metavar="[JOB]")
+@click.option(
+    "-n", "lines", default=50, show_default=True, type=click.IntRange(min=0), help="How many last lines; 0: all."
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on as it grows, until Ctrl-C.")
+@json_option
+@click.pass_obj
+def command(session: Session, job: str, lines: int, follow: bool, as_json: bool) -> None:
+    """What a job wrote, the newest launch's by default. Their paths are said on stderr."""
+    from hpcstack.cli.session import say
+    from hpcstack.jobs import logs_of
+    from hpcstack.launch import stderr
+    from hpcstack.launch.record import find
+
+    if job:
+        paths = logs_of(job, session.runner)
+    else:
+        launch = find("")
+        own = launch.folder / stderr.NAME
+        paths = [own] if own.is_file() else logs_of(launch.job or launch.folder.name, session.runner)
+    if as_json:
+        answer({"job": job, "paths": [str(path) for path in paths]}, True, str)
+        return
+    say(", ".join(map(str, paths)))
+    if follow:
+        raise click.exceptions.Exit(session.runner.attached(["tail", "-n", str(lines or "+1"), "-F", *map(str, paths)]))
+    for path in paths:
+        echo("\n".join(_last(path, lines)))
+
+
+def _last(path: Path, lines: int) -> list[str]:
+    from hpcstack.cli.explain_ import end_of
+
+    found = end_of(path).splitlines()
+    return found[-lines:] if lines else found

@@ -1,0 +1,101 @@
+"""A site that runs only what is signed: publish signs, launch and the importer refuse what no trusted key signed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcstack import signing
+from hpcstack.errors import InputError, ProblemsError
+from hpcstack.process import Runner
+from hpcstack.render.launcher import importer
+from hpcstack.site import load
+from support.modules import Place
+
+
+def key(folder: Path, name: str) -> tuple[Path, str]:
+    path = folder / name
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    return path, path.with_suffix(".pub").read_text().strip()
+
+
+def test_what_a_trusted_key_signed_counts_and_nothing_else(tmp_path: Path) -> None:
+    own, public = key(tmp_path, "own")
+    _, other = key(tmp_path, "other")
+    place = Place(tmp_path / "site", signatures={"keys": [public], "required": True})
+    stack = place.stack()
+    artifact = place.artifact(stack)
+    assert signing.trusted(artifact, (public,), Runner()) == "it is not signed"
+    what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
+    signing.sign(artifact.image, str(own), Runner(), what)
+    assert signing.trusted(artifact, (other, public), Runner()) == ""
+    assert signing.trusted(artifact, (other,), Runner()) != ""
+    another = place.artifact(stack, b"another image")
+    for suffix in (".sig", ".signed.json"):
+        another.image.with_name(another.image.name + suffix).write_bytes(
+            artifact.image.with_name(artifact.image.name + suffix).read_bytes()
+        )
+    assert "sha256" in signing.trusted(another, (public,), Runner()), "a signature of another image"
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_the_importer_refuses_what_is_not_signed(tmp_path: Path, shell: str) -> None:
+    own, public = key(tmp_path, "own")
+    stranger, _ = key(tmp_path, "stranger")
+    place = Place(tmp_path / "site", signatures={"keys": [public], "required": True})
+    place.publish()
+    artifact = place.store.newest("pytorch-24.11")
+    assert artifact
+    script = tmp_path / "importer.sh"
+    script.write_text(importer(place.site, "full"))
+    env = {"PATH": os.environ["PATH"], "PYXIS_RUNTIME_PATH": str(tmp_path), "SLURM_JOB_UID": "run", "SLURM_JOB_ID": "1",
+           "SLURM_STEP_ID": "0"}  # fmt: skip
+
+    def get() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [shell, str(script), "get", "hpcstack/pytorch-24.11"], env=env, capture_output=True, text=True
+        )
+
+    def sign(by: Path, what: signing.Statement) -> None:
+        signing.sign(artifact.image, str(by), Runner(), what)
+
+    good = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
+    assert get().returncode == 1 and "is not signed by a key of this site's" in get().stderr
+    sign(stranger, good)
+    assert get().returncode == 1
+    sign(own, signing.Statement("0" * 64, artifact.stack))
+    assert get().returncode == 1, "its key, of another image"
+    sign(own, good)
+    assert get().stdout.strip() == str(artifact.image), get().stderr
+    assert subprocess.run(["shellcheck", "-s", "sh", str(script)], capture_output=True, check=False).returncode == 0
+
+
+def test_a_launch_of_what_is_not_signed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpcstack.cli.launch_ import _trusted
+    from hpcstack.cli.session import Session
+
+    own, public = key(tmp_path, "own")
+    (tmp_path / "site.yaml").write_text(
+        f"signatures: {{required: true, keys: ['{public}']}}\nstore: {tmp_path}/site/store\n"
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    place = Place(tmp_path / "site")
+    artifact = place.artifact(place.stack())
+    session = Session(str(tmp_path / "site.yaml"), ())
+    with pytest.raises(InputError, match="it is not signed"):
+        _trusted(session, artifact)
+    signing.sign(artifact.image, str(own), Runner(),
+                 signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256))  # fmt: skip
+    _trusted(session, artifact)
+
+
+@pytest.mark.parametrize(
+    "said", ["{required: true}", "{keys: ['-----BEGIN OPENSSH PRIVATE KEY-----']}", "{keys: ['x']}"]
+)
+def test_a_site_that_says_nothing_sensible(tmp_path: Path, said: str) -> None:
+    (tmp_path / "site.yaml").write_text(f"signatures: {said}\n")
+    with pytest.raises(ProblemsError):
+        load(str(tmp_path / "site.yaml"), {"HOME": str(tmp_path)})
