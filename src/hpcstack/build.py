@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.cache import cache_of
+from hpcstack import sharing
+from hpcstack.cache import own_cache
 from hpcstack.collect import releases
 from hpcstack.engines import Job
 from hpcstack.errors import BuildError, InputError, MissingToolError, StoreError
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from hpcstack.registry import Registry
 
 ANOTHER = "--engine auto takes one that can"
-LOG_MODE = 0o600  # of the log of one build: what a base or a recipe prints is nobody else's
 MAX_CAT, MAX_LOG = 64 << 20, 32 << 20  # bytes of a file of the image, and of a log, that are read at once
 HARDLY = 64 << 20  # bytes: a disk that has less is taken for full
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
@@ -141,7 +141,9 @@ def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, ho
         return job
     finally:
         with store.acting("the log was not kept"):
-            write_text(kept, redacted(text_of(job.log), order.site), LOG_MODE)  # also where the disk was full just now
+            write_text(
+                kept, redacted(text_of(job.log), order.site), sharing.log_mode()
+            )  # also where the disk was full just now
 
 
 def redact(log: Path, site: Site) -> None:
@@ -174,7 +176,7 @@ def job_in(work: Path, files: Mapping[str, str], site: Site, base: Path, talk: T
         lent=work / "lent",
         work=work,
         base=base,
-        cache=cache_of(site).top / "steps",
+        cache=own_cache(site).top / "steps",
         output=work / "image.sqsh",
         log=work / "build.log",
         settings=settings,

@@ -16,9 +16,9 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
-from hpcstack import data, sbom
+from hpcstack import data, sbom, sharing
 from hpcstack.bases import BUNDLED, base_of
-from hpcstack.build import LOG_MODE, explain, job_in, redact, text_of
+from hpcstack.build import explain, job_in, redact, text_of
 from hpcstack.cache import offline_folder
 from hpcstack.errors import BuildError, InputError
 from hpcstack.files import files_below
@@ -102,7 +102,7 @@ def _fetched(work: Path, order: Order, base: Path, runner: Runner, talk: Talk) -
     redact(job.log, order.site)
     if done.status:
         kept = Store(order.site.store).top / "logs" / f"{order.stack.full_name}-bundle.log"
-        write_text(kept, text_of(job.log), LOG_MODE)
+        write_text(kept, text_of(job.log), sharing.log_mode())
         raise explain(done, job.log, kept, order.lock, order.site)
     fetched = files_below(folder, folder / "settled")  # programs of the base wrote there
     for path in fetched:

@@ -8,6 +8,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcstack import sharing
 from hpcstack.bases import base_name
 from hpcstack.blobs import room
 from hpcstack.bundle import FILE_NAME, FORMAT
@@ -164,6 +165,7 @@ def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, ta
             base.rename(part / "packages" / f"base-{manifest.files[f'base/{base.name}'].sha256}.sqsh")
         shutil.rmtree(final, ignore_errors=True)
         final.parent.mkdir(parents=True, exist_ok=True)
+        sharing.hand_over(part / "packages")
         (part / "packages").rename(final)
         if recipe:
             talk(f"writing {recipe}")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcstack import sharing
 from hpcstack.errors import StoreError
 from hpcstack.files import owner, private_folder
 from hpcstack.lease import alive, label, sweep
@@ -20,8 +21,19 @@ if TYPE_CHECKING:
 
 
 def cache_of(site: Site) -> Store:
-    """The cache, beside Apptainer's where the site names one. What lies there is trusted, so it is the user's alone:
-    StoreError where somebody else has made it."""
+    """The cache of bases: the members of the site's `group` trust each other, and have one; else the user's own."""
+    if not sharing.is_shared():
+        return own_cache(site)
+    shared = Store(site.store / "cache")
+    with shared.acting("no cache"):
+        for name in ("partial", "busy", "offline", "keys"):
+            sharing.top(shared.top / name)
+    return shared
+
+
+def own_cache(site: Site) -> Store:
+    """The user's own, beside Apptainer's where the site names one. What lies there is trusted, so it is his alone:
+    StoreError where somebody else has made it. Kept steps lie here: an overlay wants folders of one's own group."""
     if not site.build.cachedir:
         own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpcstack/bases"
         if own.exists() and own.stat().st_uid not in (os.geteuid(), 0):

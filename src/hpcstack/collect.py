@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from hpcstack.cache import cache_of, is_busy
+from hpcstack.cache import cache_of, is_busy, own_cache
 from hpcstack.errors import InputError, SlurmError, StoreError
 from hpcstack.files import read_bytes
 from hpcstack.lease import alive, label
@@ -58,7 +58,7 @@ def items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -> lis
     out = [
         *old,
         *_images(store, used, days, going),
-        *_caches(cache.top, used, days, "somebody is building" * is_busy(cache)),
+        *_caches(cache.top, own_cache(site).top, used, days, "somebody is building" * is_busy(cache)),
     ]
     return sorted(out, key=lambda item: (item.kind, item.path))
 
@@ -117,12 +117,12 @@ def _images(store: Store, used: str, days: float, going: set[str]) -> Iterator[I
         yield _item("left-over", folder, "somebody may be writing it" if alive(folder) else "", 0.0)
 
 
-def _caches(top: Path, used: str, days: float, busy: str) -> Iterator[Item]:
+def _caches(top: Path, own: Path, used: str, days: float, busy: str) -> Iterator[Item]:
     for path in sorted(top.glob("*.sqsh")):
         yield _item("base", path, busy or ("a job uses it" if path.name in used else ""), days)
-    for path in sorted((top / "steps").glob("[!.]*")):
+    for path in sorted((own / "steps").glob("[!.]*")):
         yield _item("step", path, busy, days)
-    for path in sorted((top / "steps").glob(".*")):
+    for path in sorted((own / "steps").glob(".*")):
         yield _item("left-over", path, "somebody may be writing it" if alive(path, ".") else "", 0.0)
     for path in sorted((top / "partial").glob("*")):
         yield _item("partial", path, busy, min(days, 1.0))
@@ -174,7 +174,8 @@ def people(runner: Runner, *, slurm: bool = True) -> list[tuple[str, str]]:
     for folder in Path("/proc").glob("[0-9]*"):
         if folder.name in (str(os.getpid()), str(os.getppid())):
             continue
-        said = [_proc(folder / "cmdline"), _proc(folder / "mountinfo")]
+        said = [_proc(folder / "cmdline")]
+        said += [word for word in _proc(folder / "mountinfo").split() if word.startswith("/")]
         said += [one for one in _proc(folder / "environ", b"\n").split("\n") if one.startswith(LOADED)]
         out.append((f"process {folder.name}", "\n".join(said)))
     return out + (_jobs(runner) if slurm and runner.has("squeue") else [])

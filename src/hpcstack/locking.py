@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcstack import sharing
 from hpcstack.errors import InputError, RegistryError
 from hpcstack.lock import model
 from hpcstack.lock.check import stale, verdict
@@ -40,6 +41,8 @@ def write_lock(recipe: Recipe, site: Site, lock: Lock) -> Path:
     assert not lock.not_looked_up
     path = lock_path(recipe, site)
     with Store(site.store).acting("the lock was not written"):
+        if path.parent == site.lock_dir:
+            sharing.top(site.lock_dir)
         write_text(path, lock.text())
     return path
 

@@ -8,8 +8,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from hpcstack import sharing
 from hpcstack.bases import base_of
-from hpcstack.build import ANOTHER, LOG_MODE, explain, job_in, redact, text_of
+from hpcstack.build import ANOTHER, explain, job_in, redact, text_of
 from hpcstack.cache import cache_of
 from hpcstack.engines import choose
 from hpcstack.errors import BuildError, HpcstackError, InputError, MissingToolError
@@ -100,7 +101,7 @@ def _inside(
             kept = cache_of(site).top / f"{stack.full_name}-lock.log"
             log = text_of(job.log)
             with contextlib.suppress(OSError):
-                write_text(kept, log, LOG_MODE)
+                write_text(kept, log, sharing.log_mode())
             raise _refused(explain(done, job.log, kept, lock, site), log)
         answers = folder / "settled"
         packages = stack.packages

@@ -39,6 +39,14 @@ class Site(Model):
     """Every value of a site, validated."""
 
     api_version: Literal["hpcstack/site/v1"] = Field("hpcstack/site/v1", alias="apiVersion")
+    group: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]*$",
+        description="whose members build and publish together: store, caches, locks, logs and modules are theirs",
+    )
+    locks: Literal["recipe", "site"] = Field(
+        "recipe", description="recipe: beside a recipe in a folder that can be written; site: always in lock_dir"
+    )
     name: str = Field("local", pattern=r"^[A-Za-z0-9._-]+$")
     store: Path
     lock_dir: Path

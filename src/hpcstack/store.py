@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from hpcstack import files
+from hpcstack import files, sharing
 from hpcstack.errors import InputError, StoreError
 from hpcstack.lease import held, label, sweep
 
@@ -123,8 +123,9 @@ class Store:
     @contextlib.contextmanager
     def acting(self, what: str) -> Iterator[None]:
         """Turns the system's refusals into StoreError. What is made is readable for all, whatever the umask."""
-        mask = os.umask(0o022)
+        mask = os.umask(sharing.mask())
         try:
+            sharing.top(self.top)
             yield
         except OSError as error:
             raise StoreError(
@@ -147,6 +148,7 @@ class Store:
                 if digest_of(incoming / IMAGE) != artifact.sha256:
                     raise StoreError("the stored image differs from the built one", "the disk or memory is damaged")
                 incoming.chmod(0o755)
+                sharing.hand_over(incoming)
                 final.parent.mkdir(parents=True, exist_ok=True)
                 self._settle(incoming, final, instead=instead)
                 sync(final.parent)
@@ -199,7 +201,7 @@ class Store:
                 file.write(key + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-            part.chmod(0o644)
+            part.chmod(sharing.mode(0o644))
             part.replace(folder / stack)
             sync(folder)
 
@@ -259,6 +261,8 @@ def sync(path: Path) -> None:
 def settle(part: Path, final: Path) -> None:
     """PART, which lies beside FINAL, on disk and under that name, also after a power failure."""
     sync(part)
+    if sharing.is_shared():
+        part.chmod(sharing.mode(part.stat().st_mode & 0o777 | 0o044))
     part.replace(final)
     sync(final.parent)
 
@@ -310,7 +314,7 @@ def write_text(path: Path, text: str, mode: int = 0o644) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        part.chmod(mode)
+        part.chmod(sharing.mode(mode))
         part.replace(path)
 
 

@@ -71,7 +71,18 @@ LAYERS = (
         "modules.publishable",
         "modules.gate",
     ),
-    ("errors", "files", "data", "cpus", "modules.paths", "modules.words", "yamlfile", "render.quote", "talk"),
+    (
+        "errors",
+        "sharing",
+        "files",
+        "data",
+        "cpus",
+        "modules.paths",
+        "modules.words",
+        "yamlfile",
+        "render.quote",
+        "talk",
+    ),
 )
 FRAMEWORKS = {"torch", "deepspeed", "horovod", "nvidia", "numpy"}  # what checks may import, in the check itself
 HEAVY = ("docker", "spython", "requests", "jinja2", "pydantic", "torch", "rich", "yaml")

@@ -35,9 +35,11 @@ class Session:
 
     @cached_property
     def loaded(self) -> Loaded:
-        from hpcstack import site
+        from hpcstack import sharing, site
 
-        return site.load(self.site_file)
+        loaded = site.load(self.site_file)
+        sharing.share(loaded.site.group)
+        return loaded
 
     @property
     def site(self) -> Site:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+from hpcstack import sharing
 from hpcstack.collect import people
 from hpcstack.errors import HpcstackError, InputError, StoreError
 from hpcstack.files import read_bytes, read_text, without_links
@@ -56,7 +57,8 @@ class Publisher:
 
     @property
     def marks(self) -> Marks:
-        return Marks(int(self.site.modules.mode, 8), self.site.modules.group)
+        own = self.site.modules
+        return Marks(sharing.mode(int(own.mode, 8)) & 0o664, own.group or self.site.group * sharing.is_shared())
 
     @property
     def tree(self) -> Tree:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import shutil
+import uuid
 from pathlib import Path
 
 from hpcstack.errors import StoreError
@@ -11,7 +12,6 @@ from hpcstack.lease import held
 from hpcstack.modules.paths import SPIDER, STALE
 from hpcstack.modules.tree import Tree
 from hpcstack.modules.trial import LMOD
-from hpcstack.outputs import special
 from hpcstack.process import Runner
 from hpcstack.render.quote import lua
 
@@ -43,21 +43,26 @@ def _made(tree: Tree, tool: Path, runner: Runner) -> str:
     top = tree.root / SPIDER
     cache, stamp, rc, stale = top / "cache", top / "time", top / "lmodrc.lua", top / STALE
     tree.marks.folder(tree.root, cache)
-    for path in (*cache.iterdir(), stamp):  # the tool would write through a link
-        if path.is_symlink() or special(path):
-            path.unlink()
     before = stale.stat().st_mtime_ns if stale.exists() else 0
-    clean = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={cache}", f"LMOD_CMD={tool.with_name('lmod')}"]
-    argv = [*clean, "bash", str(tool), "-d", str(cache), "-t", str(stamp), str(tree.core)]
-    done = runner.output(argv, timeout=600)
-    if done.status:
-        return f"the spider cache was NOT rebuilt: {' '.join(done.tail[-2:])}"
+    part = top / f".{uuid.uuid4().hex[:12]}.part"  # the tool would write through links, and over another's files
+    part.mkdir(mode=0o700)
+    try:
+        clean = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={part}", f"LMOD_CMD={tool.with_name('lmod')}"]
+        argv = [*clean, "bash", str(tool), "-d", str(part / "cache"), "-t", str(part / "time"), str(tree.core)]
+        (part / "cache").mkdir()
+        done = runner.output(argv, timeout=600)
+        if done.status:
+            return f"the spider cache was NOT rebuilt: {' '.join(done.tail[-2:])}"
+        for path in (part / "cache").iterdir():
+            tree.marks.mark(path)
+            path.replace(cache / path.name)
+        tree.marks.mark(part / "time")
+        (part / "time").replace(stamp)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     text = RC.format(cache=lua(cache), stamp=lua(stamp))
     if not rc.exists() or rc.is_symlink() or rc.read_text(encoding="utf-8") != text:
         tree.marks.write(rc, text)
-    for path in (cache, *cache.iterdir(), stamp):
-        with contextlib.suppress(PermissionError, FileNotFoundError):  # another publisher's, whose marks it has
-            tree.marks.mark(path)
     if stale.exists() and stale.stat().st_mtime_ns == before:  # another change has marked it anew meanwhile
         stale.unlink(missing_ok=True)
     return "the spider cache is rebuilt"

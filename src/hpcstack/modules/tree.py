@@ -185,8 +185,7 @@ class Tree:
         elif journal:
             self.marks.folder(self.root, self.root / SPIDER)
             stale = self.root / SPIDER / STALE
-            if stale.is_symlink():
-                stale.unlink()
+            stale.unlink(missing_ok=True)  # another publisher's, which we could not mark, or a link
             os.close(os.open(stale, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644))
             os.utime(stale, follow_symlinks=False)
             for part, final, record in journal["moves"]:

@@ -1,0 +1,81 @@
+"""What a group of administrators shares (`group` in site.yaml): all below the site's folders is the group's to write.
+
+Folders carry the group on to what is made in them (setgid) and are open to it; a file that one of them wrote, another
+replaces. Without a group everything is as its owner's: 755 and 644.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+from pathlib import Path
+
+from hpcstack.errors import InputError
+
+_shared: list[int] = []  # the group's number, once the site's is known: one site a process
+
+
+def share(group: str) -> None:
+    """From now on what is written is GROUP's, too; nothing for an empty one, or who is not a member."""
+    _shared.clear()
+    if not group:
+        return
+    try:
+        number = grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise InputError(f"there is no group {group!r} on this machine", "`group` in site.yaml") from None
+    if os.geteuid() == 0 or number in (os.getegid(), *os.getgroups()):
+        _shared.append(number)
+
+
+def is_shared() -> bool:
+    return bool(_shared)
+
+
+def mode(plain: int) -> int:
+    """PLAIN for a file, the group's bits as its owner's where a group shares it. What is its owner's alone stays so."""
+    return plain | (plain & 0o700) >> 3 if _shared and plain & 0o070 else plain
+
+
+def log_mode() -> int:
+    """Of the log of one build: what a base or a recipe prints is nobody else's, but the group's."""
+    return 0o640 if _shared else 0o600
+
+
+def mask() -> int:
+    """The umask under which the site's folders are written."""
+    return 0o002 if _shared else 0o022
+
+
+def top(folder: Path) -> None:
+    """FOLDER there, and the group's, so that what is made in it is, too."""
+    if not _shared:
+        return
+    if not folder.is_dir():
+        top(folder.parent) if not folder.parent.is_dir() else None
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o755)
+    _open(folder)
+
+
+def hand_over(folder: Path) -> None:
+    """All in FOLDER, which is ours and new, is the group's, too."""
+    if not _shared:
+        return
+    for here, _, names in os.walk(folder):
+        _open(Path(here))
+        for name in names:
+            path = Path(here) / name
+            if not path.is_symlink():
+                with contextlib.suppress(OSError):
+                    os.chown(path, -1, _shared[0], follow_symlinks=False)
+                    path.chmod(mode(path.stat().st_mode & 0o777))
+
+
+def _open(folder: Path) -> None:
+    about = folder.lstat()
+    good = about.st_gid == _shared[0] and about.st_mode & 0o2070 == 0o2070
+    if not good and about.st_uid == os.geteuid() and not folder.is_symlink():
+        os.chown(folder, -1, _shared[0])
+        folder.chmod(0o2775)
