@@ -1,7 +1,8 @@
 # Around each rank: what it ended with is said in one line, with the moment, so that the first rank that failed is known
 # whoever else fails of it (launchers/failure.awk reads the lines). Also the cores of HPCSTACK_CPUS that are near its GPU.
-# A rank that was told to end (TERM, INT) has not failed. With --grace it gets USR1 before HPCSTACK_END, from here: a
-# signal of Slurm's goes to all processes of a step on some clusters, and what serves the image by FUSE dies of it.
+# A rank that was told to end (TERM, INT) has not failed. Signals are handed on: some of Slurm's ways to track processes
+# give them to a task's first process only. With --grace the rank gets USR1 before HPCSTACK_END, from here: where Slurm
+# gives a signal to all processes of a step, what serves the image by FUSE would die of it.
 # No single quote may be in the text. It is handed on as a variable: torchrun makes $ of each $$ in what it is to run.
 # shellcheck disable=SC2016 # for the ranks
 HPCSTACK_RANK='left=${LOCAL_RANK:-0}
@@ -9,20 +10,35 @@ for one in ${HPCSTACK_CPUS:-}; do
     if [ "$left" = 0 ]; then taskset -pc "$one" $$ >/dev/null 2>&1 || echo "hpcstack: rank is not bound to $one" >&2; fi
     left=$((left - 1))
 done
-trap : USR1 USR2 # what a rank is told by a signal must not end its shell
-if [ -n "${HPCSTACK_GRACE:-}" ]; then trap "" USR1; fi
+# A shell starts what runs beside it with INT ignored, and only this undoes that (coreutils 8.31).
+plain=
+if env --default-signal=INT true 2>/dev/null; then plain="env --default-signal=INT,QUIT"; fi
+exec 3<&0
+if [ -n "${HPCSTACK_GRACE:-}" ]; then
+    (trap "" USR1 && exec $plain "$@" <&3 3<&-) &
+else
+    (exec $plain "$@" <&3 3<&-) &
+fi
+rank=$!
+exec 3<&-
+for name in TERM INT HUP USR1 USR2; do trap "kill -$name $rank 2>/dev/null" "$name"; done
 timer=
 if [ -n "${HPCSTACK_GRACE:-}" ] && [ -n "${HPCSTACK_END:-}" ]; then
     (
         left=$((HPCSTACK_END - HPCSTACK_GRACE - $(date +%s)))
         sleep "$((left > 1 ? left : 1))"
-        own=$(exec /bin/sh -c "echo \$PPID")
-        for one in $(cat /proc/$$/task/*/children); do [ "$one" = "$own" ] || kill -USR1 "$one"; done
+        kill -USR1 "$rank"
     ) >/dev/null 2>&1 </dev/null &
     timer=$!
 fi
-"$@"
-status=$?
+while :; do
+    status=0 again=0
+    wait "$rank" || status=$?
+    kill -0 "$rank" 2>/dev/null && continue
+    wait "$rank" 2>/dev/null || again=$? # a signal may have ended the first wait: this one knows; 127 is neither
+    [ "$again" = 127 ] || status=$again
+    break
+done
 [ -z "$timer" ] || kill "$timer" 2>/dev/null
 case $status in
 0 | 130 | 143) ;;

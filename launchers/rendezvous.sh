@@ -44,13 +44,13 @@ if [ "${MASTER_PORT:-}" = "$((61000 + ${SLURM_JOB_ID:-0} % 4536))" ]; then unset
 export MASTER_ADDR MASTER_PORT
 
 # COMMAND in place of this shell. With a grace time (--grace), Slurm sends USR1 before the time is up: launchers would
-# die of it, so they are shielded, and the ranks, which are their children's children, get it; a rank that has no handler lives on.
+# die of it, so they are shielded, and the ranks, which hand it on, get it; a rank that has no handler lives on.
 run() {
     [ -n "${HPCSTACK_GRACE:-}" ] || exec "$@"
     exec 3<&0
     (trap '' USR1 && exec "$@" <&3) &
     launcher=$!
-    trap 'for rank in $(cat /proc/"$launcher"/task/*/children); do kill -USR1 "$rank" $(cat /proc/"$rank"/task/*/children); done' USR1
+    trap 'for rank in $(cat /proc/"$launcher"/task/*/children); do kill -USR1 "$rank"; done' USR1
     trap 'kill -TERM "$launcher"' TERM INT
     while :; do
         status=0 again=0

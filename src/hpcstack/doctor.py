@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from hpcstack.errors import counted
 from hpcstack.remedies import Finding, Status, fine, skipped, wrong
 from hpcstack.site import NodeType
 
@@ -124,7 +125,7 @@ def _fabric(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iter
         status: Status = "FAIL" if promised & {_card(port) for port in down} else "WARN"
         yield wrong("hca.link", where, "; ".join(f"{port}: {value}" for port, value in down.items()), status)
     if not missing and not down:
-        yield fine("hca", where, f"{len(ports)} port(s) active")
+        yield fine("hca", where, f"{counted(len(ports), 'port')} active")
     if ports:
         yield from _rdma(probe, where)
 

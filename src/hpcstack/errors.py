@@ -9,6 +9,11 @@ from dataclasses import dataclass
 COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
+def counted(number: int, what: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 class HpcstackError(Exception):
     """The base of every refusal. `exit_code` is a contract: scripts depend on it."""
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import grp
+import pwd
 import re
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hpcstack import doctor
 from hpcstack.credentials import credentials
-from hpcstack.errors import InputError, SlurmError
+from hpcstack.errors import InputError, SlurmError, counted
 from hpcstack.launch.cluster import partitions, read_pmi
 from hpcstack.modules.trial import LMOD
 from hpcstack.process import Runner
@@ -37,6 +39,7 @@ def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str,
     found += _cluster(site, runner, mine.get("host", "?"), runtime)
     found += _registries(site, mine.get("host", "?"))
     found += _places(site, mine.get("host", "?"))
+    found += _named(site, mine.get("host", "?"), runner)
     if nodelist or job:
         began = time.monotonic()
         probes = _on_nodes(runner, script, paths, nodelist, job, partition, talk)
@@ -58,7 +61,7 @@ def _on_nodes(
         where.append(f"--partition={partition}")
     argv = ["srun", *where, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--label", "--export=ALL"]
     argv += ["/bin/sh", "-c", script, "doctor", *paths]
-    talk(f"looking at {count} node(s)")
+    talk(f"looking at {counted(count, 'node')}")
     done = runner.output(argv, timeout=300)
     lines: dict[str, list[str]] = defaultdict(list)
     for line in done.stdout.splitlines():
@@ -99,7 +102,7 @@ def _cluster(site: Site, runner: Runner, where: str, runtime: str) -> Iterator[F
         said = runner.output(["sinfo"], timeout=20).tail[-1:]
         yield wrong("slurm", where, f"sinfo does not answer: {' '.join(said)}")
         return
-    yield fine("slurm", where, f"{len(known)} partition(s): {', '.join(known)}")
+    yield fine("slurm", where, f"{counted(len(known), 'partition')}: {', '.join(known)}")
     for name in site.partitions:
         if name not in known:
             yield wrong("partition", where, f"site.yaml names partition {name}, Slurm has none", known=", ".join(known))
@@ -107,7 +110,7 @@ def _cluster(site: Site, runner: Runner, where: str, runtime: str) -> Iterator[F
             yield wrong("partition.down", where, f"partition {name} is not up", partition=name)
     why = runner.output(["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"], timeout=20).stdout.splitlines()
     if why:
-        yield wrong("nodes", where, f"{len(why)} node(s) down or drained: {why[0].strip()}")
+        yield wrong("nodes", where, f"{counted(len(why), 'node')} down or drained: {why[0].strip()}")
     yield from _plugins(runner, where, runtime)
 
 
@@ -126,6 +129,8 @@ def _plugins(runner: Runner, where: str, runtime: str) -> Iterator[Finding]:
 
 def _registries(site: Site, where: str) -> Iterator[Finding]:
     """Each registry that the site names: does it answer, and is there a login for it?"""
+    if site.build.ca_bundle and not Path(site.build.ca_bundle).is_file():
+        return  # `_named` says so: without it nothing can be asked
     registry = Registry(site, timeout=5)
     for name in dict.fromkeys([*site.registries, "nvcr.io"]):
         status, who = registry.ping(name)
@@ -161,6 +166,42 @@ def _place(what: str, path: Path, where: str) -> Iterator[Finding]:
         yield wrong("place.closed", where, f"{what}: {shut} is closed for others", path=str(shut))
     judge = fine if free > doctor.TMP_GIB else wrong
     yield judge("place.room", where, f"{what}: {path} has {free:.0f} GiB free")
+
+
+def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
+    """What site.yaml names and this machine or Slurm does not have."""
+    build = site.build
+    folders = [("build.tmpdir", build.tmpdir), ("build.cachedir", build.cachedir)]
+    folders += [("recipe_dirs", str(path)) for path in site.recipe_dirs]
+    folders += [("mounts", mount.partition(":")[0]) for mount in site.mounts]
+    for key, path in folders:
+        if path and not Path(path).exists():
+            yield wrong("named", where, f"{key}: {path} is not there", key=key)
+    if build.ca_bundle and not Path(build.ca_bundle).is_file():
+        yield wrong("named", where, f"build.ca_bundle: {build.ca_bundle} is not there", "FAIL", key="build.ca_bundle")
+    for key, group in (("group", site.group), ("modules.group", site.modules.group)):
+        if group and not _known(grp.getgrnam, group):
+            yield wrong("named", where, f"{key}: there is no group {group}", "FAIL", key=key)
+    if site.modules.check_as and not _known(pwd.getpwnam, site.modules.check_as):
+        yield wrong("named", where, f"modules.check_as: there is no user {site.modules.check_as}", "FAIL",
+                    key="modules.check_as")  # fmt: skip
+    slurms = partitions(runner)
+    for name, partition in site.partitions.items():
+        node, has = site.node_types[partition.node_type], slurms.get(name)
+        promised = node.gpus.count if node.gpus else 0
+        if slurms and not has:
+            yield wrong("named", where, f"partitions: Slurm has no partition {name}", "FAIL", key=f"partitions.{name}")
+        elif has and promised > has.gpus:
+            said = f"node_types.{partition.node_type}: {promised} GPUs a node, Slurm has {has.gpus} in {name}"
+            yield wrong("named", where, said, "FAIL", key=f"node_types.{partition.node_type}.gpus.count")
+
+
+def _known(look: Callable[[str], object], name: str) -> bool:
+    try:
+        look(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _closed(path: Path) -> Path | None:

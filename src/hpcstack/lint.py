@@ -125,7 +125,9 @@ def _lifecycle(recipe: Recipe, names: Collection[str], today: date) -> Iterator[
     if cycle.remove and cycle.remove <= today:
         yield recipe.document.problem(("lifecycle", "remove"), f"was to be removed on {cycle.remove}{instead}")
     elif cycle.deprecate and cycle.deprecate <= today:
-        yield recipe.document.problem(("lifecycle", "deprecate"), f"is deprecated since {cycle.deprecate}{instead}")
+        yield recipe.document.problem(
+            ("lifecycle", "deprecate"), f"has been deprecated since {cycle.deprecate}{instead}"
+        )
     if cycle.successor and cycle.successor not in names:
         what = f"there is no stack {cycle.successor!r}{did_you_mean(cycle.successor, names)}"
         yield recipe.document.problem(("lifecycle", "successor"), what)

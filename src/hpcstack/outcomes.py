@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcstack.errors import counted
 from hpcstack.report import Outcome, worst
 from hpcstack.report.model import WORST
 from hpcstack_smoke.select import CHECKS, Check, selected
@@ -92,7 +93,7 @@ def _asked(size: Size) -> Iterable[Check]:
 def _silent(check: Check, size: Size, found: Found, silent: int, tail: str) -> dict[str, Any]:
     """Who left nothing of CHECK: ranks that never came, ranks that were in the middle of it, or just how many."""
     unit = "node" if check.scope in ("node", "after", "restart") else "rank"
-    what = f"{silent} of {size.expected(check.scope)} {unit}(s) left no result"
+    what = f"{silent} of {counted(size.expected(check.scope), unit)} left no result"
     never = sorted(set(range(size.world)) - found.seen) if check.scope == "ranks" else []
     if never and found.seen:
         what += f"; never started: rank {', '.join(map(str, never))}"

@@ -32,6 +32,7 @@ TOLD: dict[str, tuple[Status, str, str]] = {
         "{runtime} mounts an image by FUSE where it has no setuid",
         "as root: modprobe fuse; chmod 666 /dev/fuse",
     ),
+    "named": ("WARN", "site.yaml names it, and verbs that use it fail", "make it, or correct `{key}` in site.yaml"),
     "runtime": (
         "FAIL",
         "steps are started with {runtime}",

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from hpcstack import facts
+from hpcstack.errors import counted
 from hpcstack.probe import Nodes, Probe
 from hpcstack.yamlfile import CONTROL
 
@@ -82,11 +83,11 @@ def _node_types(found: Probe) -> Iterator[str]:
     seen: dict[str, str] = {}
     for nodes in found.nodes:
         if nodes.partition in seen:
-            yield f"  # {nodes.partition} also has {nodes.count} node(s) like {nodes.type_name}; one kind is taken"
+            yield f"  # {nodes.partition} also has {counted(nodes.count, 'node')} like {nodes.type_name}: one is taken"
             continue
         seen[nodes.partition] = nodes.type_name
         default = ", default: true" if nodes.default else ""
-        yield f"  {_key(nodes.partition)}: {{node_type: {nodes.type_name}{default}}} # {nodes.count} node(s)"
+        yield f"  {_key(nodes.partition)}: {{node_type: {nodes.type_name}{default}}} # {counted(nodes.count, 'node')}"
     yield ""
 
 

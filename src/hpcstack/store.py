@@ -76,6 +76,8 @@ class Store:
                 f"{folder / ARTIFACT} cannot be read: {error}", "remove the folder and build again"
             ) from None
         image = folder / IMAGE
+        if not image.exists():
+            raise StoreError(f"{image} is missing", f"hpcstack build {artifact.stack} makes it anew") from None
         if not image.is_file() or image.stat().st_size != artifact.size:
             raise StoreError(f"{image} is not the file that was stored", f"remove {folder} and build again")
         return artifact

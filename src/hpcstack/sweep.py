@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcstack.errors import HpcstackError, InputError, SlurmError
+from hpcstack.errors import HpcstackError, InputError, SlurmError, counted
 from hpcstack.process import Runner
 from hpcstack.render.template import fill
 from hpcstack.store import write_text
@@ -71,7 +71,8 @@ def idle_nodes(runner: Runner, partition: str, nodelist: str) -> list[str]:
     found = sorted(set(done.stdout.split()))
     if len(found) < 2:
         raise InputError(
-            f"{len(found)} node(s) that could run a job: a sweep takes two or more", "sinfo; -p PARTITION, -w NODES"
+            f"{counted(len(found), 'node')} that could run a job: a sweep takes two or more",
+            "sinfo; -p PARTITION, -w NODES",
         )
     return found
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from hpcstack.errors import SlurmError
+from hpcstack.errors import SlurmError, counted
 from hpcstack.launch import Plan, Resources, Share, plan, share
 from hpcstack.launch.cluster import allocation
 from hpcstack.launch.record import state_folder
@@ -103,7 +103,7 @@ def test(
     suite = _host_suite(run) if wanted.suite_from_host else None
     line = step_plan(run, artifact, resources, site, runner, runtime=wanted.runtime, suite=suite)
     write_text(run.folder / "command.txt", line.shown() + "\n")
-    say(f"{run.size.world} ranks on {run.size.nodes} node(s) by {line.runtime} ({line.reason})")
+    say(f"{run.size.world} ranks on {counted(run.size.nodes, 'node')} by {line.runtime} ({line.reason})")
     began, started = time.monotonic(), datetime.now(timezone.utc).isoformat(timespec="seconds")
     steps = [runner.logged(list(line.argv), run.folder / "step.log", env=line.environment, on_line=watched(say))]
     mpi = selected(run.size.tests, "mpi", run.size.tier, run.size.skip)

@@ -51,7 +51,7 @@ def test_a_stack_is_proven_promoted_rolled_back_and_retired(testbed: Testbed, tm
         path.name for path in folder.iterdir()
     }
     again = testbed.hpcstack("promote", NAME, check=False)
-    assert again.returncode == 0 and "published already" in again.stdout
+    assert again.returncode == 0 and "was already published" in again.stdout
 
     refused = testbed.hpcstack("rollback", NAME, "--reason", "it was slow", check=False)
     assert refused.returncode == 2 and "which is in testing" in refused.stderr and loaded(testbed, NAME) == second
@@ -79,7 +79,7 @@ def goes_and_comes_back(testbed: Testbed, release: str) -> None:
     """NAME is retired, with notice and at once, and taken back; then it means RELEASE again."""
     warned = testbed.json("retire", NAME, "--on", "2099-01-01", "--reason", "old")
     assert warned["remove"] == "2099-01-01"
-    assert "is deprecated since" in testbed.bash(f"module load {NAME}").stderr
+    assert "has been deprecated since" in testbed.bash(f"module load {NAME}").stderr
     shut = testbed.hpcstack("retire", NAME, "--now", check=False)
     assert shut.returncode == 2 and f"{NAME} is in production and would be gone" in shut.stderr
     testbed.hpcstack("retire", NAME, "--now", "--force", "--reason", "CVE")
@@ -106,7 +106,7 @@ def goes_and_comes_back(testbed: Testbed, release: str) -> None:
         (("undo", "python", "--force"), 2, "--force wants a reason"),
         (("remove",), 2, "name what is to go"),
         (("retire", NAME, "--reason", "a\nb"), 2, "without control characters"),
-        (("catalog", "-o", "/etc"), 2, "something else than a catalogue"),
+        (("catalog", "-o", "/etc"), 2, "something other than a catalogue"),
         (("default", "python/9"), 2, "is not published"),
     ],
 )  # fmt: skip

@@ -120,7 +120,7 @@ def test_what_a_release_says_of_its_report(place: Place) -> None:
     found = report(artifact, {"ddp.fp32": "PASS", "node.ecc": "SKIP"}, node_type="cpu", virtual_nodes=True)
     said = dict(about(found))
     assert said["verdict"] == "PASS (1 PASS, 1 SKIP)" and said["date"] == "2026-11-20"
-    assert said["on"] == "2 node(s) of type cpu: node1, node2; 4 ranks by apptainer" and "VIRTUAL" in said["NOTE"]
+    assert said["on"] == "2 nodes of type cpu: node1, node2; 4 ranks by apptainer" and "VIRTUAL" in said["NOTE"]
 
 
 def test_the_newest_report_of_this_image_is_taken(

@@ -115,7 +115,7 @@ def test_virtual_gpus_and_unknown_images_are_not_judged(tmp_path: Path) -> None:
 def test_a_stack_past_its_dates(tmp_path: Path, site: Site) -> None:
     found = recipe(tmp_path, "lifecycle: {deprecate: 2026-01-01, remove: 2027-01-01, successor: new-1}\n")
     assert said(found, site, today=date(2025, 12, 31)) == []
-    assert said(found, site) == [":6:24: warning: lifecycle.deprecate: is deprecated since 2026-01-01; use new-1"]
+    assert said(found, site) == [":6:24: warning: lifecycle.deprecate: has been deprecated since 2026-01-01; use new-1"]
     assert "was to be removed on 2027-01-01" in said(found, site, today=date(2027, 1, 1))[0]
     unknown = recipe(tmp_path, "lifecycle: {successor: new-2}\n")
     assert said(unknown, site) == [

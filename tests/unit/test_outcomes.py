@@ -33,7 +33,7 @@ def test_a_rank_that_never_came_is_named() -> None:
     ]
     task = {"rank": 2, "host": "n1", "rows": [row(2, code="tasks.exchange")]}  # its task came: that is another process
     (one,) = outcomes(SIZE, found(*documents, task), "DistStoreError: timeout")
-    assert (one.status, one.measured) == ("ERROR", "4 of 4 rank(s) left no result; never started: rank 2")
+    assert (one.status, one.measured) == ("ERROR", "4 of 4 ranks left no result; never started: rank 2")
     assert one.evidence == "DistStoreError: timeout"
 
 
@@ -41,7 +41,7 @@ def test_a_rank_that_hangs_in_a_check_is_named() -> None:
     documents = [{"rank": rank, "host": f"n{rank // 2}", "rows": [row(rank)]} for rank in range(3)]
     stuck = {"rank": 3, "host": "n1", "rows": [], "running": "ddp.fp32"}
     (one,) = outcomes(SIZE, found(*documents, stuck), "")
-    assert one.measured == "1 of 4 rank(s) left no result; in the middle of it: n1:3"
+    assert one.measured == "1 of 4 ranks left no result; in the middle of it: n1:3"
 
 
 def test_an_agents_word_for_its_image_counts_for_all_its_ranks() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.session import Session, answer, complete, events_option, json_option, progress, say
+from hpcstack.cli.session import Session, answer, chosen, complete, events_option, json_option, progress, say
 
 if TYPE_CHECKING:
     from hpcstack.batch import Outcome
@@ -46,7 +46,12 @@ class Options:
 
 @click.command("build")
 @click.argument("names", metavar="STACK...", nargs=-1, shell_complete=lambda ctx, _param, start: complete(ctx, start))
-@click.option("--all", "every", is_flag=True, help="Every stack of the recipes; a failure does not stop the rest.")
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Every stack of your own and the site's recipes; a failure does not stop the rest.",
+)
 @click.option("--on", "where", type=click.Choice(["here", "slurm"]), default="here", help="slurm: as a batch job.")
 @click.option(
     "--limit", default=4, show_default=True, type=click.IntRange(min=1), help="With --on slurm: how many at once."
@@ -74,7 +79,7 @@ def command(
         from hpcstack.engines import check_name
 
         check_name(options.engine)
-    stacks = list(session.names) if every else list(names)
+    stacks = _own(session) if every else chosen(session, names)
     if not stacks or (every and names):
         raise InputError("name a stack, or say --all", "hpcstack list shows all stacks")
     if options.sif and (len(stacks) > 1 or where == "slurm"):
@@ -89,6 +94,18 @@ def command(
         answer(document, as_json, lambda: "\n".join(lines))
     else:
         _many(session, stacks, options, events, as_json)
+
+
+def _own(session: Session) -> list[str]:
+    """The site's and the user's own stacks; those that come with hpcstack are named, or built by a pattern."""
+    from hpcstack import data
+    from hpcstack.errors import InputError
+
+    shipped = data.folder("recipes").resolve()
+    found = [name for name, path in session.names.items() if path.resolve().parent != shipped]
+    if not found:
+        raise InputError("there are no recipes of your own here", "hpcstack build 'pytorch-*' builds of hpcstack's own")
+    return found
 
 
 def _order(session: Session, name: str, options: Options, talk: Talk | None) -> Order:
@@ -144,15 +161,28 @@ def _one(session: Session, name: str, options: Options, talk: Talk) -> tuple[dic
 
 
 def _dry_run(session: Session, stacks: list[str], options: Options, as_json: bool) -> None:
-    documents, lines = [], []
+    from hpcstack.errors import HpcstackError
+
+    documents: list[dict[str, Any]] = []
+    lines, failed = [], None
     for name in stacks:
-        order = _order(session, name, options, None)
+        try:
+            order = _order(session, name, options, None)
+        except HpcstackError as error:
+            if len(stacks) == 1:
+                raise
+            documents.append({"stack": name, "said": error.message})
+            lines.append(f"{name}: {error.message}")
+            failed = failed or error
+            continue
         there = bool(session.store.artifact(order.key))
         documents.append(
             {"stack": name, "key": order.key, "engine": order.engine.name, "why": order.why, "built": there}
         )
         lines.append(f"{order.key} by {order.engine.name} ({order.why}): {'is there' if there else 'would be built'}")
     answer(documents[0] if len(documents) == 1 else documents, as_json, lambda: "\n".join(lines))
+    if failed:
+        raise click.exceptions.Exit(failed.exit_code)
 
 
 def _many(session: Session, stacks: list[str], options: Options, events: str, as_json: bool) -> None:

@@ -40,7 +40,7 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
         shown = []  # what a program says while it is ended explains nothing
     document = {"said": said, "findings": [_document(finding) for finding in shown]}
     answer(document, as_json, lambda: _whole(said, shown, len(found) - len(shown)))
-    raise click.exceptions.Exit(0 if found or said else 1)
+    raise click.exceptions.Exit(0 if found or said or not text else 1)
 
 
 def _slurm_says(session: Session, what: str) -> str:
@@ -102,6 +102,8 @@ def _text(session: Session, what: str) -> str:
         newest = find("")
         own = newest.folder / stderr.NAME
         say(f"the newest launch: {newest.stack}, {newest.started}")
+        if newest.status == 0 and not own.is_file():
+            return ""
         return end_of(own) if own.is_file() else _text(session, newest.job or "nothing")
     if JOB.fullmatch(what):
         from hpcstack.jobs import logs_of

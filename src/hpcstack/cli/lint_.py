@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcstack.cli.session import Session, answer, complete, json_option
+from hpcstack.errors import counted
 
 if TYPE_CHECKING:
     from hpcstack.errors import Problem
@@ -42,7 +43,7 @@ def command(session: Session, names: tuple[str, ...], everything: bool, strict: 
 
 
 def _summary(stacks: int, count: int) -> str:
-    return f"{stacks} stack(s), {f'{count} warning(s)' if count else 'no problem'}"
+    return f"{counted(stacks, 'stack')}, {counted(count, 'warning') if count else 'no problem'}"
 
 
 def _read(session: Session, names: tuple[str, ...], paths: list[Path]) -> tuple[list[Recipe], list[Problem]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option, progress, stack_argument
+from hpcstack.cli.session import Session, answer, chosen, complete, json_option, progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,26 +15,56 @@ if TYPE_CHECKING:
 
 
 @click.command("lock")
-@stack_argument
+@click.argument("names", metavar="STACK...", nargs=-1, required=True,
+                shell_complete=lambda ctx, _param, start: complete(ctx, start))  # fmt: skip
 @click.option("--check", is_flag=True, help="Only say whether the lock is that of the recipe; offline.")
 @click.option("--base-only", is_flag=True, help="Ask the registry alone: no pull; says what is left open.")
 @json_option
 @click.pass_obj
-def command(session: Session, name: str, check: bool, base_only: bool, as_json: bool) -> None:
+def command(session: Session, names: tuple[str, ...], check: bool, base_only: bool, as_json: bool) -> None:
     """Write down what a stack's names mean: the base by digest, pip's files by hash, apt's versions, git's commits.
 
-    The packages are settled inside the base, by its own pip and apt.
+    The packages are settled inside the base, by its own pip and apt. Several stacks, or 'pytorch-*', come in turn.
     """
-    if check:
-        _check(session, name, as_json)
-        return
+    stacks = chosen(session, names)
+    if len(stacks) > 1:
+        _many(session, stacks, check=check, base_only=base_only, as_json=as_json)
+    elif check:
+        _check(session, stacks[0], as_json)
+    else:
+        path, lock = _locked(session, stacks[0], base_only=base_only)
+        answer({"path": str(path), **lock.model_dump(mode="json")}, as_json, lambda: _text(path, lock))
+
+
+def _many(session: Session, stacks: list[str], *, check: bool, base_only: bool, as_json: bool) -> None:
+    """One after another; the first failure's exit code, once all were tried."""
+    from hpcstack.errors import HpcstackError
+    from hpcstack.lock.check import verdict
+
+    rows, failed = [], 0
+    for name in stacks:
+        try:
+            if check:
+                reasons = verdict(session.recipe(name), session.site).reasons
+                failed = failed or int(bool(reasons))
+                rows.append({"stack": name, "said": "; ".join(reasons) or "current"})
+            else:
+                rows.append({"stack": name, "said": str(_locked(session, name, base_only=base_only)[0])})
+        except HpcstackError as error:
+            failed = failed or error.exit_code
+            rows.append({"stack": name, "said": error.message})
+    answer(rows, as_json, lambda: "\n".join(f"{row['stack']}: {row['said']}" for row in rows))
+    if failed:
+        raise click.exceptions.Exit(failed)
+
+
+def _locked(session: Session, name: str, *, base_only: bool) -> tuple[Path, Lock]:
     from hpcstack.locking import make_lock, write_lock
 
     recipe = session.recipe(name)
     with progress(f"locking {recipe.stack.full_name}") as step:
         lock = make_lock(recipe, session.site, session.registry, session.runner, step, base_only=base_only)
-    path = write_lock(recipe, session.site, lock)
-    answer({"path": str(path), **lock.model_dump(mode="json")}, as_json, lambda: _text(path, lock))
+    return write_lock(recipe, session.site, lock), lock
 
 
 def _text(path: Path, lock: Lock) -> str:

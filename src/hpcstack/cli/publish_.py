@@ -12,6 +12,7 @@ from hpcstack.cli.published import DRY_RUN, REASON
 from hpcstack.cli.session import Session, answer, json_option, say, stack_argument
 
 if TYPE_CHECKING:
+    from hpcstack.spec.model import Stack
     from hpcstack.store import Artifact
 
 OVERRIDE = click.option("--override", default="", metavar="REASON", help="Pass a shut gate; REASON is written down.")
@@ -71,10 +72,22 @@ def command(
     if dry_run or diff:
         foretold(publisher, stack, artifact, channel, report, override, None, diff=diff, as_json=as_json)
         return
+    has_commands(session, stack, artifact)
     signed(session, artifact)
     more = extras(recipe, artifact, session.site, session.runner)
     done = publisher.publish(stack, artifact, channel, report, more, override, reason=reason)
     answer(asdict(done), as_json, lambda: shown(done))
+
+
+def has_commands(session: Session, stack: Stack, artifact: Artifact) -> None:
+    """InputError where the image lacks a command that the recipe's module is to offer."""
+    from hpcstack.errors import InputError
+    from hpcstack.launch.inside import missing
+
+    lacks = [one for one in stack.module.commands if missing(artifact, (one,), Path("/"), (), session.runner)]
+    if lacks:
+        raise InputError(f"the image of {stack.full_name} has no {', '.join(lacks)} on its PATH",
+                         "`module.commands` in the recipe names what the image has")  # fmt: skip
 
 
 def signed(session: Session, artifact: Artifact) -> None:
@@ -109,7 +122,8 @@ def shown(done: object) -> str:
     from hpcstack.modules.publishable import Published
 
     assert isinstance(done, Published)
-    lines = [f"{done.release} {'published' if done.new else 'is published already'} in {done.channel}: {done.checked}"]
+    was = f"published in {done.channel}: {done.checked}" if done.new else f"was already published in {done.channel}"
+    lines = [f"{done.release} {was}"]
     lines += [f"  {done.modulefile}"]
     if done.takes_alias:
         lines.append(f"  {done.alias} means it" + (", and it is the default" if done.default == done.release else ""))

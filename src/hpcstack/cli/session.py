@@ -174,6 +174,21 @@ optional_stack = click.argument(
 stack_argument = click.argument("name", metavar="STACK", shell_complete=lambda ctx, _param, start: complete(ctx, start))
 
 
+def chosen(session: Session, names: Sequence[str]) -> list[str]:
+    """NAMES, of which those with * or ? mean every stack that fits. InputError where none does."""
+    import fnmatch
+
+    from hpcstack.errors import InputError
+
+    out: list[str] = []
+    for name in names:
+        fitting = fnmatch.filter(session.names, name) if {"*", "?"} & set(name) else [name]
+        if not fitting:
+            raise InputError(f"no stack is like {name!r}", "hpcstack list shows all stacks")
+        out += fitting
+    return list(dict.fromkeys(out))
+
+
 def complete(ctx: click.Context, start: str) -> list[str]:
     """Stacks that begin with START, for shells."""
     given = ctx.find_root().params

@@ -8,6 +8,7 @@ import click
 
 from hpcstack.cli.published import optional, split
 from hpcstack.cli.session import Session, answer, json_option, table
+from hpcstack.errors import counted
 
 
 @click.command("status")
@@ -33,7 +34,10 @@ def command(session: Session, name: str, check: bool, as_json: bool) -> None:
     document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong}
     answer(document, as_json, lambda: shown(document))
     if check and wrong:
-        raise AnswerIsNo(f"{len(wrong)} thing(s) are wrong with what is published", "hpcstack status")
+        raise AnswerIsNo(
+            f"{counted(len(wrong), 'thing')} wrong with what is published: {wrong[0]}",
+            "docs/three-in-the-morning.md says what to do about each",
+        )
 
 
 def shown(document: dict[str, Any]) -> str:

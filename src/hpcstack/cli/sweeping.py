@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from hpcstack.cli.session import Session, answer, progress, say
+from hpcstack.errors import counted
 
 
 def sweep_partition(
@@ -29,7 +30,7 @@ def sweep_partition(
     folder = (wanted.parent or state_folder() / "sweeps" / stack) / stamp
     with session.store.acting("no folder for the sweep"):
         folder.mkdir(parents=True)
-    say(f"{len(nodes)} nodes in pairs, {rounds} round(s); all of it is in {folder}")
+    say(f"{len(nodes)} nodes in pairs, {counted(rounds, 'round')}; all of it is in {folder}")
     slurm = [
         f"--{key}={options[key]}" for key in ("partition", "account", "qos", "reservation", "time") if options[key]
     ]

@@ -82,7 +82,7 @@ def _lines(said: str) -> list[str]:
     if not (said.endswith(FILES) or "/" in said or said == "." or path.is_dir()) or " @ " in said or "://" in said:
         return [said]
     if said.endswith((".yml", ".yaml")):
-        raise InputError(f"--with {said}: conda's environments belong into an image",
+        raise InputError(f"--with {said}: conda's environments belong in an image",
                          "a recipe: extends: STACK, packages: {conda: [...]} (docs/recipes.md)")  # fmt: skip
     if path.is_dir() or not said.endswith(".txt"):
         raise InputError(f"--with {said}: a folder or file of your own is not a package of the index",

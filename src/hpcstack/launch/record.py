@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstack import __version__
-from hpcstack.errors import InputError
+from hpcstack.errors import InputError, counted
 from hpcstack.launch.plan import Plan
 from hpcstack.launch.settings import Setting
 from hpcstack.store import Artifact, write_text
@@ -160,7 +160,7 @@ def made(variable: str, launch: Launch) -> dict[str, Any] | None:
         )
         ranks = int(launch.document.get("ranks", 1)) if launch.mode != "task-per-gpu" else 1
         threads = str(max(int(cpus) // ranks, 1)) if cpus.isdigit() else "1"
-        found = threads, f"the task's CPUs ({cpus or 'not said'}) over its {ranks} rank(s)"
+        found = threads, f"the task's CPUs ({cpus or 'not said'}) over its {counted(ranks, 'rank')}"
     return {"name": variable, "value": found[0], "origin": "hpcstack, on the nodes", "why": found[1]} if found else None
 
 

@@ -152,7 +152,7 @@ def write(files: dict[str, str], folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is no folder", "name another with -o")
     if folder.is_dir() and any(folder.iterdir()) and not _ours(folder):
-        raise InputError(f"{folder} holds something else than a catalogue", "name another with -o")
+        raise InputError(f"{folder} holds something other than a catalogue", "name another with -o")
     part = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
     old = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.old")
     try:

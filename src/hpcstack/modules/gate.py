@@ -6,6 +6,7 @@ code is required wherever its device is. PASS opens; FAIL, ERROR, WARN, SKIP and
 
 from __future__ import annotations
 
+from hpcstack.errors import counted
 from hpcstack.report import Report
 from hpcstack.siteparts import NodeType
 from hpcstack_smoke.select import SCOPES, Check, selected
@@ -86,7 +87,7 @@ def about(report: Report) -> tuple[tuple[str, str], ...]:
         ("verdict", f"{report.verdict()} ({tally})"),
         ("date", report.started[:10]),
         ("suite", f"{report.suite}, {report.tier} tier"),
-        ("on", f"{len(report.nodes)} node(s){kind}: {nodes}; {report.world_size} ranks by {report.runtime}"),
+        ("on", f"{counted(len(report.nodes), 'node')}{kind}: {nodes}; {report.world_size} ranks by {report.runtime}"),
     ]
     for one in report.outcomes:
         if one.code in ("nccl.bandwidth", "nccl.gloo-bandwidth") and one.status in ("PASS", "WARN") and one.measured:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
+from hpcstack.errors import counted
 from hpcstack.report.model import Report
 
 
@@ -22,7 +23,8 @@ def markdown(report: Report) -> str:
         *([""] if report.caveats() else []),
         f"Image sha256:{cell(report.image_sha256)}, suite {cell(report.suite)}, tier {cell(report.tier)}, runtime "
         f"{cell(report.runtime)}, "
-        f"{report.world_size} ranks on {len(report.nodes)} node(s): {cell(', '.join(report.nodes))}. {report.started}, "
+        f"{report.world_size} ranks on {counted(len(report.nodes), 'node')}: {cell(', '.join(report.nodes))}. "
+        f"{report.started}, "
         f"{report.seconds:.0f} s.",
         "",
         "| status | check | measured | expected | on | remedy |",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from hpcstack.errors import counted
 from hpcstack.report.model import Outcome, Report
+
+GPU_CHECKS = {"node.gpus", "node.driver", "node.arch", "node.matmul", "node.memory", "nccl.exact", "nccl.bandwidth"}
 
 
 def text(report: Report, *, strict: bool = False) -> str:
     """The report for a terminal."""
     lines = [
         f"{report.stack}  image sha256:{report.image_sha256[:12]}  suite {report.suite}",
-        f"{len(report.nodes)} node(s): {', '.join(report.nodes)}; {report.world_size} ranks, "
+        f"{counted(len(report.nodes), 'node')}: {', '.join(report.nodes)}; {report.world_size} ranks, "
         f"{report.backend or 'no'} backend, runtime {report.runtime}; {report.seconds:.0f} s",
         *(f"NOTE {caveat}" for caveat in report.caveats()),
         "",
@@ -25,7 +28,14 @@ def text(report: Report, *, strict: bool = False) -> str:
     tally = ", ".join(
         f"{counts[status]} {status}" for status in ("PASS", "FAIL", "ERROR", "WARN", "SKIP") if counts[status]
     )
-    return "\n".join([*lines, "", f"{report.verdict(strict=strict)}: {tally or 'no check ran'}"]) + "\n"
+    verdict = report.verdict(strict=strict) + (", CPU only" if cpu_only(report) else "")
+    return "\n".join([*lines, "", f"{verdict}: {tally or 'no check ran'}"]) + "\n"
+
+
+def cpu_only(report: Report) -> bool:
+    """Whether nothing of what passed has looked at a GPU."""
+    passed = {one.code for one in report.outcomes if one.status == "PASS"}
+    return report.verdict() == "PASS" and report.backend != "nccl" and not passed & GPU_CHECKS
 
 
 def details(outcome: Outcome) -> list[str]:

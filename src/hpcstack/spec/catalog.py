@@ -156,7 +156,7 @@ class Catalog:
             for file in (folder / f"{name}{SUFFIX}" for folder in folders):
                 if file.is_file() and file.resolve() not in chain:
                     return self._whole(file, chain)
-            known = [file.name.removesuffix(SUFFIX) for folder in folders for file in folder.glob(f"_*{SUFFIX}")]
+            found = [file for folder in folders for file in folder.glob(f"_*{SUFFIX}")]
         else:
             folders = [path.parent, *self.folders] if path.parent not in self.folders else list(self.folders)
             other = Catalog(folders, raw=self.raw, looked=self.looked)
@@ -165,7 +165,8 @@ class Catalog:
                     return document
             finally:
                 self.looked = other.looked
-            known = [file.name.removesuffix(SUFFIX) for file in self.files()]
+            found = self.files()
+        known = [file.name.removesuffix(SUFFIX) for file in found if file.resolve() not in (path.resolve(), *chain)]
         what = f"there is nothing to extend named {name!r}{did_you_mean(name, known)}"
         if any(file.name == f"{name}{SUFFIX}" or _may_hold(file, name) for file in chain):
             what += "; a recipe cannot extend itself, directly or by others"
@@ -280,7 +281,7 @@ def _text(folder: Path, source: str) -> str:
     try:
         text = read_text(path, MAX_SCRIPT)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}; what is large or binary belongs into a package") from None
+        raise ValueError(f"{path}: {error}; what is large or binary belongs in a package") from None
     if "\r" in text or text.startswith("\ufeff"):
         raise ValueError(f"{path} has Windows line ends or a byte order mark: save it as plain UTF-8")
     return text

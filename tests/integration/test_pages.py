@@ -1,0 +1,77 @@
+"""Each command of the two pages for people in a hurry is run, in its order, in one shell."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support.testbed import REPO, Testbed
+
+pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.lmod, pytest.mark.apptainer]
+
+
+def commands(page: str) -> list[str]:
+    """What follows `$ ` in the page's console blocks, each with the lines of its here-document."""
+    text = (REPO / "docs" / page).read_text()
+    out: list[str] = []
+    for block in re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                out.append(line[2:])
+            else:
+                out[-1] += f"\n{line}"
+    return out
+
+
+def script(page: str, **other: str) -> str:
+    """The page as a script that ends at the first command whose status is not as the page says."""
+    lines = []
+    for number, command in enumerate(commands(page)):
+        for old, new in other.items():
+            command = re.sub(rf"(?<![\w/-]){old}(?![\w])", new, command)
+        head = command.partition("\n")[0]
+        expected = re.search(r"# (?:(any) exit|exit (\d+))$", head)
+        wanted = "" if expected and expected[1] else (expected[2] if expected else "0")
+        lines.append(f"echo '== {number}' >&2\n{command}\nstatus=$?")
+        if wanted:
+            lines.append(f'[ "$status" = {wanted} ] || {{ echo "command {number} ended with $status" >&2; exit 99; }}')
+    return "\n".join(lines)
+
+
+def run(testbed: Testbed, folder: str, text: str) -> str:
+    path = testbed.give(f"tests/{folder}/page.sh", text)
+    done = testbed.bash(f"cd tests/{folder} && . {path}", check=False)
+    numbers = re.findall(r"^== (\d+)$", done.stderr, re.MULTILINE)
+    assert done.returncode == 0, f"after command {numbers[-1:]}:\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
+    return done.stdout + done.stderr
+
+
+def test_the_first_hour(testbed: Testbed, published: dict[str, str]) -> None:
+    said = run(testbed, "first-hour", script("first-hour.md"))
+    for part in ("4 ranks, sum 4 ['--epochs', '1']", "it could start", "rank 1 on node2 failed first: ValueError: bad sample 17",
+                 "OMP_NUM_THREADS=", "cancelled: "):  # fmt: skip
+        assert part in said, (part, said[-3000:])
+
+
+def test_three_in_the_morning(testbed: Testbed) -> None:
+    stack = "python-3.12-mpi"
+    testbed.json("build", stack)
+    testbed.unpublish("python")
+    for why in ("first", "second"):
+        testbed.hpcstack("publish", stack, "--channel", "production", "--override", why)
+    testbed.hpcstack("default", "python/3.12-mpi", "--reason", "what is undone")
+    text = script(
+        "three-in-the-morning.md", **{"pytorch/24.11": "python/3.12-mpi", "pytorch-24.11": stack, "pytorch": "python"}
+    )
+    said = run(testbed, "three", text)
+    assert "CVE-2026-0001" in said and "this would change:" in said
+    assert testbed.json("status", "--check")["wrong"] == []
+
+
+def test_each_page_is_named_by_the_readme() -> None:
+    readme = (REPO / "README.md").read_text()
+    for page in ("first-hour.md", "three-in-the-morning.md"):
+        assert f"docs/{page}" in readme
+        assert len(commands(page)) > 10 and Path(REPO / "docs" / page).exists()

@@ -1,0 +1,72 @@
+"""The shell around a rank (launchers/rank.sh), by real shells: what it says, and what it hands on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcstack.render.launcher import watched
+
+SHELLS = ["dash", "bash"]
+ASLEEP = """\
+import signal, sys, time
+if sys.argv[1] == "told":
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        signal.signal(number, lambda n, _: (print(signal.Signals(n).name, flush=True), sys.exit(7)))
+print("ready", flush=True)
+try:
+    time.sleep(20)
+except KeyboardInterrupt:
+    print("SIGINT", flush=True)
+    sys.exit(7)
+"""
+
+
+def start(shell: str, *command: str, **env: str) -> subprocess.Popen[str]:
+    argv = [shell, *watched(command)[1:]]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE, text=True,
+                            env={**os.environ, "RANK": "3", **env})  # fmt: skip
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("exit 143", 143)])
+def test_its_status_is_the_ranks(shell: str, script: str, status: int) -> None:
+    process = start(shell, "sh", "-c", script)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == status
+    line = re.search(rf"^hpcstack: rank 3 on \S+ ended with {status} \[0 [0-9.]+\]$", said, re.MULTILINE)
+    assert bool(line) is (status not in (0, 143)), said
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGINT"])
+def test_a_signal_for_the_first_process_reaches_the_rank(shell: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "asleep.py").write_text(ASLEEP)
+    with start(shell, sys.executable, str(tmp_path / "asleep.py"), "told") as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        process.send_signal(signal.Signals[name])
+        assert process.stdout.readline() == f"{name}\n"
+        assert process.wait(10) == 7
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_rank_is_told_before_the_end_and_one_without_a_handler_goes_on(shell: str, tmp_path: Path) -> None:
+    (tmp_path / "asleep.py").write_text(ASLEEP)
+    near = {"HPCSTACK_GRACE": "100", "HPCSTACK_END": str(int(time.time()) + 102)}
+    with start(shell, sys.executable, str(tmp_path / "asleep.py"), "told", **near) as told:
+        assert told.stdout and told.stdout.read() == "ready\nSIGUSR1\n" and told.wait(10) == 7
+    process = start(shell, sys.executable, "-c", "import time; time.sleep(4); print('went on')", **near)
+    assert process.communicate(timeout=20)[0] == "went on\n" and process.returncode == 0
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_standard_input_is_the_ranks(shell: str) -> None:
+    process = start(shell, "cat")
+    assert process.communicate("a line\n", timeout=20)[0] == "a line\n" and process.returncode == 0
