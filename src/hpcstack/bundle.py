@@ -123,6 +123,9 @@ def _recipes(recipe: Recipe) -> dict[str, str]:
     import yaml
 
     spec = recipe.stack.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    for entry in spec.get("files", []):
+        if entry.get("content") is not None:
+            entry.pop("source", None)  # the file's text is here: its own lies beside the recipe it came from
     text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=1000)
     name = recipe.stack.full_name
     return {f"recipes/{name}{SUFFIX}": f"# {name}: the effective recipe, as hpcstack bundle wrote it\n{text}"}

@@ -7,6 +7,7 @@ file in /etc puts under `force` nothing later overrides.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,6 +106,11 @@ class Site(Model):
         """The name of `node_type`; empty where the site does not say."""
         node = self.node_type(partition)
         return next((name for name, one in self.node_types.items() if one is node), "")
+
+    @property
+    def without_gpus(self) -> bool:
+        """Whether the site knows its nodes, and no real GPU is in any."""
+        return bool(self.node_types) and not any(node.real_gpus for node in self.node_types.values())
 
     def registry(self, host: str) -> RegistrySite:
         return self.registries.get(host, RegistrySite())
@@ -208,8 +214,12 @@ def _problems(error: ValidationError, documents: list[Document]) -> list[Any]:
     out = []
     for number, entry in enumerate(error.errors()):
         path = tuple(entry["loc"])
+        said = re.match(r"Value error, ([a-z_]+(?:\.[A-Za-z0-9_-]+)*): (.*)", entry["msg"]) if not path else None
+        if said:  # of the whole site: the message begins with the key that it is about
+            path = tuple(said[1].split("."))
         holder = next((d for d in reversed(documents) if path in d.marks), documents[-1])
-        out.append(list(problems_of(error, holder, Site))[number])
+        found = list(problems_of(error, holder, Site))[number]
+        out.append(holder.problem(path, said[2]) if said and path in holder.marks else found)
     return out
 
 

@@ -36,6 +36,15 @@ class RegistrySite(Model):
         "", pattern=r"^([A-Za-z0-9.-]+(:[0-9]+)?)?$", description="a host that may be given the login for a token"
     )
 
+    @field_validator("mirror", mode="before")
+    @classmethod
+    def _without_scheme(cls, value: object) -> object:
+        if isinstance(value, str) and "://" in value:
+            scheme, _, host = value.partition("://")
+            also = "; and plain_http: true" if scheme == "http" else ""
+            raise ValueError(f"write the host alone, without {scheme}://: {host}{also}")
+        return value
+
     @field_validator("credentials")
     @classmethod
     def _reference(cls, text: str) -> str:

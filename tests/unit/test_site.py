@@ -86,7 +86,10 @@ def test_a_named_file_must_be_there(environ: dict[str, str]) -> None:
             "partitions: {gpu: {node_type: dgx1}}\nnode_types: {dgx: {}}\n",
             "there is no node type 'dgx1' (did you mean 'dgx'?)",
         ),
-        ("registries: {nvcr.io: {mirror: 'http://x'}}\n", ":1:32: registries.nvcr.io.mirror: string should match"),
+        (
+            "registries: {nvcr.io: {mirror: 'http://x'}}\n",
+            ":1:32: registries.nvcr.io.mirror: write the host alone, without http://",
+        ),
         ("- a\n", ":1:1: a site file is a mapping"),
     ],
 )

@@ -11,7 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack.errors import InputError
-from hpcstack.sizing import activations, memory, model, most_batch, read_gpus, uses
+from hpcstack.sizing import (
+    GIB,
+    activations,
+    deepspeed_config,
+    fewest_nodes,
+    fits,
+    memory,
+    model,
+    most_batch,
+    read_gpus,
+    read_params,
+    uses,
+)
 
 
 def states(params: float, ranks: int) -> dict[str, float]:
@@ -37,10 +49,10 @@ def test_the_shape_of_llama_7b() -> None:
 
 def test_activations_by_the_formula() -> None:
     """GPT-3 175B of Korthikanti et al.: s 2048, b 1, h 12288, a 96, 96 layers, t 8."""
-    one = model(175e9, 96, 12288, 96, 2048, 1, attention=True)
+    one = model(175e9, 96, 12288, 96, 2048, 1, attention=True, vocabulary=0)
     assert activations(one) == 96 * 2048 * 12288 * (34 + 5 * 96 * 2048 / 12288)
     assert activations(one, 8) == activations(one) / 8
-    assert activations(model(175e9, 96, 12288, 96, 2048, 1, recompute=True)) == 96 * 2 * 2048 * 12288
+    assert activations(model(175e9, 96, 12288, 96, 2048, 1, recompute=True, vocabulary=0)) == 96 * 2 * 2048 * 12288
 
 
 @given(st.floats(1e6, 1e13), st.integers(1, 16), st.integers(1, 512))
@@ -77,3 +89,36 @@ def test_the_verb() -> None:
     assert "choose ZeRO-1: the simplest that fits" in text and "arxiv.org/abs/1910.02054" in text
     assert plan("--params", "7e12", "--gpus", "h100:8").returncode == 1
     assert plan("--params", "7", "--gpus", "h100:8").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "means"), [("7e9", 7e9), ("13B", 13e9), ("350m", 350e6), ("1.5 b", 1.5e9), ("2e10", 2e10)]
+)
+def test_parameters_as_people_write_them(said: str, means: float) -> None:
+    assert read_params(said) == means
+
+
+@pytest.mark.parametrize("said", ["many", "-7e9", "7e999", "", "13 GB"])
+def test_no_number_of_parameters(said: str) -> None:
+    with pytest.raises(InputError, match="--params"):
+        read_params(said)
+
+
+@pytest.mark.parametrize(("params", "shape"), [(13e9, (40, 5120, 40)), (7e9, (32, 4096, 32)), (70e9, (80, 8192, 64))])
+def test_shapes_are_real_ones(params: float, shape: tuple[int, int, int]) -> None:
+    one = model(params)
+    assert (one.layers, one.hidden, one.heads) == shape and one.heads % 8 == 0
+
+
+def test_the_fewest_nodes_and_a_configuration() -> None:
+    one, have = model(70e9), 80 * GIB
+    least = fewest_nodes(one, 8, have)
+    assert any(fits(use, have) for use in uses(one, 8, least))
+    assert least == 1 or not any(fits(use, have) for use in uses(one, 8, least - 1))
+    assert deepspeed_config(one, "ZeRO-2")["zero_optimization"] == {"stage": 2, "overlap_comm": True}
+    with pytest.raises(InputError, match="none of DeepSpeed's alone"):
+        deepspeed_config(one, "tensor 8 + ZeRO-1")
+
+
+def test_tensor_parallelism_gives_each_gpu_whole_heads() -> None:
+    assert not any("tensor" in use.strategy for use in uses(model(13e9, 40, 5248, 41), 8, 2))

@@ -160,3 +160,22 @@ def test_a_recipe_that_only_adds_packages_of_pips_is_a_layer(tmp_path: Path, tex
     written(tmp_path, text, "mine-1.yaml")
     assert Catalog([tmp_path]).layer("mine-1") == layer
     assert Catalog([tmp_path]).layer("demo-1.0") is None and Catalog([tmp_path]).layer("nothing-1") is None
+
+
+def test_a_bundles_recipe_holds_the_text_of_its_files(tmp_path: Path) -> None:
+    """It is the same recipe, so that the lock that comes with it is its lock."""
+    from hpcstack.bundle import _recipes
+    from hpcstack.spec.catalog import Catalog
+
+    (tmp_path / "a.sh").write_text("#!/bin/sh\necho said\n")
+    (tmp_path / "demo-1.yaml").write_text(
+        "apiVersion: hpcstack/v1\nname: demo\nversion: '1'\nsummary: s\nbase: {image: nvcr.io/x/y:1}\n"
+        "files: [{source: a.sh, path: /opt/a.sh}]\n"
+    )
+    recipe = Catalog([tmp_path]).find("demo-1")
+    [text] = _recipes(recipe).values()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "demo-1.yaml").write_text(text)
+    again = Catalog([other]).find("demo-1").stack
+    assert again.files[0].content == "#!/bin/sh\necho said\n" and again.checksum() == recipe.stack.checksum()

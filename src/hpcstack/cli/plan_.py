@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcstack.cli.session import answer, json_option, table
+from hpcstack.errors import counted
 
 if TYPE_CHECKING:
     from hpcstack.sizing import Model, Use
 
 
 @click.command("plan")
-@click.option("--params", type=float, required=True, help="Parameters of the model, e.g. 7e9.")
+@click.option("--params", required=True, help="Parameters of the model, e.g. 7e9 or 13B.")
 @click.option("--gpus", required=True, metavar="MODEL:N", help="GPUs of a node, e.g. h100:8.")
 @click.option("-N", "--nodes", default=1, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--memory", "gib", default=0.0, type=click.FloatRange(0, 10_000), help="GiB of a GPU, if not known here.")
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
 @click.option("--heads", default=0, type=click.IntRange(0, 100_000))
 @click.option("--sequence", default=4096, show_default=True, type=click.IntRange(1, 100_000_000), help="Tokens.")
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 1_000_000), help="Sequences a GPU.")
+@click.option(
+    "--vocabulary", default=32000, show_default=True, type=click.IntRange(1, 10_000_000), help="For the logits."
+)
+@click.option("--deepspeed", is_flag=True, help="Print a configuration for DeepSpeed to begin with.")
 @click.option("--attention", is_flag=True, help="The attention's own activations are kept (no FlashAttention).")
 @click.option("--recompute", is_flag=True, help="All activations are recomputed (checkpointing).")
 @json_option
 def command(
-    params: float, gpus: str, nodes: int, gib: float, layers: int, hidden: int, heads: int, sequence: int, batch: int,
-    attention: bool, recompute: bool, as_json: bool,
+    params: str, gpus: str, nodes: int, gib: float, layers: int, hidden: int, heads: int, sequence: int, batch: int,
+    vocabulary: int, deepspeed: bool, attention: bool, recompute: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Say how much memory training a transformer takes on each GPU, and which strategy fits. Exit 1: none does.
 
@@ -38,10 +43,16 @@ def command(
 
     name, count = sizing.read_gpus(gpus)
     have, source = (gib * sizing.GIB, "--memory") if gib else sizing.memory(name)
-    one = sizing.model(params, layers, hidden, heads, sequence, batch, attention=attention, recompute=recompute)
+    one = sizing.model(sizing.read_params(params), layers, hidden, heads, sequence, batch, attention=attention,
+                       recompute=recompute, vocabulary=vocabulary)  # fmt: skip
     found = sizing.uses(one, count, nodes)
     first = next((use for use in found if sizing.fits(use, have)), None)
+    if deepspeed:
+        answer(sizing.deepspeed_config(one, first.strategy if first else ""), True, str)
+        return
+    fewest = sizing.fewest_nodes(one, count, have)
     document = {
+        "fewest_nodes": fewest,
         "model": asdict(one), "gpu": name, "gpus_per_node": count, "nodes": nodes, "bytes_per_gpu": have,
         "reserved": sizing.RESERVED, "source": source, "choose": first.strategy if first else "",
         "strategies": [
@@ -49,11 +60,12 @@ def command(
              "most_batch": sizing.most_batch(one, use, have)} for use in found
         ],
     }  # fmt: skip
-    answer(document, as_json, lambda: _text(one, found, have, first, f"{name}: {have / sizing.GIB:.1f} GiB, {source}"))
+    gpu = f"{name}: {have / sizing.GIB:.1f} GiB, {source}"
+    answer(document, as_json, lambda: _text(one, found, have, first, gpu, fewest))
     raise click.exceptions.Exit(0 if first else 1)
 
 
-def _text(one: Model, found: list[Use], have: float, first: Use | None, gpu: str) -> str:
+def _text(one: Model, found: list[Use], have: float, first: Use | None, gpu: str, fewest: int) -> str:
     from hpcstack import sizing
 
     def gib(number: float) -> str:
@@ -77,6 +89,7 @@ def _text(one: Model, found: list[Use], have: float, first: Use | None, gpu: str
     )
     shape = f"{one.params:g} parameters: {one.layers} layers of {one.hidden}, {one.heads} heads"
     told = f"choose {first.strategy}: the simplest that fits" if first else _none(one, found, have)
+    told += f"; it fits from {counted(fewest, 'node')} on" if fewest else ""
     return "\n".join([
         f"{shape}; {one.batch} x {one.sequence} tokens a GPU; {gpu}; {sizing.RESERVED:.0%} of it left free",
         "", table(rows, head), told, "",

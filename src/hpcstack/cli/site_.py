@@ -30,8 +30,10 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
     from hpcstack.store import Store
 
     path = Path(output)
+    if output and path.is_dir():
+        raise InputError(f"{path} is a folder", f"name a file in it: {path}/hpcstack/site.yaml")
     if output and path.exists() and not force:
-        raise InputError(f"{path} is there already", "name another file, or say --force")
+        raise InputError(f"{path} already exists", "name another file, or say --force")
     text = site_text(probe(session.runner), name or socket.gethostname().partition(".")[0])
     if not output:
         echo(text.rstrip("\n"))

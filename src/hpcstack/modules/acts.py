@@ -179,6 +179,7 @@ class Publisher:
             pip=tuple(artifact.pip.items()), fits=fits(self.site, artifact.platform, artifact.environment),
             tested=tested, override=override, environment=artifact.environment,
             mounts=(*self.site.mounts, *artifact.mounts), runtime=self.site.runtime,
+            without_gpus=self.site.without_gpus,
         )  # fmt: skip
         entry = Entry(
             release=name, version=version, channel=channel, key=artifact.key, sha256=artifact.sha256,

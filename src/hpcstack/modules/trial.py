@@ -16,6 +16,7 @@ from hpcstack.errors import InputError, StoreError
 from hpcstack.files import read_bytes
 from hpcstack.process import Runner
 from hpcstack.render.module import Release, modulefile, modulefile_tcl
+from hpcstack.runtimes.base import VOID
 
 LMOD = (
     "/usr/share/lmod/lmod/libexec/lmod", "/opt/apps/lmod/lmod/libexec/lmod", "/usr/local/lmod/lmod/libexec/lmod",
@@ -137,6 +138,7 @@ def _compare(release: Release, program: Program, folder: Path, user: str, said: 
         "HPCSTACK_IMAGE": release.image,
         "HPCSTACK_IMAGE_SHA256": release.sha256,
         "PATH": f"{release.bin}:{before['PATH']}",
+        **(VOID if release.without_gpus else {}),
     }
     if loaded != expected:
         wrong = sorted({name for name, _ in loaded.items() ^ expected.items()})

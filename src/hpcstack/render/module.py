@@ -51,6 +51,7 @@ class Release:
     environment: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     runtime: str = "auto"
+    without_gpus: bool = False  # no node of the site has one: NVIDIA's hooks must not look for it
 
     @property
     def version(self) -> str:
@@ -99,6 +100,7 @@ def _values(release: Release) -> dict[str, object]:
         "image": release.image,
         "sha256": release.sha256,
         "bin": release.bin,
+        "void": release.without_gpus,
     }
 
 
@@ -137,13 +139,15 @@ def help_text(release: Release) -> str:
         lines.append(f"  PUBLISHED ALTHOUGH THE GATE WAS SHUT: {release.override}")
     if release.stand_in:
         lines += ["", f"STAND-IN, not NVIDIA's image: {release.stand_in}"]
+    void, nv = (" --container-env=NVIDIA_VISIBLE_DEVICES", "") if release.without_gpus else ("", "--nv ")
     lines += [
         "",
         "On two nodes, now:      hpcstack launch " + stack.full_name + " -N 2 -- train.py",
         "As a batch job:         hpcstack launch " + stack.full_name + " -N 2 --batch -- train.py",
-        'By srun with Pyxis:     srun -N 2 --ntasks-per-node=1 --container-image="$HPCSTACK_IMAGE" '
+        "By hand, on a node:     hpcstack python, hpcstack shell",
+        f'By srun with Pyxis:     srun -N 2 --ntasks-per-node=1{void} --container-image="$HPCSTACK_IMAGE" '
         "/opt/hpcstack/compat.sh COMMAND",
-        'By srun and Apptainer:  srun -N 2 --ntasks-per-node=1 apptainer exec --nv "$HPCSTACK_IMAGE" COMMAND',
+        f'By srun and Apptainer:  srun -N 2 --ntasks-per-node=1 apptainer exec {nv}"$HPCSTACK_IMAGE" COMMAND',
     ]
     if stack.module.wrapped:
         lines.append(f"On this node:           {', '.join(stack.module.wrapped)}")

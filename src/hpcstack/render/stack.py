@@ -57,4 +57,5 @@ def preview(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:
         environment={**base, **stack.variables(base)},
         mounts=(*site.mounts, *stack.launch.mounts),
         runtime=site.runtime,
+        without_gpus=site.without_gpus,
     )

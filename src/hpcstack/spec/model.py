@@ -221,8 +221,9 @@ class Stack(Model):
         return out
 
     def checksum(self) -> str:
-        """sha256 over the spec's meaning: comments, order of keys and what is left at its default do not count."""
+        """sha256 over the spec's meaning: comments, order of keys, what is left at its default, and from which file a
+        text came do not count."""
         import hashlib  # loads OpenSSL, which most verbs have no use for
 
-        said = self.model_dump_json(by_alias=True, exclude_defaults=True)
+        said = self.model_dump_json(by_alias=True, exclude_defaults=True, exclude={"files": {"__all__": {"source"}}})
         return hashlib.sha256(said.encode()).hexdigest()
