@@ -145,7 +145,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(folder: Path, tmp_path: Pat
 def test_what_is_no_catalogue_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years")
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="something other than"):
         catalog.write({"catalog.json": "{}"}, tmp_path / "mine")
     assert (tmp_path / "mine/thesis.txt").read_text() == "years"
     catalog.write({"catalog.json": json.dumps({"made_by": catalog.MADE}), "old": "x"}, tmp_path / "site")

@@ -138,7 +138,7 @@ def test_the_script_is_stable_sound_and_what_slurm_takes(
         (("-N3",), "3 nodes: partition debug has 2"),
         (("-N1", "-G9"), "9 GPUs a node: the nodes of partition debug have 4"),
         (("-c99",), "99 CPUs a node (1 x 99): partition debug has 4"),
-        (("-t", "soon"), "Slurm writes 30, 30:00"),
+        (("-t", "soon"), "write minutes (30), H:MM:SS"),
         (("--mam=3G",), "did you mean '--mem'?"),
         (("--mem", "3G"), "an option of srun is written with ="),
         (("-C", "h100"), "no node of partition debug has it"),

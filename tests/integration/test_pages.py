@@ -66,7 +66,9 @@ def test_three_in_the_morning(testbed: Testbed) -> None:
         "three-in-the-morning.md", **{"pytorch/24.11": "python/3.12-mpi", "pytorch-24.11": stack, "pytorch": "python"}
     )
     said = run(testbed, "three", text)
-    assert "CVE-2026-0001" in said and "this would change:" in said
+    assert "this would change:" in said
+    reasons = [event["reason"] for event in testbed.json("history", "python")["events"]]
+    assert any("CVE-2026-0001" in one for one in reasons) and "fixed in the driver" in reasons
     assert testbed.json("status", "--check")["wrong"] == []
 
 

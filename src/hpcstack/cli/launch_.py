@@ -205,19 +205,18 @@ def _image(session: Session, name: str) -> tuple[Artifact, str, tuple[str, ...]]
     from hpcstack.errors import InputError
     from hpcstack.launch import image_to_launch
     from hpcstack.modules.tree import Tree
-    from hpcstack.named import named
+    from hpcstack.named import Named, named
 
-    release = ""
     if name.endswith(".yaml"):
-        name = session.recipe(name).stack.full_name
+        meant, recipe = Named(session.recipe(name).stack.full_name), name
     else:
         meant = named(name, Tree(session.site.module_root), os.environ)
-        name, release = meant.stack, meant.release
+        recipe = meant.stack
     try:
-        return (*image_to_launch(name, session.site, session.store, os.environ, release), ())
+        return (*image_to_launch(meant.stack, session.site, session.store, os.environ, meant.release), ())
     except InputError as refused:
-        if (on := session.catalog.layer(name)) is None:
-            session.recipe(name)
+        if (on := session.catalog.layer(recipe)) is None:
+            session.recipe(recipe)
             raise
         below, packages = on
         try:

@@ -155,7 +155,8 @@ class Launching:
             return ""
         staged = self.line.staged.sources if self.line.staged else ()
         mounts = (*self.session.site.mounts, *artifact.mounts, *self.mounts, *staged)
-        return missing(artifact, self.argv, Path.cwd(), mounts, self.session.runner)
+        look = not (self.line.staged and self.line.staged.image)  # a shared image that is staged is not read once more
+        return missing(artifact, self.argv, Path.cwd(), mounts, self.session.runner, look=look)
 
     def _slurm_says(self) -> str:
         """What sbatch would refuse, asked without a job; nothing where there is no Slurm."""

@@ -14,9 +14,11 @@ SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def missing(
-    artifact: Artifact, command: tuple[str, ...], workdir: Path, mounts: tuple[str, ...], runner: Runner
-) -> str:
-    """Why COMMAND cannot start in the image, or nothing. What lies in a mount or the folder is looked at there."""
+    artifact: Artifact, command: tuple[str, ...], workdir: Path, mounts: tuple[str, ...], runner: Runner, *,
+    look: bool = True,
+) -> str:  # fmt: skip
+    """Why COMMAND cannot start in the image, or nothing. What lies in a mount or the folder is looked at there, the
+    rest in the image, if LOOK."""
     word = command[0]
     if word in INTERPRETERS and command[1:] and command[1].endswith(SCRIPTS):
         command, word = command[1:], command[1] if "/" in command[1] else f"./{command[1]}"
@@ -29,9 +31,9 @@ def missing(
             if PurePosixPath(path).is_relative_to(target):
                 real = Path(source) / PurePosixPath(path).relative_to(target)
                 return "" if real.exists() else f"{path}: no such file" + (f" ({real})" if str(real) != path else "")
-        return "" if there([path], artifact, runner) else f"{path} is neither in the image nor in a mount"
+        return "" if not look or there([path], artifact, runner) else f"{path} is neither in the image nor in a mount"
     places = (artifact.environment.get("PATH") or SYSTEM).split(":")
-    if there([f"{place}/{word}" for place in places if place], artifact, runner):
+    if not look or there([f"{place}/{word}" for place in places if place], artifact, runner):
         return ""
     return f"the image has no command {word!r} on its PATH ({':'.join(places)})"
 
