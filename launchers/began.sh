@@ -2,7 +2,7 @@
 # srun runs this on the node where it was started, once the step's nodes are known and before its tasks begin: which
 # job and nodes a launch became is written into the launch's own folder.
 if [ -d "${HPCSTACK_RUN:-}" ]; then
-    printf '%s\n' "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}" "$SLURM_STEP_ID" "${SLURM_NODELIST:-${SLURM_JOB_NODELIST:-}}" \
+    printf '%s\n' "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}" "$SLURM_STEP_ID" "${SLURM_NODELIST:-${SLURM_JOB_NODELIST:-}}" "$SLURM_JOB_ID" \
         >"$HPCSTACK_RUN/.began.$$" && mv "$HPCSTACK_RUN/.began.$$" "$HPCSTACK_RUN/began"
 fi
 # A step of an allocation has no comment of its own: gc sees by the job's which image is in use.

@@ -3,7 +3,14 @@
 # The same as hpcstack/failure.py, for job scripts; a test holds the two together.
 function exception(rank) { return rank in why ? why[rank] (rank in at ? " (" at[rank] ")" : "") : "" }
 function signal(number) { return number in NAMES ? "killed by SIG" NAMES[number] : "killed by signal " number }
+function last_of(text, word,    place, off) {
+    place = 0
+    while ((off = index(substr(text, place + 1), word)) > 0) place += off
+    return place
+}
 BEGIN {
+    BEGINS[1] = "hpcstack: rank "; BEGINS[2] = "srun: error: "; BEGINS[3] = "slurmstepd"
+    BEGINS[4] = "Traceback (most recent call last):"
     split("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM", NAMES, " ")
     rank = host = task = told = ""
 }
@@ -16,7 +23,16 @@ BEGIN {
         $0 = substr($0, RLENGTH + 1)
     }
 }
-/^hpcstack: rank [0-9]+ on [^ ]+ ended with [0-9]+ \[[0-9]+ [0-9.]+N?\]$/ {
+{ # a progress bar may stand before what is said
+    from = 0
+    for (n in BEGINS) {
+        at_ = last_of($0, BEGINS[n])
+        if (at_ > from) from = at_
+    }
+    if (from > 1) $0 = substr($0, from)
+}
+/^hpcstack: rank [0-9]+ on [^ ]+ ended with [0-9]+ \[[0-9]+ [0-9]+(\.[0-9]+)?\.?N?\]$/ {
+    if (told != "") next
     again = substr($9, 2) + 0
     moment = $10 + 0
     if (host == "" || again > last || (again == last && moment < first)) {
@@ -28,10 +44,10 @@ BEGIN {
     if (task == "" && told == "") { task = $5; sub(/:$/, "", task); sub(/[,-].*/, "", task); on = $3; sub(/:$/, "", on); code = $NF }
     next
 }
-/ CANCELLED AT .* DUE TO TIME LIMIT/ { told = "the time limit was reached"; next }
-/ CANCELLED AT .* DUE TO NODE FAILURE/ { told = "a node failed"; next }
+/^(slurmstepd|srun)[^ ]*: .* CANCELLED AT .*DUE TO TIME LIMIT/ { told = "the time limit was reached"; next }
+/^(slurmstepd|srun)[^ ]*: .* CANCELLED AT .*DUE TO NODE FAILURE/ { told = "a node failed"; next }
 /^srun: error: Node failure on / { told = "a node failed"; next }
-/ CANCELLED AT / { if (told == "") told = "it was cancelled"; next }
+/^(slurmstepd|srun)[^ ]*: .* CANCELLED AT / { if (told == "") told = "it was cancelled"; next }
 /^Traceback \(most recent call last\):/ { open[of] = 1; delete place[of]; delete own[of]; next }
 /^  File "[^"]+", line [0-9]+/ {
     open[of] = 1

@@ -10,9 +10,12 @@ for one in ${HPCSTACK_CPUS:-}; do
     if [ "$left" = 0 ]; then taskset -pc "$one" $$ >/dev/null 2>&1 || echo "hpcstack: rank is not bound to $one" >&2; fi
     left=$((left - 1))
 done
-# A shell starts what runs beside it with INT ignored, and only this undoes that (coreutils 8.31).
+# In a session of its own the rank gets a signal for the whole group once, from here; it ends with this shell
+# (util-linux 2.33). A shell starts what runs beside it with INT ignored, and only env undoes that (coreutils 8.31).
 plain=
-if env --default-signal=INT true 2>/dev/null; then plain="env --default-signal=INT,QUIT"; fi
+if setsid true 2>/dev/null; then plain=setsid; fi
+if setpriv --pdeathsig KILL true 2>/dev/null; then plain="$plain setpriv --pdeathsig KILL"; fi
+if env --default-signal=INT true 2>/dev/null; then plain="$plain env --default-signal=INT,QUIT"; fi
 exec 3<&0
 if [ -n "${HPCSTACK_GRACE:-}" ]; then
     (trap "" USR1 && exec $plain "$@" <&3 3<&-) &
@@ -26,8 +29,10 @@ timer=
 if [ -n "${HPCSTACK_GRACE:-}" ] && [ -n "${HPCSTACK_END:-}" ]; then
     (
         left=$((HPCSTACK_END - HPCSTACK_GRACE - $(date +%s)))
-        sleep "$((left > 1 ? left : 1))"
-        kill -USR1 "$rank"
+        sleep "$((left > 1 ? left : 1))" &
+        nap=$!
+        trap "kill $nap; exit 0" TERM
+        wait "$nap" && kill -USR1 "$rank"
     ) >/dev/null 2>&1 </dev/null &
     timer=$!
 fi

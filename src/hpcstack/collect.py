@@ -69,6 +69,8 @@ def _releases(site: Site, store: Store, used: str) -> Iterator[Item]:
     for name in tree.names():
         ledger = tree.ledger(name)
         for one in ledger.entries:
+            if one.state == "gone" and (left := store.top / "releases" / name / one.release).is_dir():
+                yield Item("left-over", left, size_of(left), 0.0, "", f"{name}/{one.release}", why="gc was interrupted")
             if one.state in ("live", "gone"):
                 continue
             folder, since = store.top / "releases" / name / one.release, one.since or one.made
@@ -171,14 +173,30 @@ def people(runner: Runner, *, slurm: bool = True) -> list[tuple[str, str]]:
     """(who, what it says) of all that may use an image: processes of this host, by command line, mounts and loaded
     modules, as far as they may be read; and what Slurm's jobs that run or wait say of themselves."""
     out = []
+    own = _ancestors()
     for folder in Path("/proc").glob("[0-9]*"):
-        if folder.name in (str(os.getpid()), str(os.getppid())):
+        if folder.name in own:
             continue
-        said = [_proc(folder / "cmdline")]
+        words = _proc(folder / "cmdline").split()  # of a command line only what is a path of ours, or Pyxis's
+        said = [
+            word
+            for word in words
+            if any(part in word for part in ("/images/", "/releases/", ".sqsh", "container-image"))
+        ]
         said += [word for word in _proc(folder / "mountinfo").split() if word.startswith("/")]
         said += [one for one in _proc(folder / "environ", b"\n").split("\n") if one.startswith(LOADED)]
         out.append((f"process {folder.name}", "\n".join(said)))
     return out + (_jobs(runner) if slurm and runner.has("squeue") else [])
+
+
+def _ancestors() -> set[str]:
+    """This process and those above it: their command lines name what is asked for."""
+    out, number = set(), os.getpid()
+    while number > 1 and str(number) not in out:
+        out.add(str(number))
+        fields = _proc(Path(f"/proc/{number}/stat")).rpartition(")")[2].split()
+        number = int(fields[1]) if len(fields) > 1 else 0
+    return out
 
 
 def _proc(path: Path, end: bytes = b" ") -> str:

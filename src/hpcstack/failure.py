@@ -10,9 +10,10 @@ import re
 import signal
 from dataclasses import dataclass, field
 
-RANK = re.compile(r"hpcstack: rank (\d+) on (\S+) ended with (\d+) \[(\d+) ([\d.]+)N?\]")
+RANK = re.compile(r"hpcstack: rank (\d+) on (\S+) ended with (\d+) \[(\d+) (\d+(?:\.\d+)?)\.?N?\]")
 TASK = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: Exited with exit code (\d+)")
-CANCELLED = re.compile(r".* CANCELLED AT (.*)")
+CANCELLED = re.compile(r"(?:slurmstepd|srun)[^ ]*: .* CANCELLED AT (.*)")
+BEGIN = ("hpcstack: rank ", "srun: error: ", "slurmstepd", "Traceback (most recent call last):")  # also after a bar
 OF_RANK = re.compile(r"\[rank(\d+)\]: ?")
 LABEL = re.compile(r" *\d+: ")
 FILE = re.compile(r'  File "([^"]+)", line (\d+)')
@@ -45,6 +46,7 @@ class Failure:
         rank = ""
         if prefix := OF_RANK.match(line):
             rank, line = prefix[1], line[prefix.end() :]
+        line = line[max(0, *(line.rfind(word) for word in BEGIN)) :]
         if found := RANK.fullmatch(line):
             self._ended(found)
         elif found := TASK.fullmatch(line):
@@ -58,6 +60,8 @@ class Failure:
             self._traceback(rank, line)
 
     def _ended(self, found: re.Match[str]) -> None:
+        if self.told:
+            return  # it was told to end
         again, moment = int(found[4]), float(found[5])
         if not self.host or again > self.moment[0] or (again == self.moment[0] and moment < self.moment[1]):
             self.rank, self.host, self.ended, self.moment = found[1], found[2], int(found[3]), (again, moment)

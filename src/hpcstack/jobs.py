@@ -81,9 +81,11 @@ def states(jobs: list[str], runner: Runner) -> dict[str, str]:
         done = runner.output(["sacct", "-nPX", "--format=JobID,State,ExitCode", "--jobs", ",".join(jobs)], timeout=20)
         for line in done.stdout.splitlines() if not done.status else ():
             job, state, code = [*line.split("|"), "", ""][:3]
-            out[job.partition("_")[0]] = state if code in ("", "0:0") else f"{state}, exit {code.partition(':')[0]}"
-    done = runner.output(["squeue", "--noheader", "--format", "%A|%T", "--jobs", ",".join(jobs)], timeout=20)
+            said = state if code in ("", "0:0") else f"{state}, exit {code.partition(':')[0]}"
+            out[job] = said
+            out.setdefault(job.partition("_")[0], said)
+    done = runner.output(["squeue", "--noheader", "--format", "%i|%T", "--jobs", ",".join(jobs)], timeout=20)
     for line in done.stdout.splitlines() if not done.status else ():
         job, _, state = line.partition("|")
-        out[job] = state
+        out[job] = out[job.partition("_")[0]] = state
     return out

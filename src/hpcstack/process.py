@@ -232,7 +232,8 @@ def _passed_on(source: IO[bytes], errors: Callable[[bytes], None]) -> None:
             left = memoryview(data)
             while left:
                 left = left[os.write(2, left) :]
-        errors(data)
+        with contextlib.suppress(Exception):  # whatever it makes of it, what is said is passed on
+            errors(data)
 
 
 def _on_terminal() -> bool:

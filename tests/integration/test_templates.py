@@ -66,7 +66,7 @@ class Jobs:
     def submit(self, template: str, *words: str, stack: str = STACK, more: str = "", first: str = "") -> str:
         """The number of a job of TEMPLATE, which is what it says, but for two ranks on nodes without a GPU.
 
-        MORE are words for `--template`, FIRST is what the shell does before sbatch.
+        MORE are words for `--template`, FIRST is a line that the job begins with.
         """
         made = (
             f"hpcstack launch {stack} --template {template} {more} >{template}.sbatch && shellcheck {template}.sbatch"
@@ -128,7 +128,7 @@ RUNTIMES = ("apptainer", "pyxis", "enroot", "podman", "charliecloud") if ALL els
 def test_checkpoint_and_requeue(jobs: Jobs, runtime: str) -> None:
     """The ranks are told two minutes before the end; here the end is said to be near. ci/soak: every runtime, again."""
     for number in range(int(os.environ.get("HPCSTACK_TIMES", "1"))):
-        near = "export HPCSTACK_END=$(($(date +%s) + 132)); "
+        near = "export HPCSTACK_END=$(($(date +%s) + 132)) HPCSTACK_END_JOB=$SLURM_JOB_ID"
         job = jobs.submit("checkpoint-requeue", "train.py", "--steps", "60", more=f"--runtime {runtime}", first=near)
         said = jobs.until(job, "goes on later: restart 1")
         assert ranks(said) == ["rank 0 of 2 seed 0 sum 2", "rank 1 of 2 seed 0 sum 2"], (number, said)

@@ -54,14 +54,23 @@ CASES = {
     "time": ("slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 DUE TO TIME LIMIT ***\n", 143, 143,
              "the time limit was reached"),
     "time, then what ends of it": (
-        "*** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 DUE TO TIME LIMIT ***\nsrun: error: n: task 0: Exited with exit code 2\n",
+        "slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 DUE TO TIME LIMIT ***\nsrun: error: n: task 0: Exited with exit code 2\n",
         2, 2, "the time limit was reached"),
     "a failure, then what is cancelled of it": (
-        "srun: error: n: task 1: Exited with exit code 3\n*** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 ***\n", 143, 3,
+        "srun: error: n: task 1: Exited with exit code 3\nslurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 ***\n", 143, 3,
         "task 1 on n failed first"),
-    "node": ("srun: error: Node failure on node2\n*** STEP 5.0 ON n CANCELLED AT 2026 DUE TO NODE FAILURE ***\n", 137, 137, "a node failed"),
+    "node": ("srun: error: Node failure on node2\nslurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026 DUE TO NODE FAILURE ***\n", 137, 137, "a node failed"),
     "labels and bars": ("0: 10%\r 20%\r" + "".join(f"1: {line}\n" for line in TRACE.splitlines()) + rank(1, "a", 1, 1.0), 1, 1,
                         "rank 1 on a failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "after a progress bar": (
+        "\r 45%|#### | 43.1it/s]" + rank(3, "n1", 137, 1.0) + "srun: error: n2: tasks 0-1: Exited with exit code 1\n", 1, 137,
+        "rank 3 on n1 failed first: killed by SIGKILL"),
+    "told to end, and ended with a status of its own": (
+        "slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026 DUE TO TIME LIMIT ***\n" + rank(3, "n1", 1, 1.0), 1, 1,
+        "the time limit was reached"),
+    "a program's own words": ("my order was CANCELLED AT noon\n" + rank(0, "a", 2, 1.0), 2, 2, "rank 0 on a failed first"),
+    "no fraction": ("hpcstack: rank 0 on a ended with 5 [0 17.N]\nhpcstack: rank 1 on a ended with 6 [0 1.2.3]\n", 5, 5,
+                    "rank 0 on a failed first"),
     "no traceback": ("ValueError: said only\n" + rank(0, "a", 1, 1.0), 1, 1, "rank 0 on a failed first"),
     "a wrong program": ('  File "/x/t.py", line 3\n    foo(\n       ^\nSyntaxError: \'(\' was never closed\n' + rank(0, "a", 1, 1.0), 1, 1,
                         "rank 0 on a failed first: SyntaxError: '(' was never closed (/x/t.py, line 3)"),

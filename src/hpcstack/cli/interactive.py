@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import click
@@ -24,6 +25,9 @@ def start(ctx: click.Context, program: str) -> None:
 
     session: Session = ctx.obj
     own, arguments = ctx.meta["own"], ctx.meta["arguments"]
-    terminal = sys.stdin.isatty() and session.runner.has("srun") and "local" not in own
+    here = "--runtime=local" in own or ("--runtime", "local") in itertools.pairwise(own)
+    here = here or session.site.runtime == "local"
+    terminal = sys.stdin.isatty() and session.runner.has("srun") and not here
     line = [*own, "--mode", "plain", *(["--pty"] if terminal else []), "--", program, *arguments]
-    launch.main(args=line, prog_name=f"hpcstack {ctx.info_name}", standalone_mode=False, obj=session)
+    status = launch.main(args=line, prog_name=f"hpcstack {ctx.info_name}", standalone_mode=False, obj=session)
+    raise click.exceptions.Exit(status if isinstance(status, int) else 0)

@@ -172,4 +172,5 @@ def _bare() -> list[str]:
     """`env` without the job that this shell may be in: a job of its own takes nothing over from it."""
     kept = ("SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_CLUSTERS")
     inherited = [name for name in os.environ if name.startswith("SLURM_") and name not in kept]
+    inherited += [name for name in ("HPCSTACK_END", "HPCSTACK_END_JOB", "HPCSTACK_GRACE") if name in os.environ]
     return ["env", *(word for name in inherited for word in ("-u", name))]

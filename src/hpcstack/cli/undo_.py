@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcstack.cli.published import NO_SLURM, change, changing, published_argument, split, tell
 from hpcstack.cli.session import Session, json_option
+
+if TYPE_CHECKING:
+    from hpcstack.modules.ledger import Event, Ledger
 
 
 @click.command("undo")
@@ -21,12 +24,19 @@ def command(session: Session, /, name: str, no_slurm: bool, as_json: bool, **ask
 
     It is a change itself, with an event in the history; undone once more, the change is there again.
     """
+    from hpcstack.errors import InputError
     from hpcstack.modules.changes import last_change, undone
 
     ledger, _, _ = split(session, name)
     last = last_change(ledger)
+
+    def act(now: Ledger, event: Event) -> Ledger:
+        if last_change(now) != last:
+            raise InputError(f"{now.name} was changed meanwhile", f"hpcstack history {now.name}; undo once more")
+        return undone(now, event)
+
     after, changes = change(
-        session, ledger.name, "undo", undone, **asked, slurm=not no_slurm
+        session, ledger.name, "undo", act, **asked, slurm=not no_slurm
     )  # fmt: skip
     document = {"name": ledger.name,
                 "undone": {"verb": last.verb, "release": last.subject, "at": last.at, "by": last.by},

@@ -79,7 +79,7 @@ def _lines(said: str) -> list[str]:
     path = Path(said)
     if said in ("-r", "--requirement"):
         raise InputError("--with -r: the file itself is named", "--with requirements.txt")
-    if not (said.endswith(FILES) or "/" in said or said == "." or path.is_dir()) or " @ " in said or "://" in said:
+    if not (said.endswith(FILES) or "/" in said or said == ".") or " @ " in said or "://" in said:
         return [said]
     if said.endswith((".yml", ".yaml")):
         raise InputError(f"--with {said}: conda's environments belong in an image",

@@ -129,7 +129,8 @@ def _inside(
 ) -> tuple[str, ...]:
     """What each task runs inside the image."""
     inside = command_in(mode, command, resources, taken)
-    if inside == command and not any(word.startswith("--pty") for word in resources.extra):
+    own = chosen.name == "local" or any(word.startswith("--pty") for word in resources.extra)  # a person's terminal
+    if inside == command and not own:
         inside = watched(command)
     if mode in ("mpi", "plain") and taken.gpus and chosen.name != "apptainer":
         inside = with_compat(inside)  # Apptainer has it in the image's own environment

@@ -44,6 +44,7 @@ class Launch:
     step: str = ""
     nodes: str = ""
     status: int | None = None
+    number: str = ""  # the job's own, which for a task of an array is another than NUMBER_TASK
     document: dict[str, Any] = field(default_factory=dict)
 
 
@@ -147,7 +148,7 @@ def made(variable: str, launch: Launch) -> dict[str, Any] | None:
     if variable == "MASTER_ADDR" and launch.nodes:
         found = f"the IPv4 address of the first node of {launch.nodes}", MASTER[1]
     elif variable == "MASTER_PORT":
-        number, step = launch.job.rpartition("_")[2], launch.step
+        number, step = launch.number, launch.step
         port = (
             str(10000 + (int(number) * 31 + int(step)) % 20000)
             if number.isdigit() and step.isdigit()
@@ -176,11 +177,12 @@ def launches() -> list[Launch]:
 
 def read(folder: Path) -> Launch:
     document = json.loads((folder / FILE).read_text())
-    job, step, nodes = [*_lines(folder / BEGAN), "", "", ""][:3]
+    job, step, nodes, number = [*_lines(folder / BEGAN), "", "", "", ""][:4]
     status = _lines(folder / ENDED)
     return Launch(
         folder, document["stack"], document["started"], tuple(document["command"]), document["runtime"],
-        document["mode"], document["image_sha256"], job, step, nodes, int(status[0]) if status else None, document,
+        document["mode"], document["image_sha256"], job, step, nodes, int(status[0]) if status else None,
+        number or job, document,
     )  # fmt: skip
 
 

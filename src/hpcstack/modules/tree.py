@@ -21,9 +21,10 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcstack import files
 from hpcstack.errors import InputError, StoreError
@@ -181,7 +182,8 @@ class Tree:
         if journal:
             check(name, journal, state / JOURNAL, self.releases, self.root)
         if journal and self._generation(state) == int(journal["generations"][-1]):
-            (state / JOURNAL).unlink()  # all was done but this
+            self._unlink(journal)  # all was done but this
+            (state / JOURNAL).unlink()
         elif journal:
             self.marks.folder(self.root, self.root / SPIDER)
             stale = self.root / SPIDER / STALE
@@ -199,14 +201,18 @@ class Tree:
             if journal["files"]:
                 time.sleep(SETTLE_S)
             self._flip(state, last)
-            if gone := journal.get("gone", []):
+            if journal.get("gone"):
                 time.sleep(SETTLE_S)
-            for path in gone:
-                without_links(self.root, (self.root / path).parent)
-                (self.root / path).unlink(missing_ok=True)
+            self._unlink(journal)
             (state / JOURNAL).unlink()
         self._sweep(name)
         return bool(journal)
+
+    def _unlink(self, journal: Mapping[str, Any]) -> None:
+        """The modulefiles that nothing names any more."""
+        for path in journal.get("gone", []):
+            without_links(self.root, (self.root / path).parent)
+            (self.root / path).unlink(missing_ok=True)
 
     def _file(self, path: Path, text: str) -> None:
         """A modulefile, once: what is there already is not touched."""
