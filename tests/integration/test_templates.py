@@ -71,8 +71,8 @@ class Jobs:
         made = (
             f"hpcstack launch {stack} --template {template} {more} >{template}.sbatch && shellcheck {template}.sbatch"
         )
-        self.bash(made)
-        return self.bash(f'{first}sbatch --parsable --time=5 {template}.sbatch "$@"', *words).strip()
+        self.bash(made + (f" && sed -i '/^set -euo/a {first}' {template}.sbatch" if first else ""))
+        return self.bash(f'sbatch --parsable --time=5 {template}.sbatch "$@"', *words).strip()
 
     def state(self, job: str) -> str:
         return self.bash(f"squeue --noheader --jobs {job} --format %T 2>/dev/null || true").strip()
