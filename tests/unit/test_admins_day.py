@@ -1,0 +1,112 @@
+"""What a site administrator types on the first day, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcstack.cli.session import Session, chosen
+from hpcstack.errors import InputError, ProblemsError
+from hpcstack.examine import _named
+from hpcstack.jobs import ended_how
+from hpcstack.launch import record
+from hpcstack.launch.record import Launch, made
+from hpcstack.process import Completed, Runner
+from hpcstack.site import Site, load
+from hpcstack.spec.catalog import Catalog
+
+
+class Answering(Runner):
+    """A runner whose tools answer what a test says."""
+
+    def __init__(self, **answers: str) -> None:
+        self.answers = answers
+
+    def has(self, tool: str) -> bool:
+        return tool in self.answers
+
+    def output(self, argv: object, **_: object) -> Completed:
+        tool = argv[0]  # type: ignore[index]
+        said = self.answers.get(tool, "")
+        return Completed((tool,), 0, tuple(said.splitlines()), said)
+
+
+def test_doctor_looks_at_what_the_site_names(tmp_path: Path) -> None:
+    site = Site.model_validate({
+        "store": tmp_path, "lock_dir": tmp_path, "module_root": tmp_path, "recipe_dirs": [tmp_path / "none"],
+        "build": {"tmpdir": "/no/such", "ca_bundle": "/no/ca.pem"}, "group": "nobodys-group", "mounts": ["/no/data:/data"],
+        "modules": {"check_as": "nobodys-user"}, "node_types": {"g": {"gpus": {"model": "H100", "count": 8}}},
+        "partitions": {"gpu": {"node_type": "g"}, "gone": {"node_type": "g"}},
+    })  # fmt: skip
+    found = list(_named(site, "login1", Answering(sinfo="gpu|up|1:00:00|2|64|gpu:h100:4|(null)\n")))
+    said = " ".join(one.found for one in found)
+    for part in ("build.tmpdir: /no/such", "recipe_dirs: ", "mounts: /no/data", "no group nobodys-group", "no user nobodys-user",
+                 "8 GPUs a node, Slurm has 4 in gpu", "Slurm has no partition gone", "/no/ca.pem"):  # fmt: skip
+        assert part in said, (part, said)
+    assert all(one.remedy and one.status in ("WARN", "FAIL") for one in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("modules:\n  tier: quick\n  prove_on: [dgx]\n", ":3:13: modules.prove_on: there is no node type 'dgx'"),
+        ("registries:\n  nvcr.io: {mirror: 'http://h:5000'}\n", "without http://: h:5000; and plain_http: true"),
+    ],
+)
+def test_a_wrong_site_is_told_at_its_line(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "site.yaml").write_text(text)
+    with pytest.raises(ProblemsError) as error:
+        load(str(tmp_path / "site.yaml"), {"HOME": str(tmp_path)})
+    assert says in error.value.message
+
+
+def test_a_recipe_is_not_suggested_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "demo-1.yaml").write_text("apiVersion: hpcstack/v1\nextends: demo-2\n")
+    with pytest.raises(ProblemsError) as error:
+        Catalog([tmp_path]).read(tmp_path / "demo-1.yaml")
+    assert "did you mean" not in error.value.message
+
+
+def test_patterns_of_stacks() -> None:
+    session = Session("", ())
+    assert {"pytorch-24.11", "pytorch-25.10"} <= set(chosen(session, ("pytorch-*",)))
+    assert chosen(session, ("a", "b", "a")) == ["a", "b"]
+    with pytest.raises(InputError, match="no stack is like"):
+        chosen(session, ("nothing-*",))
+
+
+@pytest.mark.parametrize(
+    ("sacct", "says"),
+    [
+        ("CANCELLED by 0|None|00:01:00|01:00:00|n1", "it was cancelled by "), ("TIMEOUT|TimeLimit|01:00:10|01:00:00|n1", "01:00:00"),
+        ("NODE_FAIL|None|00:01:00|01:00:00|n[1-2]", "a node failed, of n[1-2]"),
+        ("OUT_OF_MEMORY|None|00:01:00|01:00:00|n1", "memory limit"), ("FAILED|NonZeroExitCode|00:01:00|01:00:00|n1", ""),
+    ],
+)  # fmt: skip
+def test_slurm_says_how_a_job_ended(sacct: str, says: str) -> None:
+    said = ended_how("7", Answering(sacct=sacct + "\n"))
+    assert says in said and bool(said) is bool(says)
+
+
+def test_why_knows_what_is_made_on_the_nodes(tmp_path: Path) -> None:
+    document = {"argv": ["srun", "--cpus-per-task=8"], "ranks": 4}
+    launch = Launch(tmp_path, "s", "", (), "pyxis", "torchrun", "", "36_2", "1", "n[1-2]", 0, "38", document)
+    value = {
+        name: (made(name, launch) or {}).get("value")
+        for name in ("OMP_NUM_THREADS", "MASTER_PORT", "MASTER_ADDR", "FOO")
+    }
+    assert value["OMP_NUM_THREADS"] == "2" and value["MASTER_PORT"] == str(10000 + (38 * 31 + 1) % 20000)
+    assert value["MASTER_ADDR"] == "the IPv4 address of the first node of n[1-2]" and value["FOO"] is None
+
+
+def test_an_arrays_task_is_found_by_its_arrays_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("HPCSTACK_RUN", raising=False)
+    folder = tmp_path / "hpcstack/launches/20260101T000000.0Z-aaaa"
+    folder.mkdir(parents=True)
+    keys = ("stack", "started", "runtime", "mode", "image_sha256")
+    (folder / record.FILE).write_text(json.dumps({**dict.fromkeys(keys, ""), "command": []}))
+    (folder / record.BEGAN).write_text("36_2\n0\nn1\n38\n")
+    assert record.find("36").job == record.find("36_2").job == "36_2" and record.find("36").number == "38"

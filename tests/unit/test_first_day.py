@@ -1,0 +1,81 @@
+"""What a researcher types on the first day, and what comes of it: no image, no Slurm, the command line alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcstack.errors import InputError
+from hpcstack.launch.added import added
+from hpcstack.launch.cluster import Limits
+from hpcstack.launch.limits import _refused as refused
+from hpcstack.launch.resources import Resources
+from support.modules import Place
+
+
+def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("HPCSTACK_", "SLURM_", "XDG_"))}
+    argv = [sys.executable, "-m", "hpcstack", "launch", *words]
+    return subprocess.run(
+        argv, cwd=folder, env={**plain, "HOME": str(folder), **env}, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_template_keeps_what_is_asked(tmp_path: Path) -> None:
+    done = run(tmp_path, "pytorch-24.11", "--template", "ddp", "--gpus-per-node", "0", "--mem=2G", "-t", "30", "--with", "einops",
+               "--mount", "/a b:/data", "--home", "--", "other.py", "--lr", "3 4")  # fmt: skip
+    text = done.stdout
+    assert done.returncode == 0, done.stderr
+    assert "--gpus-per-node" not in text and "#SBATCH --mem=2G" in text and "#SBATCH --time=30" in text
+    assert "set -- other.py --lr '3 4'" in text
+    assert "hpcstack launch pytorch-24.11 --mode torchrun --mount '/a b:/data' --with einops --home -- " in text
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    two = run(tmp_path, "pytorch-24.11", "--template", "jupyter", "--", "x.py")
+    assert two.returncode == 2 and "starts its own program" in two.stderr
+
+
+def test_the_loaded_module_names_the_stack(tmp_path: Path) -> None:
+    assert "no module of one is loaded" in run(tmp_path, "--", "python3", "x.py").stderr
+    done = run(tmp_path, "--template", "mpi", "--", "./program", HPCSTACK_STACK="python-3.12-mpi")
+    assert "hpcstack launch python-3.12-mpi --mode mpi" in done.stdout and "set -- ./program" in done.stdout, (
+        done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("pytorch-24.11", "-N", "2", "train.py", "--epochs", "1"), "put `--` before the command: hpcstack launch pytorch-24.11 -N 2 -- train.py"),
+        (("pytorch-24.11", "-N", "two", "--", "x"), "'two' is not a whole number of at least 1"),
+        (("pytorch-24.11", "--json", "--", "x"), "--json goes with --dry-run"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_a_slip(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    done = run(tmp_path, *words)
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(("said", "write"), [("2h", "2:00:00"), ("90m", "90"), ("3d", "3-0"), ("soon", "minutes (30)")])
+def test_a_time_limit_as_people_write_it(said: str, write: str) -> None:
+    assert write in refused(Resources(time=said), Limits("debug", nodes=2, cpus=4))
+
+
+def test_files_are_not_packages_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = Place(tmp_path / "site")
+    artifact = place.artifact(place.stack())
+    (tmp_path / "requirements.txt").write_text("einops==0.8.0 # tensors\n\n# more\nlightning>=2\n")
+    (tmp_path / "wandb").mkdir()
+    assert added(artifact, ("requirements.txt",), os.environ).wanted == ("einops==0.8.0", "lightning>=2")
+    assert added(artifact, ("wandb",), os.environ).wanted == ("wandb",), "a folder of that name is no reason"
+    (tmp_path / "bad.txt").write_text("--index-url https://evil\neinops\n")
+    for one, says in (
+        ("none.txt", "none.txt"), ("environment.yml", "conda's environments"), ("./pkg", "not a package of the index"), (".", "not a"),
+        ("-r", "the file itself is named"), ("bad.txt", "is an option of pip's"), ("dist/x.whl", "not a package of the index"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=says):
+            added(artifact, (one,), os.environ)
