@@ -10,8 +10,8 @@ site_up() {
     HPCSTACK_SITE=$ETC/site.yaml "$VENV/bin/hpcstack" site importer --output "$ETC/importer.sh" 2>>"$LOG/install.log"
     local home
     home=$(getent passwd "$USER_NAME" | cut -d: -f6)
-    echo ". $ETC/profile.sh" >"$home/.bash_profile" # a login shell sets its PATH anew
     install -d -o "$USER_NAME" -g "$(id -gn "$USER_NAME")" "$TESTBED/site" "$home/jobs"
+    echo ". $ETC/profile.sh" >"$home/.bash_profile" # a login shell sets its PATH anew
 }
 
 install_hpcstack() {
