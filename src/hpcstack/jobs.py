@@ -13,6 +13,10 @@ from hpcstack.launch.record import find
 from hpcstack.process import Runner
 
 
+class NotStarted(InputError):
+    """A job that waits in the queue has written nothing yet."""
+
+
 def logs_of(job: str, runner: Runner) -> list[Path]:
     """The files that JOB's output went to. InputError where Slurm does not know the job any more, or it has none."""
     done = runner.output(["scontrol", "--oneliner", "show", "job", job])
@@ -23,6 +27,9 @@ def logs_of(job: str, runner: Runner) -> list[Path]:
     if done.status:
         raise SlurmError(f"scontrol does not answer: {' '.join(done.tail[-1:])}", "try again")
     found = dict.fromkeys(re.findall(r" Std(?:Out|Err)=(/\S+)", done.stdout))
+    if waits := re.search(r" JobState=(?:PENDING|CONFIGURING) Reason=(\S+)", done.stdout):
+        raise NotStarted(f"job {job} has not started yet ({waits[1]}); it will write to {', '.join(found) or 'a terminal'}",
+                         f"squeue --jobs {job}")  # fmt: skip
     paths = [path for path in map(Path, found) if path.is_file()]
     if not paths:
         raise InputError(f"job {job} wrote to no file that is there: {', '.join(found) or 'it ran on a terminal'}",

@@ -14,7 +14,12 @@ import pytest
 
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.lmod, pytest.mark.skipif(os.geteuid() != 0, reason="makes accounts")]
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.builds,
+    pytest.mark.lmod,
+    pytest.mark.skipif(os.geteuid() != 0, reason="makes accounts"),
+]
 GROUP, ADMINS, READER = "hpcstackadm", ("hpcstackadm1", "hpcstackadm2"), "hpcstackci"
 RECIPE = """\
 apiVersion: hpcstack/v1

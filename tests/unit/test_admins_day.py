@@ -110,3 +110,11 @@ def test_an_arrays_task_is_found_by_its_arrays_number(tmp_path: Path, monkeypatc
     (folder / record.FILE).write_text(json.dumps({**dict.fromkeys(keys, ""), "command": []}))
     (folder / record.BEGAN).write_text("36_2\n0\nn1\n38\n")
     assert record.find("36").job == record.find("36_2").job == "36_2" and record.find("36").number == "38"
+
+
+def test_a_job_that_waits_has_no_log_yet() -> None:
+    from hpcstack.jobs import NotStarted, logs_of
+
+    said = "JobId=7 JobName=x JobState=PENDING Reason=Resources Dependency=(null) StdErr=/h/x-7.out StdOut=/h/x-7.out Power=\n"
+    with pytest.raises(NotStarted, match="has not started yet \\(Resources\\); it will write to /h/x-7.out"):
+        logs_of("7", Answering(scontrol=said))

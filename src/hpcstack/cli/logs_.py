@@ -20,16 +20,20 @@ from hpcstack.cli.session import Session, answer, echo, json_option
 def command(session: Session, job: str, lines: int, follow: bool, as_json: bool) -> None:
     """What a job wrote, the newest launch's by default. Their paths are said on stderr."""
     from hpcstack.cli.session import say
-    from hpcstack.jobs import logs_of
+    from hpcstack.jobs import NotStarted, logs_of
     from hpcstack.launch import stderr
     from hpcstack.launch.record import find
 
-    if job:
-        paths = logs_of(job, session.runner)
-    else:
-        launch = find("")
-        own = launch.folder / stderr.NAME
-        paths = [own] if own.is_file() else logs_of(launch.job or launch.folder.name, session.runner)
+    try:
+        if job:
+            paths = logs_of(job, session.runner)
+        else:
+            launch = find("")
+            own = launch.folder / stderr.NAME
+            paths = [own] if own.is_file() else logs_of(launch.job or launch.folder.name, session.runner)
+    except NotStarted as waits:
+        answer({"job": job, "paths": [], "said": waits.message}, as_json, lambda: waits.message)
+        return
     if as_json:
         answer({"job": job, "paths": [str(path) for path in paths]}, True, str)
         return
