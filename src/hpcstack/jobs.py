@@ -28,8 +28,9 @@ def logs_of(job: str, runner: Runner) -> list[Path]:
         raise SlurmError(f"scontrol does not answer: {' '.join(done.tail[-1:])}", "try again")
     found = dict.fromkeys(re.findall(r" Std(?:Out|Err)=(/\S+)", done.stdout))
     if waits := re.search(r" JobState=(?:PENDING|CONFIGURING) Reason=(\S+)", done.stdout):
-        raise NotStarted(f"job {job} has not started yet ({waits[1]}); it will write to {', '.join(found) or 'a terminal'}",
-                         f"squeue --jobs {job}")  # fmt: skip
+        where = ", ".join(found) or "a terminal"
+        said = f"job {job} has not started yet ({waits[1]}); it will write to {where}"
+        raise NotStarted(said, f"squeue --jobs {job}")
     paths = [path for path in map(Path, found) if path.is_file()]
     if not paths:
         raise InputError(f"job {job} wrote to no file that is there: {', '.join(found) or 'it ran on a terminal'}",

@@ -32,7 +32,8 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
             own = launch.folder / stderr.NAME
             paths = [own] if own.is_file() else logs_of(launch.job or launch.folder.name, session.runner)
     except NotStarted as waits:
-        answer({"job": job, "paths": [], "said": waits.message}, as_json, lambda: waits.message)
+        said = waits.message
+        answer({"job": job, "paths": [], "said": said}, as_json, lambda: said)
         return
     if as_json:
         answer({"job": job, "paths": [str(path) for path in paths]}, True, str)
