@@ -111,7 +111,7 @@ LIMIT = "scontrol update jobid=$(squeue -h -n {name} -o %A) timelimit=0"
 def test_what_ends_a_job_is_told(testbed: Testbed, built: dict[str, Any], end: str, says: str) -> None:
     name = f"ends-{os.getpid()}"
     running = f"until squeue -h --states R --name {name} | grep -q .; do sleep 0.3; done; sleep 2"
-    script = f"({running}; {end.format(name=name)}) >/dev/null 2>&1 & cd tests/launching && hpcstack launch pytorch-24.11 " \
+    script = f"({running}; {end.format(name=name)}) >/dev/null 2>&1 & cd tests/launching && XDG_STATE_HOME=$PWD/ends hpcstack launch pytorch-24.11 " \
         f"--srun=--job-name={name} --runtime apptainer --mode plain -- sleep 170"  # fmt: skip
     done = testbed.bash(script, check=False)
     assert says in done.stderr and done.returncode == 143, (done.returncode, done.stderr)
