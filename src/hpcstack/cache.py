@@ -27,7 +27,7 @@ def cache_of(site: Site) -> Store:
     shared = Store(site.store / "cache")
     with shared.acting("no cache"):
         for name in ("partial", "busy", "offline", "keys"):
-            sharing.top(shared.top / name)
+            sharing.make_folder(shared.top / name)
     return shared
 
 

@@ -161,15 +161,15 @@ def releases(store: Store) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def in_use(runner: Runner, *, slurm: bool = True) -> str:
-    """All that says which image is used: see `people`, and what is mounted from a loop device here."""
-    out = [said for _, said in people(runner, slurm=slurm)]
+    """All that says which image is used: see `find_users`, and what is mounted from a loop device here."""
+    out = [said for _, said in find_users(runner, slurm=slurm)]
     for loop in Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
             out.append(loop.read_text())
     return "\n".join(out)
 
 
-def people(runner: Runner, *, slurm: bool = True) -> list[tuple[str, str]]:
+def find_users(runner: Runner, *, slurm: bool = True) -> list[tuple[str, str]]:
     """(who, what it says) of all that may use an image: processes of this host, by command line, mounts and loaded
     modules, as far as they may be read; and what Slurm's jobs that run or wait say of themselves."""
     out = []

@@ -42,7 +42,7 @@ def write_lock(recipe: Recipe, site: Site, lock: Lock) -> Path:
     path = lock_path(recipe, site)
     with Store(site.store).acting("the lock was not written"):
         if path.parent == site.lock_dir:
-            sharing.top(site.lock_dir)
+            sharing.make_folder(site.lock_dir)
         write_text(path, lock.text())
     return path
 

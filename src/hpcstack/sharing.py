@@ -11,20 +11,19 @@ import grp
 import os
 from pathlib import Path
 
-from hpcstack.errors import InputError
-
 _shared: list[int] = []  # the group's number, once the site's is known: one site a process
 
 
 def share(group: str) -> None:
-    """From now on what is written is GROUP's, too; nothing for an empty one, or who is not a member."""
+    """From now on what is written is GROUP's, too; nothing for an empty one, who is not a member, or a machine that
+    does not know the group: a compute node need not (`hpcstack doctor` says so)."""
     _shared.clear()
     if not group:
         return
     try:
         number = grp.getgrnam(group).gr_gid
     except KeyError:
-        raise InputError(f"there is no group {group!r} on this machine", "`group` in site.yaml") from None
+        return
     if os.geteuid() == 0 or number in (os.getegid(), *os.getgroups()):
         _shared.append(number)
 
@@ -48,12 +47,12 @@ def mask() -> int:
     return 0o002 if _shared else 0o022
 
 
-def top(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """FOLDER there, and the group's, so that what is made in it is, too."""
     if not _shared:
         return
     if not folder.is_dir():
-        top(folder.parent) if not folder.parent.is_dir() else None
+        make_folder(folder.parent) if not folder.parent.is_dir() else None
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o755)
     _open(folder)

@@ -127,7 +127,7 @@ class Store:
         """Turns the system's refusals into StoreError. What is made is readable for all, whatever the umask."""
         mask = os.umask(sharing.mask())
         try:
-            sharing.top(self.top)
+            sharing.make_folder(self.top)
             yield
         except OSError as error:
             raise StoreError(

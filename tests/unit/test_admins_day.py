@@ -69,6 +69,14 @@ def test_a_recipe_is_not_suggested_to_itself(tmp_path: Path) -> None:
     assert "did you mean" not in error.value.message
 
 
+def test_a_machine_that_does_not_know_the_sites_group_still_launches() -> None:
+    """A compute node without the directory's groups, and the doctor that is to say so."""
+    from hpcstack import sharing
+
+    sharing.share("nobodys-group")
+    assert not sharing.is_shared() and sharing.mode(0o644) == 0o644 and sharing.mask() == 0o022
+
+
 def test_patterns_of_stacks() -> None:
     session = Session("", ())
     assert {"pytorch-24.11", "pytorch-25.10"} <= set(chosen(session, ("pytorch-*",)))

@@ -40,7 +40,7 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
         shown = []  # what a program says while it is ended explains nothing
     document = {"said": said, "findings": [_document(finding) for finding in shown]}
     answer(document, as_json, lambda: _whole(said, shown, len(found) - len(shown)))
-    raise click.exceptions.Exit(0 if found or said or not text else 1)
+    raise click.exceptions.Exit(0 if found or said or not (what or text) else 1)
 
 
 def _slurm_says(session: Session, what: str) -> str:

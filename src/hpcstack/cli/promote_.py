@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hpcstack.cli.publish_ import DIFF, OVERRIDE, REPORTS, foretold, has_commands, shown, signed
+from hpcstack.cli.publish_ import DIFF, OVERRIDE, REPORTS, check_commands, foretold, shown, sign_and_check
 from hpcstack.cli.published import DRY_RUN, REASON, published_argument, publisher, split, with_version
 from hpcstack.cli.session import Session, answer, json_option
 
@@ -57,8 +57,8 @@ def command(
     if dry_run or diff:
         foretold(acts, stack, artifact, "production", report, override, pinned, diff=diff, as_json=as_json)
         return
-    has_commands(session, stack, artifact)
-    signed(session, artifact)
+    check_commands(session, stack, artifact)
+    sign_and_check(session, artifact)
     more = acts.kept(ledger.name, candidates[-1].release)
     done = acts.publish(stack, artifact, "production", report, more, override, pinned=pinned, reason=reason)
     answer(asdict(done), as_json, lambda: shown(done))

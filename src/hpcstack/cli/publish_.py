@@ -72,14 +72,14 @@ def command(
     if dry_run or diff:
         foretold(publisher, stack, artifact, channel, report, override, None, diff=diff, as_json=as_json)
         return
-    has_commands(session, stack, artifact)
-    signed(session, artifact)
+    check_commands(session, stack, artifact)
+    sign_and_check(session, artifact)
     more = extras(recipe, artifact, session.site, session.runner)
     done = publisher.publish(stack, artifact, channel, report, more, override, reason=reason)
     answer(asdict(done), as_json, lambda: shown(done))
 
 
-def has_commands(session: Session, stack: Stack, artifact: Artifact) -> None:
+def check_commands(session: Session, stack: Stack, artifact: Artifact) -> None:
     """InputError where the image lacks a command that the recipe's module is to offer."""
     from hpcstack.errors import InputError
     from hpcstack.launch.inside import missing
@@ -90,7 +90,7 @@ def has_commands(session: Session, stack: Stack, artifact: Artifact) -> None:
                          "`module.commands` in the recipe names what the image has")  # fmt: skip
 
 
-def signed(session: Session, artifact: Artifact) -> None:
+def sign_and_check(session: Session, artifact: Artifact) -> None:
     """ARTIFACT's image, signed where the site says that publish signs; AnswerIsNo where no trusted key has."""
     from hpcstack import signing
     from hpcstack.errors import AnswerIsNo

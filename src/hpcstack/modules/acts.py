@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from hpcstack import sharing
-from hpcstack.collect import people
+from hpcstack.collect import find_users
 from hpcstack.errors import HpcstackError, InputError, StoreError
 from hpcstack.files import read_bytes, read_text, without_links
 from hpcstack.lease import held
@@ -138,7 +138,7 @@ class Publisher:
                 raise InputError(f"{after.name}/{version} would mean {release}, and its image is gone from the store",
                                  f"hpcstack build {after.name}-{version}, and publish it")  # fmt: skip
         taken = changes.going(before, after)
-        users = people(self.runner, slurm=self.slurm) if taken else []
+        users = find_users(self.runner, slurm=self.slurm) if taken else []
         for one in taken:
             if who := changes.used_by(before, one, users):
                 more = f" and {len(who) - 5} more" if len(who) > 5 else ""
