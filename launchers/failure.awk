@@ -37,6 +37,7 @@ BEGIN {
     moment = $10 + 0
     if (host == "" || again > last || (again == last && moment < first)) {
         rank = $3; host = $5; ended = $8; last = again; first = moment
+        said_then = exception("") # what comes later is an echo
     }
     next
 }
@@ -48,6 +49,7 @@ BEGIN {
 /^(slurmstepd|srun)[^ ]*: .* CANCELLED AT .*DUE TO NODE FAILURE/ { told = "a node failed"; next }
 /^srun: error: Node failure on / { told = "a node failed"; next }
 /^(slurmstepd|srun)[^ ]*: .* CANCELLED AT / { if (told == "") told = "it was cancelled"; next }
+$0 == "--- Logging error ---" { harmless[of] = 1; next }
 /^Traceback \(most recent call last\):/ { open[of] = 1; delete place[of]; delete own[of]; next }
 /^  File "[^"]+", line [0-9]+/ {
     open[of] = 1
@@ -62,12 +64,13 @@ BEGIN {
     next
 }
 /^[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)/ {
-    if (open[of] && !(of in why) && $0 !~ /ChildFailedError/) {
+    if (open[of] && !(of in why) && !harmless[of] && $0 !~ /ChildFailedError/) {
         why[of] = substr($0, 1, 300)
         if (of in own) at[of] = own[of]
         else if (of in place) at[of] = place[of]
     }
     delete open[of]
+    delete harmless[of]
 }
 END {
     said = ""
@@ -79,7 +82,7 @@ END {
     if (host != "") {
         status = ended
         said = exception(rank)
-        if (said == "" && ended < 129) said = exception("")
+        if (said == "" && ended < 129) said = said_then
         if (said == "" && ended > 128) said = signal(ended - 128)
         said = "rank " rank " on " host " failed first" (said == "" ? "" : ": " said)
     } else if (task != "" && status != 125) {

@@ -20,6 +20,7 @@ FILE = re.compile(r'  File "([^"]+)", line (\d+)')
 EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)")
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 TRACEBACK = "Traceback (most recent call last):"
+LOGGING = "--- Logging error ---"  # a traceback that the logging module prints, and nothing fails of
 OWN_FAILURE = 125
 
 
@@ -37,6 +38,8 @@ class Failure:
     place: dict[str, str] = field(default_factory=dict)
     own: dict[str, str] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
+    said: str = ""  # what had been said, by nobody in particular, when the rank ended: what comes later is an echo
+    harmless: set[str] = field(default_factory=set)
 
     def feed(self, line: str) -> None:
         """One LINE of the step's standard error, without its end."""
@@ -65,9 +68,12 @@ class Failure:
         again, moment = int(found[4]), float(found[5])
         if not self.host or again > self.moment[0] or (again == self.moment[0] and moment < self.moment[1]):
             self.rank, self.host, self.ended, self.moment = found[1], found[2], int(found[3]), (again, moment)
+            self.said = self.why.get("", "")
 
     def _traceback(self, rank: str, line: str) -> None:
-        if line.startswith(TRACEBACK):
+        if line == LOGGING:
+            self.harmless.add(rank)
+        elif line.startswith(TRACEBACK):
             self.open.add(rank)
             self.place.pop(rank, None)
             self.own.pop(rank, None)
@@ -77,17 +83,19 @@ class Failure:
             if not LIBRARY.search(found[1]):
                 self.own[rank] = self.place[rank]
         elif EXCEPTION.match(line):
-            if rank in self.open and rank not in self.why and "ChildFailedError" not in line:
+            harmless = rank in self.harmless or "ChildFailedError" in line
+            if rank in self.open and rank not in self.why and not harmless:
                 place = self.own.get(rank) or self.place.get(rank)
                 self.why[rank] = line[:300] + (f" ({place})" if place else "")
             self.open.discard(rank)
+            self.harmless.discard(rank)
 
     def end(self, status: int) -> tuple[int, str]:
         """(the status that counts, what happened in words) of a step that ended with STATUS."""
         if status == 0:
             return 0, ""
         if self.host:
-            said = self.why.get(self.rank) or (self.why.get("", "") if self.ended < 129 else "")
+            said = self.why.get(self.rank) or (self.said if self.ended < 129 else "")
             said = said or (_signal(self.ended - 128) if self.ended > 128 else "")
             return self.ended, f"rank {self.rank} on {self.host} failed first" + (f": {said}" if said else "")
         said = self.why.get("", "")

@@ -74,6 +74,10 @@ CASES = {
     "no traceback": ("ValueError: said only\n" + rank(0, "a", 1, 1.0), 1, 1, "rank 0 on a failed first"),
     "a wrong program": ('  File "/x/t.py", line 3\n    foo(\n       ^\nSyntaxError: \'(\' was never closed\n' + rank(0, "a", 1, 1.0), 1, 1,
                         "rank 0 on a failed first: SyntaxError: '(' was never closed (/x/t.py, line 3)"),
+    "what a launcher says of it": (rank(1, "a", 3, 1.0) + TRACE, 1, 3, "rank 1 on a failed first"),
+    "an error of logging": (
+        "--- Logging error ---\n" + OTHER + "Message: 'x'\n" + TRACE + rank(1, "a", 1, 1.0), 1, 1,
+        "rank 1 on a failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
     "all is well": (TRACE + rank(0, "a", 1, 1.0), 0, 0, ""),
 }  # fmt: skip
 
@@ -105,7 +109,8 @@ def test_the_first_failure_is_named(name: str, awk: str, tmp_path: Path) -> None
 
 
 LINES = st.sampled_from(
-    [line for text, *_ in CASES.values() for line in text.splitlines(keepends=True)] + ["step 1\n", "\n", "  File\n"]
+    [line for text, *_ in CASES.values() for line in text.splitlines(keepends=True)]
+    + ["--- Logging error ---\n", "step 1\n", "\n", "  File\n"]
 )
 
 
