@@ -1,8 +1,9 @@
 """Podman under srun, rootless: the image is mounted by squashfuse on the node and run as a root filesystem.
 
 Storage lies in a folder of the task's own on the node's disk: podman's usual place, the home directory, is often on a
-filesystem that it cannot use. Its containers are no children of the task's: where Slurm does not keep a step's
-processes in a cgroup (ProctrackType), one that is killed may leave some behind.
+filesystem that it cannot use. Its containers are no children of the task's, so that Slurm kills them with a step only
+where it keeps the step in a cgroup (ProctrackType). Elsewhere a keeper, which is no child of the task either, sees the
+task's end and takes away what it left; and each task first takes away what the user's killed tasks left on the node.
 https://docs.podman.io/en/v4.3/markdown/podman-run.1.html (--rootfs, :O)
 """
 
@@ -13,18 +14,46 @@ from dataclasses import dataclass
 from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted
 from hpcstack.runtimes.handed import LEFT, NAMES, kept
 
+# Takes away what a task has in the folder $1: its processes, which carry its name, its mount, its storage.
+TIDY = """\
+oci=
+if [ ! -e /sys/fs/cgroup/cgroup.controllers ] && command -v runc >/dev/null; then oci=--runtime=runc; fi
+tidy() {
+    unset HPCSTACK_PODMAN
+    grep -lsxzF "HPCSTACK_PODMAN=$1" /proc/[0-9]*/environ | cut -d/ -f3 | xargs -r kill -KILL 2>/dev/null
+    pkill -KILL -u "$(id -u)" -f -- "$1/root " # what clears a container up, and has no environment
+    fusermount -u "$1/image" 2>/dev/null || fusermount -uz "$1/image" 2>/dev/null
+    rm -rf --one-file-system "$1" 2>/dev/null && return
+    XDG_RUNTIME_DIR=$1 podman $oci --log-level=error --root "$1/root" --runroot "$1/run" \\
+        unshare rm -rf "$1/root" "$1/run"
+    xargs -r kill -KILL <"$1/libpod/tmp/pause.pid" 2>/dev/null
+    rm -rf --one-file-system "$1"
+}
+"""
 START = (
-    """\
+    f"""\
 image=$1
 shift
+{LEFT}\
+tidy='{TIDY}'
+eval "$tidy"
+for old in "${{TMPDIR:-/tmp}}"/hpcstack-podman-*; do # of tasks that were killed together with their keepers
+    if [ ! -O "$old" ] || [ -L "$old" ] || [ ! -e "$old/task" ]; then continue; fi
+    kill -0 "$(cat "$old/task")" 2>/dev/null || tidy "$old"
+done
+work=$(mktemp -d "${{TMPDIR:-/tmp}}/hpcstack-podman-XXXXXX") || exit 125
+mkdir "$work/image" && echo $$ >"$work/task" && mkfifo "$work/alive" || exit 125
+# the keeper reads a pipe that this shell alone holds open: its end is the shell's
+keeper='trap "" TERM INT HUP USR1 USR2; read -r _ <"$1/alive"; tidy "$1"'
+(setsid /bin/sh -c "$tidy$keeper" keeper "$work" </dev/null >/dev/null 2>&1 &)
+exec 9>"$work/alive"
+export HPCSTACK_PODMAN="$work"
 """
-    + LEFT
     + NAMES
     + """\
-work=$(mktemp -d "${TMPDIR:-/tmp}/hpcstack-podman-XXXXXX") || exit 125
-mkdir "$work/image"
 # the mount must outlive the signals that the ranks get
-(trap '' TERM INT HUP USR1 USR2 && exec squashfuse -o "uid=$(id -u),gid=$(id -g)" "$image" "$work/image") || exit 125
+(trap '' TERM INT HUP USR1 USR2 && exec squashfuse -o "uid=$(id -u),gid=$(id -g)" "$image" "$work/image" 9>&-) ||
+    exit 125
 export XDG_RUNTIME_DIR="$work"
 # the marker among the arguments becomes the mounted image; what stands before it are podman's options
 count=$#
@@ -39,19 +68,15 @@ while [ "$count" -gt 0 ]; do
     fi
 done
 for device in /dev/infiniband/* /dev/gdrdrv; do [ ! -e "$device" ] || set -- --device "$device" "$@"; done
-oci=
-if [ ! -e /sys/fs/cgroup/cgroup.controllers ] && command -v runc >/dev/null; then oci=--runtime=runc; fi
 trap 'told=143' TERM # podman has it, too, and hands it on; what is mounted goes after it
 trap 'told=130' INT
 trap : USR1 USR2
 podman $oci --log-level=error --root "$work/root" --runroot "$work/run" --cgroup-manager=cgroupfs \\
     --events-backend=none run --rm -i --network=host --pid=host --userns=keep-id --ulimit=host \\
-    --security-opt label=disable --security-opt seccomp=unconfined -v /dev/shm:/dev/shm -v /tmp:/tmp "$@"
+    --security-opt label=disable --security-opt seccomp=unconfined -v /dev/shm:/dev/shm -v /tmp:/tmp "$@" 9>&-
 status=$?
 [ "$status" != 0 ] || status=${told:-0}
-fusermount -u "$work/image"
-podman $oci --log-level=error --root "$work/root" --runroot "$work/run" unshare rm -rf "$work/root" "$work/run"
-rm -rf --one-file-system "$work"
+tidy "$work" 9>&-
 exit "$status"
 """
 )
