@@ -224,8 +224,13 @@ class _Composer:
         return out
 
 
-def problems_of(error: ValidationError, document: Document, model: type[BaseModel]) -> Iterator[Problem]:
-    """Pydantic's errors as Problems, with the nearest right key where one is unknown."""
+def problems_of(
+    error: ValidationError, document: Document, model: type[BaseModel], *, whole: bool = True
+) -> Iterator[Problem]:
+    """Pydantic's errors as Problems, with the nearest right key where one is unknown.
+
+    Of a document that is not WHOLE nothing is missing.
+    """
     for entry in error.errors():
         path = tuple(part for part in entry["loc"] if not str(part).startswith("function-"))
         known = _known_keys(model, path[:-1])
@@ -233,7 +238,8 @@ def problems_of(error: ValidationError, document: Document, model: type[BaseMode
             what = f"unknown key {path[-1]!r}{did_you_mean(str(path[-1]), known)}; known: {', '.join(known)}"
             yield document.problem(path, what, at_key=True)
         elif entry["type"] == "missing":
-            yield document.problem(path[:-1], f"the key {path[-1]!r} is missing")
+            if whole:
+                yield document.problem(path[:-1], f"the key {path[-1]!r} is missing")
         else:
             yield document.problem(document.nearest(path), _plain(entry["msg"], entry.get("input")))
 

@@ -91,6 +91,25 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     assert len(problems(tmp_path, text)) == 4  # the missing summary, too
 
 
+def test_what_cannot_be_read_hides_nothing_else(tmp_path: Path) -> None:
+    """What it extends is not there, nor is a file; both are said, and what is wrong beside them, but nothing is missing."""
+    wrong = (
+        'apiVersion: hpcstack/v1\nname: demo\nversion: "1.0"\nextends: none-1\nsumary: a\n'
+        "files: [{path: /etc/a, source: gone.txt}, {path: etc/b, content: b}]\nlaunch: {mode: mpirun}\n"
+    )
+    said = problems(tmp_path, wrong)
+    expected = (
+        "4:10: extends: there is nothing to extend named 'none-1'",
+        "5:1: sumary: unknown key",
+        "gone.txt",
+        "files.1.path",
+        "launch.mode",
+    )
+    assert len(said) == len(expected) and all(any(part in line for line in said) for part in expected), said
+    said = problems(tmp_path, wrong.replace("extends: none-1\n", "base: {image: nvcr.io/nvidia/pytorch:24.11-py3}\n"))
+    assert len(said) == 5 and any("'summary' is missing" in line for line in said), said
+
+
 def test_a_recipe_that_is_no_mapping(tmp_path: Path) -> None:
     assert "a recipe is a mapping" in problems(tmp_path, "- a\n")[0]
     assert "a recipe is a mapping" in problems(tmp_path, "")[0]

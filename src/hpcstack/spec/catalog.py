@@ -145,7 +145,10 @@ class Catalog:
         name = document.value["extends"]
         if not isinstance(name, str) or not EXTENDED.fullmatch(name):
             raise ProblemsError([document.problem(("extends",), "name one stack or template, e.g. extends: _ngc")])
-        parent = inheritable(self._parent(document, name, path, (*chain, path.resolve())))
+        try:
+            parent = inheritable(self._parent(document, name, path, (*chain, path.resolve())))
+        except ProblemsError as error:
+            raise ProblemsError([*error.problems, *([] if chain else _own_problems(document))]) from None
         whole = merge(parent, document)
         del whole.value["extends"]
         return whole
@@ -185,11 +188,13 @@ class Catalog:
             document = merge(document, self.policy.force)
         if self.policy.defaults or self.policy.force:
             document = filled(document)
-        document = _with_sources(plain(document))
+        document, problems = _with_sources(plain(document))
         try:
             stack = Stack.model_validate(document.value)
         except ValidationError as error:
-            raise ProblemsError(problems_of(error, document, Stack)) from None
+            raise ProblemsError([*problems, *problems_of(error, document, Stack)]) from None
+        if problems:
+            raise ProblemsError(problems)
         if not _may_hold(path, stack.full_name):
             what = f"the file of {stack.full_name} must be named {stack.full_name}{SUFFIX}, or {stack.name}{SUFFIX}"
             raise ProblemsError([document.problem(("name",), what)])
@@ -243,12 +248,33 @@ def _in_its_folder(path: Path) -> None:
         raise ValueError("a symlink that leads out of its folder; put the file itself there, or name its folder")
 
 
-def _with_sources(document: Document) -> Document:
-    """DOCUMENT with the text of each file that `files` names by `source`, read beside the recipe that says so."""
+def _own_problems(document: Document) -> list[Problem]:
+    """What is wrong in a file whatever it extends: for one that extends what cannot be read."""
+    alone = Document(document.file, {**document.value}, document.marks, document.keys)
+    del alone.value["extends"]
+    found: set[Problem] = set()
+    try:
+        for each in expand(alone):
+            each, problems = _with_sources(plain(each))
+            found.update(problems)
+            try:
+                Stack.model_validate(each.value)
+            except ValidationError as error:
+                found.update(problems_of(error, each, Stack, whole=False))
+    except ProblemsError as error:
+        found.update(error.problems)
+    return sorted(found)
+
+
+def _with_sources(document: Document) -> tuple[Document, list[Problem]]:
+    """DOCUMENT with the text of each file that `files` names by `source`, read beside the recipe that says so.
+
+    And what is wrong with them; such a file is empty.
+    """
+    problems: list[Problem] = []
     files = document.value.get("files")
     if not isinstance(files, list) or not any(isinstance(entry, dict) and "source" in entry for entry in files):
-        return document
-    problems: list[Problem] = []
+        return document, problems
     out = []
     for n, entry in enumerate(files):
         if not isinstance(entry, dict) or not isinstance(entry.get("source"), str):
@@ -261,9 +287,8 @@ def _with_sources(document: Document) -> Document:
             out.append({**entry, "content": _text(Path(document.mark(path).file).parent, entry["source"])})
         except ValueError as error:
             problems.append(document.problem(path, str(error)))
-    if problems:
-        raise ProblemsError(problems)
-    return Document(document.file, {**document.value, "files": out}, document.marks, document.keys)
+            out.append({**entry, "content": entry.get("content", "")})
+    return Document(document.file, {**document.value, "files": out}, document.marks, document.keys), problems
 
 
 def _text(folder: Path, source: str) -> str:
