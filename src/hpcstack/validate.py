@@ -30,6 +30,8 @@ from hpcstack_smoke.select import TIER_SECONDS, selected
 Say = Callable[[str], None]
 SUITE = f"{HOME}/smoke"
 CPU_RANKS = 2
+STATUSES = ("PASS", "SKIP", "WARN", "FAIL", "ERROR")
+EVERY_S = 10.0  # between two lines about how far it is
 AGENT_SCOPES = ("node", "tasks", "ranks", "restart", "after")
 
 
@@ -132,12 +134,24 @@ def test(
     return report, run.folder
 
 
-def watched(say: Say) -> Callable[[str], None]:
-    """What the agent tells of each check, as progress."""
+def watched(say: Say, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+    """What the agent says of each check, as progress: what is wrong at once, else how far it is, now and then.
+
+    The report lists every check; nobody reads them twice.
+    """
+    done, last = 0, clock()
 
     def line(text: str) -> None:
-        if text.startswith(":: "):
-            say(text[3:].strip())
+        nonlocal done, last
+        status, _, rest = text.removeprefix(":: ").partition(" ")
+        if not text.startswith(":: ") or status not in STATUSES:
+            return
+        done += 1
+        if status not in ("PASS", "SKIP"):
+            say(f"{status} {rest}".strip())
+        elif clock() - last >= EVERY_S:
+            last = clock()
+            say(f"{counted(done, 'check')} done, the last {rest.split(' ')[0]}")
 
     return line
 

@@ -79,3 +79,40 @@ def test_files_are_not_packages_of_the_index(tmp_path: Path, monkeypatch: pytest
     ):  # fmt: skip
         with pytest.raises(InputError, match=says):
             added(artifact, (one,), os.environ)
+
+
+def test_checks_that_pass_are_listed_once(tmp_path: Path) -> None:
+    """While the suite runs: what is wrong at once, what passes as a number now and then; the report lists all."""
+    from hpcstack.validate import watched
+
+    said: list[str] = []
+    times = iter([0.0, 1.0, 12.0, 13.0])
+    tell = watched(said.append, lambda: next(times))
+    for line in (
+        ":: PASS node.cpu 0.1 2 cores",
+        "hello",
+        ":: SKIP node.gpus 0.0 none",
+        ":: FAIL ddp.fp32 1.0 1 != 2",
+        ":: ",
+    ):
+        tell(line)
+    assert said == ["2 checks done, the last node.gpus", "FAIL ddp.fp32 1.0 1 != 2"], said
+
+
+MOUNTS = """\
+21 1 {shared} / /shared rw,relatime shared:1 - nfs4 server:/home rw
+22 1 {local} / /data rw,relatime shared:2 - {kind} /dev/sdb1 rw
+"""
+
+
+def test_a_folder_that_nodes_may_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpcstack.launch.folders import own_folder
+
+    here, shared = Path("/proc/self"), Path("/")  # two filesystems that every machine has
+    device = here.stat().st_dev
+    mounts = MOUNTS.format(shared="0:99", local=f"{os.major(device)}:{os.minor(device)}", kind="xfs")
+    assert own_folder(here, shared, mounts) == "/proc/self is on a disk of this machine's own (xfs)"
+    assert own_folder(here, shared, mounts.replace("xfs", "lustre")) == ""
+    assert own_folder(here, here, mounts) == "" and own_folder(here, Path("/none"), mounts) == ""
+    assert own_folder(Path("/tmp/x"), shared, "").startswith("/tmp/x is this machine's own")
+    assert own_folder(here, shared, "torn\n - \n1 2 3\n") == ""

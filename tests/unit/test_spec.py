@@ -102,7 +102,7 @@ def test_what_cannot_be_read_hides_nothing_else(tmp_path: Path) -> None:
         "4:10: extends: there is nothing to extend named 'none-1'",
         "5:1: sumary: unknown key",
         "gone.txt",
-        "files.1.path",
+        "files[1].path",
         "launch.mode",
     )
     assert len(said) == len(expected) and all(any(part in line for line in said) for part in expected), said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,14 +15,13 @@ from hpcstack.failure import Failure, last_line
 from hpcstack.launch import OWN_FAILURE, Plan, record
 from hpcstack.launch.added import Added, make
 from hpcstack.launch.cluster import allocation as allocation_of
+from hpcstack.launch.folders import own_folder
 from hpcstack.launch.inside import missing
 from hpcstack.launch.script import allocation, directives, on_terminal, text
 from hpcstack.launch.settings import all_of
 from hpcstack.launch.stderr import Stderr
 from hpcstack.runtimes import Part
 from hpcstack.store import Artifact
-
-OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # each machine's own, on nearly every cluster
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,11 @@ class Launching:
             return out
         if line.runtime not in ("apptainer", "charliecloud") and not self._home():
             out.append("your home directory is not in the container, only this folder and what is mounted: --home")
-        if any(cwd.is_relative_to(place) for place in OWN_FOLDERS) and not os.environ.get("SLURM_STEP_ID"):
-            out.append(f"NOTE: {cwd} is this machine's own on most clusters; nodes that lack it cannot start the step")
+        if not os.environ.get("SLURM_STEP_ID"):
+            with contextlib.suppress(OSError):
+                mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+                if why := own_folder(cwd, self.session.site.store, mounts):
+                    out.append(f"NOTE: {why}; nodes that lack it cannot start the step")
         if line.ranks == 1 < line.virtual_gpus:
             out.append(
                 f"NOTE: no GPU is behind the {line.virtual_gpus} of each node here: one rank a node; --nproc-per-node N"
