@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,3 +127,36 @@ def test_a_job_that_waits_has_no_log_yet() -> None:
     said = "JobId=7 JobName=x JobState=PENDING Reason=Resources Dependency=(null) StdErr=/h/x-7.out StdOut=/h/x-7.out Power=\n"
     with pytest.raises(NotStarted, match="has not started yet \\(Resources\\); it will write to /h/x-7.out"):
         logs_of("7", Answering(scontrol=said))
+
+
+def test_several_stacks_are_published_in_turn(tmp_path: Path) -> None:
+    """Of a pattern those that are built; one that cannot be is said, and the others are published."""
+    import subprocess
+    import sys
+
+    from support.modules import Place
+
+    place = Place(tmp_path)
+    folders = (
+        f"{name}: {tmp_path}/{folder}\n"
+        for name, folder in (("store", "store"), ("lock_dir", "locks"), ("module_root", "modules"))
+    )
+    (tmp_path / "site.yaml").write_text("".join(folders))
+    for name in ("jax-25.04", "jax-26.06"):
+        place.artifact(place.stack(name), name.encode())
+
+    def typed(*words: str) -> tuple[int, Any]:
+        argv = [sys.executable, "-m", "hpcstack", "--site", str(tmp_path / "site.yaml"), "publish", *words, "--json"]
+        done = subprocess.run(argv, capture_output=True, text=True)
+        return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+    code, rows = typed("jax-*", "--dry-run")
+    assert code == 0 and [row["stack"] for row in rows] == ["jax-25.04", "jax-26.06"], rows
+    code, rows = typed("jax-25.04", "pytorch-24.10", "jax-26.06")
+    assert code == 2 and [row["stack"] for row in rows] == ["jax-25.04", "pytorch-24.10", "jax-26.06"], rows
+    assert rows[0]["release"] == "jax/25.04-r1" and "pytorch-24.10" in rows[1]["said"] and "release" not in rows[1], (
+        rows
+    )
+    assert rows[2]["release"] == "jax/26.06-r1"
+    code, said = typed("deepspeed-*")
+    assert code == 2 and "nothing is built of deepspeed-*" in said, said

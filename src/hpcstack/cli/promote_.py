@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hpcstack.cli.publish_ import DIFF, OVERRIDE, REPORTS, check_commands, foretold, shown, sign_and_check
+from hpcstack.cli.publish_ import DIFF, OVERRIDE, REPORTS, check_commands, show_foretold, shown, sign_and_check
 from hpcstack.cli.published import DRY_RUN, REASON, published_argument, publisher, split, with_version
 from hpcstack.cli.session import Session, answer, json_option
 
@@ -36,6 +36,7 @@ def command(
     """A testing release becomes a production one: a new release whose help carries the report that proves it."""
     from hpcstack.errors import InputError
     from hpcstack.modules import proof
+    from hpcstack.modules.shown import planned
     from hpcstack.modules.words import one_line
 
     override, reason = one_line(override, "--override"), one_line(reason, "--reason")
@@ -55,7 +56,8 @@ def command(
     report, override = proof.proven(stack, artifact, session.site, given, override, named=bool(reports_))
     pinned = ledger.default.rpartition("-r")[0] if keep_default else None
     if dry_run or diff:
-        foretold(acts, stack, artifact, "production", report, override, pinned, diff=diff, as_json=as_json)
+        changes, files = planned(acts, stack, artifact, "production", report, override, pinned)
+        show_foretold(changes, files, diff=diff, as_json=as_json)
         return
     check_commands(session, stack, artifact)
     sign_and_check(session, artifact)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcstack.cli.published import DRY_RUN, REASON
-from hpcstack.cli.session import Session, answer, json_option, say, stack_argument
+from hpcstack.cli.session import Session, answer, chosen, complete, json_option, say
 
 if TYPE_CHECKING:
+    from hpcstack.modules.publishable import Published
+    from hpcstack.spec.catalog import Recipe
     from hpcstack.spec.model import Stack
     from hpcstack.store import Artifact
 
@@ -23,8 +25,19 @@ REPORTS = click.option(
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What `publish` was asked for, beside the stacks."""
+
+    channel: str
+    reports: tuple[Path, ...]
+    override: str
+    reason: str
+
+
 @click.command("publish")
-@stack_argument
+@click.argument("names", metavar="STACK...", nargs=-1, required=True,
+                shell_complete=lambda ctx, _param, start: complete(ctx, start))  # fmt: skip
 @click.option(
     "--channel", type=click.Choice(["testing", "production"]), default="testing", show_default=True,
     help="production wants a report that proves it, as promote does.",
@@ -38,7 +51,7 @@ REPORTS = click.option(
 @click.pass_obj
 def command(
     session: Session,
-    name: str,
+    names: tuple[str, ...],
     channel: str,
     reports_: tuple[Path, ...],
     override: str,
@@ -47,36 +60,106 @@ def command(
     diff: bool,
     as_json: bool,
 ) -> None:
-    """Make a built image a release with a module, checked by a real load and unload."""
+    """Make a built image a release with a module, checked by a real load and unload.
+
+    Several stacks, or 'mine-*' (those that are built), come in turn.
+    """
+    from hpcstack.modules.words import one_line
+
+    wanted = Wanted(channel, reports_, one_line(override, "--override"), one_line(reason, "--reason"))
+    stacks = _built(session, names)
+    if len(stacks) > 1:
+        _many(session, stacks, wanted, foretell=dry_run or diff, as_json=as_json)
+    elif dry_run or diff:
+        changes, files = _foretold(session, stacks[0], wanted)
+        show_foretold(changes, files, diff=diff, as_json=as_json)
+    else:
+        done = _publish(session, stacks[0], wanted)
+        answer(asdict(done), as_json, lambda: shown(done))
+
+
+def _built(session: Session, names: tuple[str, ...]) -> list[str]:
+    """The stacks of NAMES; of a pattern's those that have an image."""
+    from hpcstack.errors import InputError
+    from hpcstack.launch import image_of
+
+    out: list[str] = []
+    for name in names:
+        for stack in chosen(session, [name]):
+            if stack != name:
+                try:
+                    image_of(stack, session.store)
+                except InputError:
+                    continue
+            out += [stack] if stack not in out else []
+    if not out:
+        raise InputError(f"nothing is built of {', '.join(names)}", f"hpcstack build {' '.join(names)}")
+    return out
+
+
+def _many(session: Session, stacks: list[str], wanted: Wanted, *, foretell: bool, as_json: bool) -> None:
+    """One after another; the first failure's exit code, once all were tried."""
+    from hpcstack.errors import HpcstackError
+
+    rows: list[dict[str, Any]] = []
+    failed = 0
+    for name in stacks:
+        try:
+            if foretell:
+                said = "; ".join(_foretold(session, name, wanted)[0]) or "nothing would change"
+                rows.append({"stack": name, "said": said})
+            else:
+                done = _publish(session, name, wanted)
+                rows.append({"stack": name, "said": f"{done.release}: {done.load}", **asdict(done)})
+        except HpcstackError as error:
+            failed = failed or error.exit_code
+            rows.append({"stack": name, "said": error.message})
+    answer(rows, as_json, lambda: "\n".join(f"{row['stack']}: {row['said']}" for row in rows))
+    if failed:
+        raise click.exceptions.Exit(failed)
+
+
+def _asked(session: Session, name: str, wanted: Wanted) -> tuple[Recipe, Artifact, Any, str]:
+    """(recipe, image, the report that counts or None, the reason to pass a shut gate) of one stack."""
     from hpcstack.errors import InputError
     from hpcstack.launch import image_of
     from hpcstack.modules import proof
-    from hpcstack.modules.acts import Publisher
-    from hpcstack.modules.extras import extras
-    from hpcstack.modules.words import one_line
 
     recipe = session.recipe(name)
     stack, artifact = recipe.stack, image_of(recipe.stack.full_name, session.store)
-    override = one_line(override, "--override")
-    given = [proof.read(path) for path in reports_] or proof.reports(stack.full_name, artifact.sha256)
-    if channel == "production":
-        report, override = proof.proven(stack, artifact, session.site, given, override, named=bool(reports_))
-    elif override:
+    given = [proof.read(path) for path in wanted.reports] or proof.reports(stack.full_name, artifact.sha256)
+    if wanted.channel == "production":
+        named = bool(wanted.reports)
+        return recipe, artifact, *proof.proven(stack, artifact, session.site, given, wanted.override, named=named)
+    if wanted.override:
         raise InputError("testing has no gate to pass", "--override goes with --channel production, or with promote")
-    else:
-        report = next((one for one in given if one.image_sha256 == artifact.sha256), None)
-        if reports_ and not report:
-            raise InputError("--report: none of them is of this image", f"hpcstack test {stack.full_name} -N 2")
-    publisher = Publisher(session.site, session.store, session.runner, say)
-    reason = one_line(reason, "--reason")
-    if dry_run or diff:
-        foretold(publisher, stack, artifact, channel, report, override, None, diff=diff, as_json=as_json)
-        return
-    check_commands(session, stack, artifact)
+    report = next((one for one in given if one.image_sha256 == artifact.sha256), None)
+    if wanted.reports and not report:
+        raise InputError("--report: none of them is of this image", f"hpcstack test {stack.full_name} -N 2")
+    return recipe, artifact, report, ""
+
+
+def _publish(session: Session, name: str, wanted: Wanted) -> Published:
+    from hpcstack.modules.acts import Publisher
+    from hpcstack.modules.extras import extras
+
+    recipe, artifact, report, override = _asked(session, name, wanted)
+    check_commands(session, recipe.stack, artifact)
     sign_and_check(session, artifact)
     more = extras(recipe, artifact, session.site, session.runner)
-    done = publisher.publish(stack, artifact, channel, report, more, override, reason=reason)
-    answer(asdict(done), as_json, lambda: shown(done))
+    publisher = Publisher(session.site, session.store, session.runner, say)
+    return publisher.publish(
+        recipe.stack, artifact, wanted.channel, report, more, override, reason=wanted.reason
+    )  # fmt: skip
+
+
+def _foretold(session: Session, name: str, wanted: Wanted) -> tuple[list[str], str]:
+    from hpcstack.modules.acts import Publisher
+    from hpcstack.modules.shown import planned
+
+    recipe, artifact, report, override = _asked(session, name, wanted)
+    publisher = Publisher(session.site, session.store, session.runner, say)
+    return planned(publisher, recipe.stack, artifact, wanted.channel, report, override, None)
 
 
 def check_commands(session: Session, stack: Stack, artifact: Artifact) -> None:
@@ -104,14 +187,8 @@ def sign_and_check(session: Session, artifact: Artifact) -> None:
                          f"hpcstack sign {artifact.stack}, with a key of site.yaml's signatures.keys")  # fmt: skip
 
 
-def foretold(
-    publisher: Any, stack: Any, artifact: Any, channel: str, report: Any, override: str, pinned: str | None, *,
-    diff: bool, as_json: bool,
-) -> None:  # fmt: skip
+def show_foretold(changes: list[str], files: str, *, diff: bool, as_json: bool) -> None:
     """What publishing would change: a few lines, and all files as a diff where that is asked for."""
-    from hpcstack.modules.shown import planned
-
-    changes, files = planned(publisher, stack, artifact, channel, report, override, pinned)
     more = files if diff else "" if not changes else "  (--diff shows the files)"
     lines = ["this would change:", *(f"  {one}" for one in changes), more] if changes else ["nothing would change"]
     answer({"changes": changes, "diff": files, "dry_run": True}, as_json, lambda: "\n".join(lines))
