@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpcstack.render.quote import argv, dockerfile, lua, sh, tcl
+from hpcstack.render.quote import argv, dockerfile, lua, lua_lines, sh, tcl
 from hpcstack.render.template import fill
 
 # What a spec may hold: any text without control characters; surrogates are no text.
@@ -42,6 +42,16 @@ def test_lua_gives_back_what_was_quoted(texts: list[str]) -> None:
     program = "\n".join(f"io.write({lua(text)}, '\\0')" for text in texts)
     said = subprocess.run([LUA, "-"], input=program.encode(), capture_output=True, check=True).stdout
     assert said.decode().split("\0")[:-1] == [part for text in texts for part in text.split("\0")]
+
+
+@pytest.mark.lua
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text(st.sampled_from("]=[\n\r\\\"'ab\x1b\u2028\u0301-"), max_size=30) | LINES, min_size=1, max_size=8))
+@example(["a]", "\n]", "\n]]", "\n]=]]", "]=\n]=", "\n\n"])
+def test_lua_gives_back_lines(texts: list[str]) -> None:
+    program = "\n".join(f"io.write({lua_lines(text)}, '\\0')" for text in texts)
+    said = subprocess.run([LUA, "-"], input=program.encode(), capture_output=True, check=True).stdout
+    assert said.decode().split("\0")[:-1] == texts
 
 
 @given(LINES)

@@ -55,6 +55,18 @@ def lua(text: object) -> str:
     return f'"{"".join(out)}"'
 
 
+def lua_lines(text: object) -> str:
+    """A Lua string between long brackets, as people write several lines; in double quotes where Lua would change it.
+
+    Lua makes other line ends of carriage returns. https://www.lua.org/manual/5.3/manual.html#3.1
+    """
+    said = str(text)
+    if "\n" not in said or not all(char == "\n" or char.isprintable() for char in said):
+        return lua(said)
+    level = next(n for n in range(len(said) + 1) if f"]{'=' * n}]" not in f"{said}]{'=' * n}")
+    return f"[{'=' * level}[\n{said}]{'=' * level}]"
+
+
 def dockerfile(text: object) -> str:
     """A value of ENV or LABEL in a Dockerfile: in double quotes, with nothing expanded."""
     escaped = unbroken(text).replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")

@@ -29,6 +29,7 @@ def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
         sh=quote.sh,
         words=quote.words,
         lua=quote.lua,
+        lua_lines=quote.lua_lines,
         tcl=quote.tcl,
         dockerfile=quote.dockerfile,
         argv=quote.argv,
