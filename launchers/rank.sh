@@ -4,7 +4,7 @@
 # give them to a task's first process only. With --grace the rank gets USR1 before HPCSTACK_END, from here: where Slurm
 # gives a signal to all processes of a step, what serves the image by FUSE would die of it.
 # No single quote may be in the text. It is handed on as a variable: torchrun makes $ of each $$ in what it is to run.
-# shellcheck disable=SC2016 # for the ranks
+# shellcheck disable=SC2016,SC2089,SC2090 # for the ranks
 HPCSTACK_RANK='left=${LOCAL_RANK:-0}
 for one in ${HPCSTACK_CPUS:-}; do
     if [ "$left" = 0 ]; then taskset -pc "$one" $$ >/dev/null 2>&1 || echo "hpcstack: rank is not bound to $one" >&2; fi
@@ -28,11 +28,22 @@ for name in TERM INT HUP USR1 USR2; do trap "kill -$name $rank 2>/dev/null" "$na
 timer=
 if [ -n "${HPCSTACK_GRACE:-}" ] && [ -n "${HPCSTACK_END:-}" ]; then
     (
+        caught() { # whether process $1 has a handler of USR1, bit 9 of its mask
+            case $(sed -n "s/^SigCgt:.*\(.\)..\$/\1/p" "/proc/$1/status") in [2367abef]) ;; *) return 1 ;; esac
+        }
+        tell() { # process $1 if it listens; else those of its children that do: a script may run the program
+            if caught "$1"; then kill -USR1 "$1" && told=yes && return; fi
+            for child in $(cat /proc/"$1"/task/*/children); do tell "$child"; done
+        }
         left=$((HPCSTACK_END - HPCSTACK_GRACE - $(date +%s)))
         sleep "$((left > 1 ? left : 1))" &
-        nap=$!
+        nap=$! told=
         trap "kill $nap; exit 0" TERM
-        wait "$nap" && kill -USR1 "$rank"
+        wait "$nap" || exit 0
+        while [ -z "$told" ] && [ "$(date +%s)" -lt "$HPCSTACK_END" ]; do # a program that still starts is told later
+            tell "$rank"
+            [ -n "$told" ] || sleep 1
+        done
     ) >/dev/null 2>&1 </dev/null &
     timer=$!
 fi

@@ -20,8 +20,8 @@ import signal, sys, time
 if sys.argv[1] == "told":
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         signal.signal(number, lambda n, _: (print(signal.Signals(n).name, flush=True), sys.exit(7)))
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(20)
 except KeyboardInterrupt:
     print("SIGINT", flush=True)
@@ -64,6 +64,15 @@ def test_the_rank_is_told_before_the_end_and_one_without_a_handler_goes_on(shell
         assert told.stdout and told.stdout.read() == "ready\nSIGUSR1\n" and told.wait(10) == 7
     process = start(shell, sys.executable, "-c", "import time; time.sleep(4); print('went on')", **near)
     assert process.communicate(timeout=20)[0] == "went on\n" and process.returncode == 0
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_program_that_still_starts_is_told_once_it_listens(shell: str, tmp_path: Path) -> None:
+    (tmp_path / "asleep.py").write_text(ASLEEP)
+    near = {"HPCSTACK_GRACE": "100", "HPCSTACK_END": str(int(time.time()) + 101)}
+    late = f"sleep 3; {sys.executable} {tmp_path}/asleep.py told; echo ended with $?"  # a script runs it, and late
+    process = start(shell, "sh", "-c", late, **near)
+    assert process.communicate(timeout=20)[0] == "ready\nSIGUSR1\nended with 7\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
