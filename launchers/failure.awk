@@ -10,7 +10,7 @@ function last_of(text, word,    place, off) {
 }
 BEGIN {
     BEGINS[1] = "hpcstack: rank "; BEGINS[2] = "srun: error: "; BEGINS[3] = "slurmstepd"
-    BEGINS[4] = "Traceback (most recent call last):"
+    BEGINS[4] = "Traceback (most recent call last):"; BEGINS[5] = "hpcstack: nothing was"
     split("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM", NAMES, " ")
     rank = host = task = told = ""
 }
@@ -47,6 +47,7 @@ BEGIN {
 }
 /^(slurmstepd|srun)[^ ]*: .* CANCELLED AT .*DUE TO TIME LIMIT/ { told = "the time limit was reached"; next }
 /^(slurmstepd|srun)[^ ]*: .* CANCELLED AT .*DUE TO NODE FAILURE/ { told = "a node failed"; next }
+/^hpcstack: nothing was written for [0-9]+ s: / { if (told == "") told = "nothing was written for " $6 " s"; next }
 /^srun: error: Node failure on / { told = "a node failed"; next }
 /^(slurmstepd|srun)[^ ]*: .* CANCELLED AT / { if (told == "") told = "it was cancelled"; next }
 $0 == "--- Logging error ---" { harmless[of] = 1; next }
@@ -92,6 +93,7 @@ END {
     } else {
         said = told != "" ? told : exception("")
         if (said == "") said = "it failed"
+        if (told == "it was cancelled" || told == "the time limit was reached") status = 143
     }
     printf "hpcstack: %s; exit %s\n", said, status
     print status

@@ -96,7 +96,7 @@ def _build_in(
         return old
     if old and replaces and not same and (names := _published(order, store)):
         raise StoreError(
-            f"the new image has other bytes than the one that is published as {names[0]}, which stays",
+            f"the new image differs from the one published as {names[0]}, which stays",
             f"the files that differ: hpcstack verify --reproducible {order.stack.full_name}",
         )
     return store.put(artifact, job.output, job.log, instead=replaces)

@@ -41,7 +41,7 @@ def _runtime(probe: Mapping[str, str], where: str, runtime: str, *, compute: boo
     if works == "no" and not setuid:
         limits = ("userns.max", "userns.clone", "userns.apparmor")
         said = ", ".join(f"{key.partition('.')[2]}={probe[key]}" for key in limits if probe.get(key))
-        yield wrong("userns", where, f"an ordinary user may make no user namespace ({said})")
+        yield wrong("userns", where, f"ordinary users cannot create user namespaces ({said})")
     else:
         yield fine("userns", where, "user namespaces work" if works == "yes" else "not looked at")
     fuse = probe.get("fuse", "missing")

@@ -88,7 +88,7 @@ def _job(runner: Runner, job: str) -> list[str]:
     done = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%D %P"])
     found = done.stdout.split()
     if done.status or len(found) != 2 or not found[0].isdigit():
-        raise InputError(f"job {job} does not run", "squeue --me")
+        raise InputError(f"job {job} is not running", "squeue --me")
     return found
 
 
@@ -163,7 +163,7 @@ def _place(what: str, path: Path, where: str) -> Iterator[Finding]:
         yield wrong("store", where, f"{what}: {path} cannot be looked at: {error.strerror}")
         return
     if (shut := _closed(path)) and not path.is_relative_to(Path.home()):
-        yield wrong("place.closed", where, f"{what}: {shut} is closed for others", path=str(shut))
+        yield wrong("place.closed", where, f"{what}: {shut} is closed to others", path=str(shut))
     judge = fine if free > doctor.TMP_GIB else wrong
     yield judge("place.room", where, f"{what}: {path} has {free:.0f} GiB free")
 

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 RANK = re.compile(r"hpcstack: rank (\d+) on (\S+) ended with (\d+) \[(\d+) (\d+(?:\.\d+)?)\.?N?\]")
 TASK = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: Exited with exit code (\d+)")
 CANCELLED = re.compile(r"(?:slurmstepd|srun)[^ ]*: .* CANCELLED AT (.*)")
-BEGIN = ("hpcstack: rank ", "srun: error: ", "slurmstepd", "Traceback (most recent call last):")  # also after a bar
+BEGIN = (
+    "hpcstack: rank ",
+    "hpcstack: nothing was",
+    "srun: error: ",
+    "slurmstepd",
+    "Traceback (most recent call last):",
+)  # also after a bar
+HANGS = re.compile(r"hpcstack: nothing was written for (\d+) s: ")  # launch --watchdog
 OF_RANK = re.compile(r"\[rank(\d+)\]: ?")
 LABEL = re.compile(r" *\d+: ")
 FILE = re.compile(r'  File "([^"]+)", line (\d+)')
@@ -21,6 +28,8 @@ EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 TRACEBACK = "Traceback (most recent call last):"
 LOGGING = "--- Logging error ---"  # a traceback that the logging module prints, and nothing fails of
+CANCELS = ("it was cancelled", "the time limit was reached")
+ENDED = 143  # by TERM: whatever the ranks made of it
 OWN_FAILURE = 125
 
 
@@ -57,6 +66,8 @@ class Failure:
                 self.task = found[2], found[1], int(found[3])
         elif found := CANCELLED.match(line):
             self.told = _cancelled(found[1]) or self.told or "it was cancelled"
+        elif found := HANGS.match(line):
+            self.told = self.told or f"nothing was written for {found[1]} s"
         elif line.startswith("srun: error: Node failure on "):
             self.told = "a node failed"
         else:
@@ -101,7 +112,7 @@ class Failure:
         said = self.why.get("", "")
         if self.task and status != OWN_FAILURE:
             return self.task[2], f"task {self.task[0]} on {self.task[1]} failed first" + (f": {said}" if said else "")
-        return status, self.told or said or "it failed"
+        return (ENDED if self.told in CANCELS else status), self.told or said or "it failed"
 
     @property
     def first(self) -> str:

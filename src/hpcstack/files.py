@@ -55,7 +55,7 @@ def owner(path: Path) -> str:
     try:
         number = path.lstat().st_uid
     except OSError:
-        return "nobody who can be seen"
+        return "an unknown user"
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

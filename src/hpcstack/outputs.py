@@ -21,14 +21,14 @@ def new_file(path: Path, *, force: bool = False) -> Path:
     """PATH, absolute, as the place of a file that is to be made. InputError where something is in the way."""
     path = _meant(path).absolute()
     if CONTROL_OR_BROKEN.search(str(path)):
-        raise InputError(f"{str(path)!r} has characters in it that no terminal shows", "name another file")
+        raise InputError(f"{str(path)!r} contains unprintable characters", "name another file")
     if special(path) or path.is_dir():
         raise InputError(f"{path} is no regular file", "name a file")
     if path.exists() and not force:
         raise InputError(f"{path} is there already", "name another file, or remove it first")
     above = next(parent for parent in path.parents if parent.exists())
     if not os.access(above, os.W_OK | os.X_OK):
-        raise StoreError(f"{above} is not writable for you", "name a file elsewhere")
+        raise StoreError(f"{above} is not writable by you", "name a file elsewhere")
     return path
 
 

@@ -304,7 +304,7 @@ class Registry:
         entry = self.site.registry(base.registry)
         if not may_be_asked(realm, host, entry.token_server, plain_http=entry.plain_http):
             raise RegistryError(
-                f"{host} sends for a token to {realm[:200]}, which is not asked",
+                f"{host} refers us to {realm[:200]} for a token; that server is not asked",
                 f"if that is right, name it: registries.{base.registry}.token_server in site.yaml",
             )
         named = entry.token_server and urlsplit(realm).netloc == entry.token_server

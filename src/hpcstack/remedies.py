@@ -83,7 +83,7 @@ TOLD: dict[str, tuple[Status, str, str]] = {
         "which images run is judged by what the site says",
         "node_types: {{...: {{driver: {driver}}}}} in site.yaml",
     ),
-    "hca": ("FAIL", "NCCL falls back to sockets without a word", "ibstat; lspci | grep -i mellanox; drain the node"),
+    "hca": ("FAIL", "NCCL silently falls back to sockets", "ibstat; lspci | grep -i mellanox; drain the node"),
     "hca.link": ("FAIL", "these links carry nothing", "ibstat; the cable, the switch port, opensm"),
     "hca.devices": ("FAIL", "no program can open an HCA", "as root: modprobe ib_uverbs"),
     "memlock": (

@@ -94,7 +94,7 @@ def verify(image: Path, key: str, runner: Runner, what: Statement) -> tuple[bool
     try:
         text = read_bytes(statement_of(image), MAX_STATEMENT)
     except FileNotFoundError:
-        return False, "its signature is of bytes alone, as hpcstack once made them: it says of no stack; sign it again"
+        return False, "it has an older signature, which covers only bytes and names no stack; sign it again"
     return _judged(text, signature, _keys_of(_public(key, runner)), runner, what)
 
 

@@ -145,7 +145,7 @@ class FromArchive:
             raise InputError(f"{self.path} holds no image {reference.name or 'at all'}") from None
         except (tarfile.TarError, *NONSENSE) as error:
             raise InputError(
-                f"{self.path} is no archive of `docker save`: {error}", "a compressed one is to be uncompressed first"
+                f"{self.path} is no archive of `docker save`: {error}", "if it is compressed, uncompress it first"
             ) from None
         layers = tuple(Layer(digest, size, digest) for digest, size in zip(plain, sizes, strict=True))
         self.image = Image(f"sha256:{_sha256(config)}", platform_of(taken), taken, layers)
@@ -181,7 +181,7 @@ class FromDaemon:
         try:
             config = config_of(said, str(reference))
         except NONSENSE as error:
-            raise InputError(f"the Docker daemon says nonsense of {reference}: {error}") from None
+            raise InputError(f"the Docker daemon describes {reference} wrongly: {error}") from None
         digest = digest_in(found["Id"] if ":" in found["Id"] else f"sha256:{found['Id']}")
         layer = Layer(digest, int(found.get("Size") or 0))
         self.image = Image(digest, platform_of(config), config, (layer,))

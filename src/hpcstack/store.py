@@ -245,7 +245,7 @@ def _advice(error: OSError, top: Path) -> str:
         return "make room, or name another store in site.yaml"
     ours = Path(str(error.filename or top)).is_relative_to(top)
     if ours and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{top} must be writable for you; if it is the store: `store` in site.yaml (hpcstack show --site)"
+        return f"{top} must be writable by you; if it is the store: `store` in site.yaml (hpcstack show --site)"
     if ours and error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ESTALE, errno.EIO):
         return "is its filesystem there? See `store` and `build.cachedir` in site.yaml (hpcstack show --site)"
     return ""

@@ -115,7 +115,7 @@ def test(
         steps.append(mpi_step(run.folder, run.size, artifact, resources, site, runner, wanted.runtime, suite, say))
     found = collect(run.folder)
     if mpi and here:
-        why = "without Slurm nobody starts MPI's ranks: hpcstack test -N 2 where there is one"
+        why = "without Slurm nothing starts MPI's ranks: hpcstack test -N 2 where there is Slurm"
         found.add({"rows": [{"code": one.code, "where": "here", "status": "SKIP", "evidence": why} for one in mpi]})
     if not found.rows and not found.hosts:
         raise SlurmError(_nothing(steps[0]), f"see {run.folder / 'step.log'} and {run.folder / 'command.txt'}")

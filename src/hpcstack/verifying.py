@@ -120,7 +120,7 @@ def statement(text: str, store: Store, runner: Runner, stack: str = "") -> State
     path = find(text, store)
     if path.suffix == ".sif" and stack:
         raise InputError(
-            "the signature of a SIF is Apptainer's, which says of no stack", "sign the .sqsh, or leave out --stack"
+            "the signature of a SIF is Apptainer's, which names no stack", "sign the .sqsh, or leave out --stack"
         )
     if path.suffix == ".sif":
         return Statement("")

@@ -55,7 +55,7 @@ CASES = {
              "the time limit was reached"),
     "time, then what ends of it": (
         "slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 DUE TO TIME LIMIT ***\nsrun: error: n: task 0: Exited with exit code 2\n",
-        2, 2, "the time limit was reached"),
+        2, 143, "the time limit was reached"),
     "a failure, then what is cancelled of it": (
         "srun: error: n: task 1: Exited with exit code 3\nslurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 ***\n", 143, 3,
         "task 1 on n failed first"),
@@ -66,8 +66,9 @@ CASES = {
         "\r 45%|#### | 43.1it/s]" + rank(3, "n1", 137, 1.0) + "srun: error: n2: tasks 0-1: Exited with exit code 1\n", 1, 137,
         "rank 3 on n1 failed first: killed by SIGKILL"),
     "told to end, and ended with a status of its own": (
-        "slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026 DUE TO TIME LIMIT ***\n" + rank(3, "n1", 1, 1.0), 1, 1,
+        "slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026 DUE TO TIME LIMIT ***\n" + rank(3, "n1", 1, 1.0), 1, 143,
         "the time limit was reached"),
+    "a watchdog": ("hpcstack: nothing was written for 60 s: what\n" + rank(1, "a", 9, 1.0), 124, 124, "nothing was written for 60 s"),
     "a program's own words": ("my order was CANCELLED AT noon\n" + rank(0, "a", 2, 1.0), 2, 2, "rank 0 on a failed first"),
     "no fraction": ("hpcstack: rank 0 on a ended with 5 [0 17.N]\nhpcstack: rank 1 on a ended with 6 [0 1.2.3]\n", 5, 5,
                     "rank 0 on a failed first"),

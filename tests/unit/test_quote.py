@@ -46,7 +46,9 @@ def test_lua_gives_back_what_was_quoted(texts: list[str]) -> None:
 
 @pytest.mark.lua
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.text(st.sampled_from("]=[\n\r\\\"'ab\x1b\u2028\u0301-"), max_size=30) | LINES, min_size=1, max_size=8))
+@given(
+    st.lists(st.text(st.sampled_from("]=[\n\r\\\"'ab\x1b\u2028\u0301-"), max_size=30) | LINES, min_size=1, max_size=8)
+)
 @example(["a]", "\n]", "\n]]", "\n]=]]", "]=\n]=", "\n\n"])
 def test_lua_gives_back_lines(texts: list[str]) -> None:
     program = "\n".join(f"io.write({lua_lines(text)}, '\\0')" for text in texts)

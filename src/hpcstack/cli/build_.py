@@ -56,10 +56,10 @@ class Options:
 @click.option(
     "--limit", default=4, show_default=True, type=click.IntRange(min=1), help="With --on slurm: how many at once."
 )
-@click.option("-p", "--partition", default="", help="With --on slurm: the site's default else.")
+@click.option("-p", "--partition", default="", help="With --on slurm; the site's default if not given.")
 @click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
 @click.option("--engine", default="", help="apptainer, enroot, builtin, docker, or auto: the first that can be used.")
-@click.option("--no-cache", is_flag=True, help="Build anew, with nothing of earlier builds.")
+@click.option("--no-cache", is_flag=True, help="Build from scratch, reusing nothing.")
 @click.option("--offline", is_flag=True, help="Build without a network: from a bundle and the caches.")
 @click.option("--sif", default="", metavar="FILE", help="Also assemble a SIF around the image, as it is.")
 @click.option("--locked", is_flag=True, help="Refuse a lock that is stale or leaves anything open.")

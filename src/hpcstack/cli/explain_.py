@@ -30,11 +30,14 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
     """
     from hpcstack.explain import explain
     from hpcstack.failure import failure_in
+    from hpcstack.launch.hang import judge, parse, summary
 
     text = _text(session, what)
     found = explain(text)
     slurm = _slurm_says(session, what)
     said = slurm or failure_in(text).first
+    if said.startswith("nothing was written"):
+        slurm = said = "\n".join([said, *summary(judge(parse(text)))])
     shown = found if every else _told(found)
     if slurm and not every:
         shown = []  # what a program says while it is ended explains nothing
@@ -52,8 +55,10 @@ def _slurm_says(session: Session, what: str) -> str:
 
 def _whole(said: str, shown: list[Finding], hidden: int) -> str:
     """What happened first, then what is known of the log's lines."""
+    from hpcstack.errors import counted
+
     if said and not shown:
-        return f"{said}\n\n{hidden} known messages beside it: --all" if hidden else said
+        return f"{said}\n\n{counted(hidden, 'known message')} besides: --all" if hidden else said
     return f"{said}\n\n{_shown(shown, hidden)}" if said else _shown(shown, hidden)
 
 

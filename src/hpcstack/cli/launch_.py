@@ -29,12 +29,14 @@ TEMPLATES = ("ddp", "deepspeed", "mpi", "jupyter", "tensorboard", "array", "chec
 @click.option("--restarts", default=0, type=click.IntRange(min=0), help="How often torchrun starts its workers again.")
 @click.option("--mount", "mounts", multiple=True, metavar="SOURCE:TARGET", help="Bound into the container.")
 @click.option("--home", is_flag=True, help="The home directory is there, whatever the runtime.")
-@click.option("--with", "wanted", multiple=True, metavar="PACKAGE", help="A package of pip's on top of the image.")
-@click.option("--stage", default="", type=click.Choice(["", *STAGES]), help="How the image comes to nodes' own disks.")
+@click.option("--with", "wanted", multiple=True, metavar="PACKAGE", help="A pip package to add to the image.")
+@click.option("--stage", default="", type=click.Choice(["", *STAGES]), help="How the image gets to nodes' own disks.")
 @click.option("--stage-in", "data", multiple=True, metavar="SOURCE:TARGET", help="Copied to nodes' disks, and bound.")
 @click.option(
     "--grace", default=0, type=click.IntRange(0, 65535), metavar="SECONDS", help="USR1 before the time is up."
 )
+@click.option("--watchdog", default=0, type=click.IntRange(0), metavar="SECONDS",
+              help="Written nothing for so long: say what each rank does, and end it.")  # fmt: skip
 @click.option("--no-bind", is_flag=True, help="Do not bind ranks to the cores near their GPUs.")
 @click.option("--batch", is_flag=True, help="Submit it as a job, and print the job's number.")
 @click.option("--dry-run", is_flag=True, help="Only print the script, with the reason for each line.")
@@ -51,7 +53,7 @@ def command(
 
     Modes: torchrun and deepspeed start one task a node, which starts the ranks there; task-per-gpu and mpi start each
     rank as a task of Slurm's; plain runs the command itself. A .py file or -m MODULE is Python. Any other option of
-    srun (with --batch: of sbatch) stands before the `--`, written with `=`.
+    srun (with --batch: of sbatch) comes before the `--`, written with `=`.
     """
     from hpcstack.errors import HpcstackError, InputError
     from hpcstack.launch import OWN_FAILURE
@@ -64,7 +66,7 @@ def command(
             return
         if as_json and not (batch or dry_run or check):
             raise InputError("--json goes with --dry-run, --check, --batch or --template: else stdout is the command's",
-                             "hpcstack jobs --json tells of past launches")  # fmt: skip
+                             "hpcstack jobs --json lists past launches")  # fmt: skip
         if not argv:
             raise InputError("what is to be run?", f"hpcstack launch {name or 'STACK'} -- train.py, or --template ddp")
         if not os.path.exists(os.curdir):  # noqa: PTH110 - Path.cwd() fails where the folder is gone
@@ -110,7 +112,8 @@ OF_JOBS = ("ntasks_per_node", "gpus_per_node", "gpus", "cpus_per_task", "partiti
            "constraint", "nodelist", "time", "exclusive")  # fmt: skip
 OF_LAUNCHES = {
     "mode": "--mode", "elastic": "--elastic", "restarts": "--restarts", "mounts": "--mount", "wanted": "--with",
-    "stage": "--stage", "data": "--stage-in", "grace": "--grace", "nproc_per_node": "--nproc-per-node",
+    "stage": "--stage", "data": "--stage-in", "grace": "--grace", "watchdog": "--watchdog",
+    "nproc_per_node": "--nproc-per-node",
     "runtime": "--runtime", "home": "--home", "no_bind": "--no-bind",
 }  # fmt: skip
 NO_COMMAND = ("jupyter",)  # templates that start a program of their own
@@ -161,7 +164,8 @@ def _typed(ctx: click.Context, key: str) -> bool:
 
 def _launching(
     session: Session, name: str, mode: str, mounts: tuple[str, ...], argv: tuple[str, ...], passed: tuple[str, ...], *,
-    wanted: tuple[str, ...], stage: str, data: tuple[str, ...], grace: int, no_bind: bool, batch: bool, **options: Any,
+    wanted: tuple[str, ...], stage: str, data: tuple[str, ...], grace: int, watchdog: int, no_bind: bool, batch: bool,
+    **options: Any,
 ) -> Launching:  # fmt: skip
     """What would be launched, judged: InputError for what cannot be."""
     from hpcstack.cli.launching import Launching
@@ -178,7 +182,7 @@ def _launching(
     line = plan(
         artifact, argv, mode or artifact.mode, asked, session.site, session.runner, runtime=options["runtime"],
         mounts=mounts, job=batch, recorded=True,
-        extras=Extras(staging(artifact, session.site, stage, data), more, grace, bind=not no_bind,
+        extras=Extras(staging(artifact, session.site, stage, data), more, grace, watchdog, bind=not no_bind,
                       asked=bool(stage or data)),
     )  # fmt: skip
     session.runner.which(line.argv[0])
@@ -195,7 +199,7 @@ def _trusted(session: Session, artifact: Artifact) -> None:
         from hpcstack.errors import InputError
 
         if why := signing.trusted(artifact, wanted.keys, session.runner):
-            raise InputError(f"this site runs what is signed, and of {artifact.image}: {why}",
+            raise InputError(f"this site runs only signed images; {artifact.image}: {why}",
                              "tell who looks after the site: hpcstack sign")  # fmt: skip
 
 
@@ -233,7 +237,7 @@ def _passed(ctx: click.Context, session: Session, argv: tuple[str, ...], *, batc
 
     passed: tuple[str, ...] = ctx.meta["passed"]
     if passed and argv != ctx.meta["command"]:
-        raise InputError(f"{argv[0]!r} stands before the `--`", "an option of srun is written with =, e.g. --mem=10G")
+        raise InputError(f"{argv[0]!r} comes before the `--`", "an option of srun is written with =, e.g. --mem=10G")
     tools = ("srun", "sbatch") if batch else ("srun",)
     known: set[str] = set()
     for tool in tools if passed and session.runner.has("srun") else ():

@@ -82,8 +82,9 @@ class Launching:
         """
         folder, failure = self._recorded(), Failure()
         argv, errors = self.line.argv, Stderr(folder, failure.feed)
-        scripted = bool(self.line.staged or self.line.grace)
-        watched = self.line.runtime != "local" and not on_terminal(self.line.parts) and not scripted
+        scripted = bool(self.line.staged or self.line.grace or self.line.watchdog)
+        heard = self.line.runtime != "local" and not on_terminal(self.line.parts)
+        watched = heard and not scripted
         if scripted:
             self._script(folder)
             argv = ("bash", str(folder / record.SCRIPT))
@@ -92,10 +93,11 @@ class Launching:
         status = self.session.runner.attached(
             argv, env={**self.line.environment, "HPCSTACK_RUN": str(folder), **self._seen_by_gc()},
             meanwhile=None if scripted else lambda: self._script(folder),
-            errors=errors.feed if watched else None,
+            errors=errors.feed if heard else None,
         )  # fmt: skip
-        if watched:
+        if heard:
             errors.end()
+        if watched:
             status, said = failure.end(status)
             if status:
                 click.echo(visible(last_line(said, status, str(errors.path))), err=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "names", metavar="[STACK|FILE]...", nargs=-1, shell_complete=lambda ctx, _param, start: complete(ctx, start)
 )
 @click.option("--all", "everything", is_flag=True, help="Every recipe that can be found.")
-@click.option("--strict", is_flag=True, help="A warning is a no (exit 1).")
+@click.option("--strict", is_flag=True, help="Treat warnings as failures (exit 1).")
 @json_option
 @click.pass_obj
 def command(session: Session, names: tuple[str, ...], everything: bool, strict: bool, as_json: bool) -> None:

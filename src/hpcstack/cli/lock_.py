@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command("lock")
 @click.argument("names", metavar="STACK...", nargs=-1, required=True,
                 shell_complete=lambda ctx, _param, start: complete(ctx, start))  # fmt: skip
-@click.option("--check", is_flag=True, help="Only say whether the lock is that of the recipe; offline.")
+@click.option("--check", is_flag=True, help="Only check that the lock matches the recipe; offline.")
 @click.option("--base-only", is_flag=True, help="Ask the registry alone: no pull; says what is left open.")
 @json_option
 @click.pass_obj

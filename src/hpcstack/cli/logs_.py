@@ -14,11 +14,11 @@ from hpcstack.cli.session import Session, answer, echo, json_option
 @click.option(
     "-n", "lines", default=50, show_default=True, type=click.IntRange(min=0), help="How many last lines; 0: all."
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on as it grows, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow it as it grows, until Ctrl-C.")
 @json_option
 @click.pass_obj
 def command(session: Session, job: str, lines: int, follow: bool, as_json: bool) -> None:
-    """What a job wrote, the newest launch's by default. Their paths are said on stderr."""
+    """What a job wrote, the newest launch's by default. The paths are printed on stderr."""
     from hpcstack.cli.session import say
     from hpcstack.jobs import NotStarted, logs_of
     from hpcstack.launch import stderr

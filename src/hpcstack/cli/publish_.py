@@ -183,7 +183,7 @@ def sign_and_check(session: Session, artifact: Artifact) -> None:
         what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
         say(f"signed: {signing.sign(artifact.image, wanted.sign_with, session.runner, what)}")
     if wanted.required and (why := signing.trusted(artifact, wanted.keys, session.runner)):
-        raise AnswerIsNo(f"this site publishes what is signed, and of {artifact.stack}: {why}",
+        raise AnswerIsNo(f"this site publishes only signed images; {artifact.stack}: {why}",
                          f"hpcstack sign {artifact.stack}, with a key of site.yaml's signatures.keys")  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def shown(done: object) -> str:
     lines = [f"{done.release} {was}"]
     lines += [f"  {done.modulefile}"]
     if done.takes_alias:
-        lines.append(f"  {done.alias} means it" + (", and it is the default" if done.default == done.release else ""))
+        lines.append(f"  {done.alias} loads it" + (", and it is the default" if done.default == done.release else ""))
     elif done.channel == "testing":
         lines.append(f"  {done.alias} stays with its production release: hpcstack promote {done.alias}")
     return "\n".join([*lines, "", f"  module use {done.modulepath}", f"  {done.load}"])

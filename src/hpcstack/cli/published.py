@@ -37,8 +37,8 @@ def optional(function: Any) -> Any:
     return click.argument("name", metavar="[NAME[/VERSION]]", default="", shell_complete=complete)(function)
 
 
-REASON = click.option("--reason", default="", metavar="WHY", help="Why; it stands in the history.")
-FORCE = click.option("--force", is_flag=True, help="Also where users lose what is in production; wants a --reason.")
+REASON = click.option("--reason", default="", metavar="WHY", help="The reason, recorded in the history.")
+FORCE = click.option("--force", is_flag=True, help="Even if users lose what is in production; needs a --reason.")
 NO_SLURM = click.option("--no-slurm", is_flag=True, help="Do not ask Slurm which jobs use what is removed.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would change.")
 

@@ -11,7 +11,7 @@ from hpcstack.cli.session import Session, answer, json_option, say, stack_argume
 
 @click.command("render")
 @stack_argument
-@click.option("-o", "--output", default="", metavar="DIR", help="Write the files there; else they are only named.")
+@click.option("-o", "--output", default="", metavar="DIR", help="Write the files there, not only their names.")
 @click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
 @click.option("--offline", is_flag=True, help="Ask no registry: without a lock, from what is known without one.")
 @json_option

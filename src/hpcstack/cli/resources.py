@@ -67,12 +67,12 @@ class Count(click.IntRange):
 NUMBER = Count(min=0)
 OPTIONS = (
     click.option("-N", "--nodes", type=Count(min=1), help="How many nodes; the allocation's, or 1."),
-    click.option("--ntasks-per-node", type=NUMBER, default=0, help="Slurm tasks a node (mode plain)."),
-    click.option("--gpus-per-node", type=NUMBER, default=0, help="GPUs a node."),
+    click.option("--ntasks-per-node", type=NUMBER, default=0, help="Slurm tasks per node (mode plain)."),
+    click.option("--gpus-per-node", type=NUMBER, default=0, help="GPUs per node."),
     click.option("-G", "--gpus", type=NUMBER, default=0, help="GPUs of all nodes together."),
-    click.option("-c", "--cpus-per-task", type=NUMBER, default=0, help="CPUs a task."),
+    click.option("-c", "--cpus-per-task", type=NUMBER, default=0, help="CPUs per task."),
     click.option(
-        "--nproc-per-node", type=NUMBER, default=0, help="Ranks a node (mode torchrun); one a GPU by default."
+        "--nproc-per-node", type=NUMBER, default=0, help="Ranks per node (mode torchrun); one per GPU by default."
     ),
     click.option("-p", "--partition", default=""),
     click.option("-A", "--account", default=""),

@@ -85,7 +85,7 @@ def _loads(session: Session, successor: str, name: str, version: str) -> None:
     ledger = tree.ledger(one)
     meant = rest or ledger.default.rpartition("-r")[0]
     if (one, meant) == (name, version):
-        raise InputError(f"--successor: {successor} is what is retired", "name what users shall load instead")
+        raise InputError(f"--successor: {successor} is what is retired", "name what users should load instead")
     if meant not in ledger.aliases or ledger.dates.get(meant, Dates()).refuses(words.today()):
         known = ", ".join(f"{one}/{each}" for each in ledger.aliases) or "nothing"
         raise InputError(

@@ -14,7 +14,7 @@ from hpcstack.cli.session import Session, json_option
 @json_option
 @click.pass_obj
 def command(session: Session, name: str, reason: str, force: bool, dry_run: bool, as_json: bool) -> None:
-    """A version means its earlier production release again, or the one that is named. Running jobs keep what they
+    """Return a version to its earlier production release, or to the one that is named. Running jobs keep what they
     loaded. `hpcstack undo` takes it back."""
     from hpcstack.modules.changes import rolled_back
 

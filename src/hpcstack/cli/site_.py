@@ -15,7 +15,7 @@ def command() -> None:
 
 
 @command.command("init")
-@click.option("-o", "--output", default="", metavar="FILE", help="Write it there; else it is printed.")
+@click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
 @click.option("--name", default="", help="The cluster's name; Slurm's ClusterName by default.")
 @click.option("--force", is_flag=True, help="Replace a FILE that is there.")
 @click.pass_obj
@@ -44,7 +44,7 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
 
 
 @command.command("importer")
-@click.option("-o", "--output", default="", metavar="FILE", help="Write it there; else it is printed.")
+@click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
 @click.option(
     "--check", default="full", type=click.Choice(["full", "none"]), show_default=True,
     help="Read each image once a node to see that it is what was published, or trust the store.",

@@ -70,7 +70,7 @@ def text(swept: Any, path: Path) -> str:
     if swept.odd:
         lines += ["", f"the drain list is {path}; hpcstack test STACK --sweep --drain asks and drains"]
     elif len(swept.nodes) < 3:
-        lines += ["two nodes are one pair: nobody to compare with"]
+        lines += ["two nodes are only one pair: there is nothing to compare it with"]
     else:
         lines += [f"none of {len(swept.nodes)} nodes is odd"]
     return "\n".join(lines) + "\n"

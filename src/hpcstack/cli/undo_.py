@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def command(session: Session, /, name: str, no_slurm: bool, as_json: bool, **asked: Any) -> None:
     """Take back the last change of what is published under a name: publish, promote, rollback, default, retire, remove.
 
-    It is a change itself, with an event in the history; undone once more, the change is there again.
+    An undo is itself a change, recorded in the history; a second undo brings back what the first took away.
     """
     from hpcstack.errors import InputError
     from hpcstack.modules.changes import last_change, undone

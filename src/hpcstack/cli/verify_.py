@@ -20,7 +20,7 @@ from hpcstack.cli.session import Session, answer, image_named, json_option, prog
 def command(
     session: Session, images: tuple[str, ...], how: str, engine: str, key: str, stack: str, as_json: bool
 ) -> None:
-    """Prove something of images: that they are what was stored, are alike, come out the same, or are signed.
+    """Check that images are what was stored, are alike, build reproducibly, or are signed.
 
     IMAGE is a file, a stack, STACK@ENGINE or the beginning of a key.
     """
@@ -67,7 +67,7 @@ def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
     }  # fmt: skip
     answer(document, as_json, text)
     if verdict.differ:
-        raise AnswerIsNo(f"{one} and {other} differ in {len(verdict.differ)} places")
+        raise AnswerIsNo(f"{one} and {other} differ in {len(verdict.differ)} place(s)")
 
 
 def _reproducible(session: Session, name: str, engine: str, as_json: bool) -> None:

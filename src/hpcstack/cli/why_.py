@@ -28,7 +28,7 @@ def command(variable: str, what: str, as_json: bool) -> None:
     def text() -> str:
         where = f"{launch.stack}, {launch.started}" + (f", job {launch.job}" if launch.job else "")
         if row is None:
-            return f"{variable} was not set by anybody in {where}{did_you_mean(variable, rows)}"
+            return f"{variable} was not set in {where}{did_you_mean(variable, rows)}"
         return (
             f"{variable}={row['value']}\n  {row['origin']}" + (f": {row['why']}" if row["why"] else "") + f"\n  {where}"
         )

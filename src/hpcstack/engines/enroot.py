@@ -67,7 +67,7 @@ def system_without_hooks(job: Job) -> Path:
 def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) -> Iterator[Started]:
     """COMMAND by `enroot start`, in the tree ROOT."""
     if re.search(r"[\s:]", str(job.work)):
-        raise InputError(f"{job.work}: Enroot takes blanks and ':' in a path apart", "name another build.tmpdir")
+        raise InputError(f"{job.work}: Enroot splits a path at blanks and ':'", "name another build.tmpdir")
     env = {**environment(job), "ENROOT_SYSCONF_PATH": str(system_without_hooks(job))}
     place = Path(env["ENROOT_DATA_PATH"]) / "build"
     place.mkdir(exist_ok=True)

@@ -256,5 +256,5 @@ def overlay_refused(runner: Runner) -> str:
         options = f"ro,userxattr,lowerdir={name}/a:{name}/b"
         done = runner.output([*UNSHARE, "sh", "-c", OVERLAY, "sh", f"{name}/merged", options, "true"])
     if done.status:
-        return "this kernel lets ordinary users mount no overlay (Linux 5.11 or newer, with user namespaces)"
+        return "this kernel does not let ordinary users mount an overlay (Linux 5.11 or newer, with user namespaces)"
     return ""

@@ -67,6 +67,6 @@ def check(mode: str, resources: Resources) -> None:
             f"--nproc-per-node {resources.ntasks_per_node}, or --mode task-per-gpu",
         )
     if not how.ranks_in_a_task and not how.a_task_a_rank and resources.nproc_per_node:
-        raise InputError(f"--nproc-per-node says nothing in mode {mode}", "--ntasks-per-node")
+        raise InputError(f"--nproc-per-node has no effect in mode {mode}", "--ntasks-per-node")
     if (resources.elastic or resources.restarts) and mode != "torchrun":
-        raise InputError(f"--elastic and --restarts are torchrun's, not of mode {mode}", "--mode torchrun")
+        raise InputError(f"--elastic and --restarts work in mode torchrun, not in mode {mode}", "--mode torchrun")

@@ -34,11 +34,12 @@ OWN_FAILURE = 125
 @dataclass(frozen=True)
 class Extras:
     """What a launch may have besides: what lies on the nodes' disks, added packages, seconds of warning before the
-    time is up, and whether ranks are bound to the cores near their GPUs."""
+    time is up, seconds of silence that it is ended after, and whether ranks are bound to the cores near their GPUs."""
 
     staged: Staging | None = None
     added: Added | None = None
     grace: int = 0
+    watchdog: int = 0
     bind: bool = True
     asked: bool = False  # staging was asked for, and is not only the site's way
 
@@ -55,6 +56,7 @@ class Plan:
     fit: Fit | None = None
     staged: Staging | None = None
     grace: int = 0
+    watchdog: int = 0
     ranks: int = 1  # of a node
     virtual_gpus: int = 0  # of a node: asked for, and no device is behind them
 
@@ -115,7 +117,8 @@ def plan(
     )  # fmt: skip
     return Plan(
         tuple(chosen.parts(step)), tuple(_settings(chosen, step, given)), chosen.name, reason, mode,
-        _fit(artifact, node), staged, extras.grace, taken.ranks, 0 if taken.gpus or here else gpus_said(resources),
+        _fit(artifact, node), staged, extras.grace, extras.watchdog, taken.ranks,
+        0 if taken.gpus or here else gpus_said(resources),
     )  # fmt: skip
 
 
@@ -259,7 +262,12 @@ def _check(
 
 def _check_local(mode: str, resources: Resources, extras: Extras, *, job: bool) -> None:
     """InputError for what means nothing without Slurm."""
-    asked = {"--batch": job, "--grace": extras.grace, "--stage and --stage-in": extras.staged and extras.asked}
+    asked = {
+        "--batch": job,
+        "--grace": extras.grace,
+        "--watchdog": extras.watchdog,
+        "--stage and --stage-in": extras.staged and extras.asked,
+    }
     if wrong := [option for option, value in asked.items() if value]:
         raise InputError(f"{', '.join(wrong)}: there is no Slurm in this step, only this machine", "leave it out")
     if MODES[mode].a_task_a_rank and resources.nproc_per_node > 1:

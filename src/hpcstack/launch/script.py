@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.plan import Plan
+from hpcstack.launch.stacks import ANSWER_S, lent_spy
 from hpcstack.launch.staging import HOW
 from hpcstack.render.quote import sh
 from hpcstack.render.template import fill, plain
@@ -36,6 +37,11 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
             "script": plain("launchers", "stage.sh"), "folder": staged.folder, "cast": cast, "put": staged.words,
         }  # fmt: skip
 
+    watchdog = None
+    if plan.watchdog and not on_terminal(plan.parts):
+        every = max(1, min(15, plan.watchdog // 4))
+        watchdog = {"seconds": plan.watchdog, "every": every, "script": plain("launchers", "stacks.sh"),
+                    "spy": lent_spy(), "answer": ANSWER_S}  # fmt: skip
     failure = "" if on_terminal(plan.parts) else plain("launchers", "failure.awk")
 
     def word(text: str) -> str:
@@ -45,7 +51,8 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
         "launchers", "launch.sh.j2",
         title=f"{artifact.stack} ({why}), image sha256:{artifact.sha256}",
         runtime=f"{plan.runtime}: {plan.reason}", mode=f"{plan.mode}: {MODES[plan.mode].about}",
-        directives=job, staging=staging, failure=failure, grace=plan.grace, settings=plan.settings, scripts=scripts,
+        directives=job, staging=staging, failure=failure, grace=plan.grace, watchdog=watchdog,
+        settings=plan.settings, scripts=scripts,
         parts=[(" ".join(word(one) for one in part.words), part.why) for part in parts],
     )  # fmt: skip
 

@@ -44,7 +44,7 @@ def lacking(stack: Stack, platform: str) -> list[str]:
     return [
         "NOT LOOKED UP: no lock, and no registry was asked or answered",
         *([] if stack.base.digest else [f"the digest of {image}: the tag may mean another image tomorrow"]),
-        f"the environment of {image}: {of_them}; neither are its entrypoint and its working directory",
+        f"the environment of {image}: {of_them}; its entrypoint and working directory are not known either",
         *([f"so these are shown without the base's part: {', '.join(parts)}"] if parts else []),
         *([f"the versions of packages: {', '.join(_kinds(stack))}"] if _kinds(stack) else []),
         f"hpcstack lock {stack.full_name} looks all of it up; hpcstack build never takes this text",

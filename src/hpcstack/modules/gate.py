@@ -62,13 +62,13 @@ def shut(
     found = {one.code: one for one in report.outcomes}
     codes = required(tests, tier, node)
     if not codes:
-        out.append(f"nothing of the recipe's `tests` ({', '.join(tests)}) can be run on this node type")
+        out.append(f"none of the recipe's `tests` ({', '.join(tests)}) can run on this node type")
     for code in codes:
         outcome = found.get(code)
         if outcome is None:
             out.append(f"{code} {NOT_RUN} (the report's tier is {report.tier}, {tier} is required)")
         elif outcome.status != "PASS":
-            out.append(f"{code} is {outcome.status}: {outcome.evidence or outcome.measured or 'no word why'}")
+            out.append(f"{code} is {outcome.status}: {outcome.evidence or outcome.measured or 'no reason given'}")
     failed = [one.code for one in report.outcomes if one.status in ("FAIL", "ERROR")]
     named = " ".join(out)
     out += [f"{code} is {found[code].status}" for code in failed if code not in named]

@@ -33,7 +33,7 @@ def read(path: Path) -> dict[str, Any] | None:
         said = error.message if isinstance(error, InputError) else f"it belongs to {files.owner(path)}"
         raise StoreError(
             f"a change was begun and not finished, and its journal is not ours to believe: {said}",
-            f"{files.owner(path)} types the verb again; or root: rm {path} (what was published before stays)",
+            f"{files.owner(path)} can run the verb again; or, as root: rm {path} (what was published before stays)",
         ) from None
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path} is damaged: {error}", "restore it from a backup, or remove it") from None
@@ -59,7 +59,7 @@ def check(name: str, journal: dict[str, Any], path: Path, releases: Path | None,
     )
     if not good:
         raise StoreError(
-            f"{path} names what is no change of {name}", f"nothing of it was done; look, and remove {path}"
+            f"{path} does not describe a change of {name}", f"nothing of it was done; look, and remove {path}"
         )
 
 

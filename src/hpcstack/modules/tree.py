@@ -154,7 +154,7 @@ class Tree:
             raise StoreError(
                 f"the module tree could not be written: {error.strerror or error} ({where})"
                 + "".join(f"; the change of {name} is begun, and the next verb finishes it" for name in self.pending()),
-                "it must be writable for who publishes: `module_root` in site.yaml (hpcstack show --site)",
+                "it must be writable by whoever publishes: `module_root` in site.yaml (hpcstack show --site)",
             ) from None
         finally:
             os.umask(mask)

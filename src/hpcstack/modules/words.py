@@ -17,7 +17,7 @@ def one_line(text: str, option: str) -> str:
     if text and not text.strip():
         raise InputError(f"{option}: there is nothing but blanks in it", "say why, in a few words")
     if CONTROL.search(text) or len(text.encode(errors="replace")) > 300 or not text.isprintable():
-        raise InputError(f"{option}: one line of at most 300 bytes, without control characters", "say it shorter")
+        raise InputError(f"{option}: one line of at most 300 bytes, without control characters", "shorten it")
     return text.strip()
 
 

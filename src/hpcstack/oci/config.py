@@ -27,7 +27,7 @@ UNSAFE = re.compile(
 )
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAMES = {"\n": "a line end", "\r": "a carriage return", "\x1b": "an escape character", "\0": "a null character"}
-ADVICE = "do not use this image, or ask who made it to mend it"
+ADVICE = "do not use this image, or ask its author to fix it"
 
 
 def safe_text(text: str) -> str:

@@ -91,10 +91,10 @@ def image(digest: str, manifest: Mapping[str, Any], config: Mapping[str, Any]) -
     for number, layer in enumerate(layers):
         kind = str(layer.get("mediaType", ""))
         if layer.get("urls") or "foreign" in kind or "encrypted" in kind:
-            raise ValueError(f"layer {layer.get('digest')} cannot be had: it is {kind}")
+            raise ValueError(f"layer {layer.get('digest')} cannot be fetched: it is {kind}")
         size = int(layer["size"])
         if not 0 <= size <= MAX_SIZE:
-            raise ValueError("a layer of a size that nothing has")
+            raise ValueError("a layer has an impossible size")
         named = digest_in(plain[number]) if len(plain) == len(layers) else ""
         found.append(Layer(digest_in(layer["digest"]), size, named))
     return Image(digest, platform_of(config), config, tuple(found))

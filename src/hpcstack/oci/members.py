@@ -112,14 +112,14 @@ class _Checked:
 def check_pax(data: bytes) -> None:
     """Damaged unless DATA is records of `LENGTH KEY=VALUE`, which can be read in time that grows with their length."""
     if any(len(run) > MAX_DIGITS for run in re.findall(rb"[0-9]+", data)):
-        raise Damaged("has a PAX header with a number of more digits than there are")
+        raise Damaged("has a PAX header with an impossibly long number")
     at = 0
     while at < len(data) and data[at]:
         blank = data.find(b" ", at, at + 8)
         length = int(data[at:blank]) if blank > 0 and data[at:blank].isdigit() else 0
         record = data[blank + 1 : at + length]
         if not length or at + length > len(data) or not record.endswith(b"\n") or not 0 < record.find(b"=") <= MAX_KEY:
-            raise Damaged("has a PAX header that is none")
+            raise Damaged("has an invalid PAX header")
         at += length
 
 

@@ -15,7 +15,7 @@ from hpcstack.errors import RegistryError
 from hpcstack.oci import config
 from hpcstack.spec.model import Base
 
-ANOTHER = "is it the registry that you meant? Tell its admin"
+ANOTHER = "is this the registry you meant? If so, tell its admin"
 TOKEN_SERVERS = {  # whose token servers have another name than the registry
     "docker.io": ("auth.docker.io",),
     "registry-1.docker.io": ("auth.docker.io",),

@@ -12,7 +12,7 @@ def text(report: Report, *, strict: bool = False) -> str:
     """The report for a terminal."""
     lines = [
         f"{report.stack}  image sha256:{report.image_sha256[:12]}  suite {report.suite}",
-        f"{counted(len(report.nodes), 'node')}: {', '.join(report.nodes)}; {report.world_size} ranks, "
+        f"{counted(len(report.nodes), 'node')}: {', '.join(report.nodes)}; {counted(report.world_size, 'rank')}, "
         f"{report.backend or 'no'} backend, runtime {report.runtime}; {report.seconds:.0f} s",
         *(f"NOTE {caveat}" for caveat in report.caveats()),
         "",

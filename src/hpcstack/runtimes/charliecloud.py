@@ -52,7 +52,7 @@ class Charliecloud:
 
     def parts(self, step: Step) -> list[Part]:
         if step.gpus:
-            raise InputError("Charliecloud gives an image no driver: its GPUs would not be seen", "--runtime apptainer")
+            raise InputError("Charliecloud does not bind the driver: no GPU would be seen", "--runtime apptainer")
         out = [SRUN, *step.slurm]
         start = START.replace("RUN\n", f"{SHIELDED if step.grace else RUN}\n")
         command = (*UNSHIELDED, *step.command) if step.grace else step.command

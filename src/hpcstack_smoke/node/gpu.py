@@ -74,7 +74,7 @@ def ecc(asked: Any) -> Result:
         bad += [
             f"GPU {number}: {name} {row[name]}" for name in nvidia.REMAPPED[:2] if row.get(name, "0") not in ("0", "No")
         ]
-    measured = "; ".join(bad) or f"{len(rows)} GPU(s) without"
+    measured = "; ".join(bad) or f"{len(rows)} GPU(s) within limits"
     return judge(
         not bad,
         measured,
@@ -157,7 +157,7 @@ def throttle(asked: Any) -> Result:
             expected,
             remedy="a power limit holds the clocks while the node is idle: nvidia-smi -q -d POWER",
         )
-    return Result(PASS, f"{len(rows)} GPU(s) without", expected)
+    return Result(PASS, f"{len(rows)} GPU(s) without slowdown", expected)
 
 
 @answered

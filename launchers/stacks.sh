@@ -1,0 +1,59 @@
+# What each rank of a job on this node is doing, as text: a line a rank, then its Python stack, else its threads.
+# Nothing is stopped or changed. $1: the job; $2: a step of it, or nothing; $3: py-spy as the caller has it, or nothing.
+# Ranks are what launchers/rank.sh has started (leaders of a session below a shell with its text); in a job that
+# `hpcstack launch` did not start: Python programs with a RANK or a SLURM_PROCID whose parent is no such program.
+LC_ALL=C
+export LC_ALL
+job=$1 step=$2 lent=$3 host=${SLURMD_NODENAME:-$(uname -n)}
+of() { tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n "s/^$2=//p" | head -n 1; }      # PROCESS VARIABLE
+field() { sed -n 's/^.*) //p' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f"$2"; }              # state, parent, group, session
+words() { tr '\0\n' '  ' 2>/dev/null <"/proc/$1/cmdline"; }
+spies() { # what may be run: nothing of a user's image by root
+    printf '%s\n' "$lent" py-spy
+    [ "$(id -u)" = 0 ] || printf '%s\n' "/proc/$1/root/usr/local/bin/py-spy" "/proc/$1/root/opt/conda/bin/py-spy"
+}
+threads() {
+    for task in /proc/"$1"/task/*; do
+        echo "$(cat "$task/comm"), state $(field "$1" 1), waits in $(cat "$task/wchan")"
+    done 2>/dev/null | sort | uniq -c | sort -rn | head -n 12 | sed 's/^ */  threads: /'
+}
+look() {
+    rank=$(of "$1" RANK)
+    world=$(of "$1" WORLD_SIZE)
+    rank=${rank:-$(of "$1" SLURM_PROCID)} world=${world:-$(of "$1" SLURM_STEP_NUM_TASKS)}
+    echo "hpcstack: rank ${rank:-0} of ${world:-1} on $host is process $1, state $(field "$1" 1): $(words "$1" | cut -c1-200)"
+    tried=
+    for spy in $(spies "$1"); do
+        command -v "$spy" >/dev/null 2>&1 || continue
+        if said=$(timeout 15 "$spy" dump --nonblocking --full-filenames --pid "$1" 2>&1); then
+            printf '%s\n' "$said" | sed 's/^/  /'
+            return
+        fi
+        tried=$(printf '%s' "$said" | tail -n 1)
+    done
+    [ -z "$tried" ] || echo "  py-spy: $tried"
+    threads "$1"
+}
+ours() {
+    [ "$(field "$1" 4)" = "$1" ] || return 1
+    case $(words "$1") in *HPCSTACK_RANK*) return 1 ;; esac
+    case $(words "$(field "$1" 2)") in *HPCSTACK_RANK*) ;; *) return 1 ;; esac
+}
+python() { case $(cat "/proc/$1/comm" 2>/dev/null) in python*) ;; *) return 1 ;; esac; }
+others() {
+    python "$1" || return 1
+    if python "$(field "$1" 2)"; then [ -n "$(of "$1" RANK)" ] && [ -z "$(of "$(field "$1" 2)" RANK)" ]; fi
+}
+found=
+listed=$(grep -lzsxF "SLURM_JOB_ID=$job" /proc/[0-9]*/environ | cut -d/ -f3)
+for kind in ours others; do
+    for pid in $listed; do
+        "$kind" "$pid" || continue
+        [ -z "$step" ] || [ "$(of "$pid" SLURM_STEP_ID)" = "$step" ] || continue
+        [ "$(of "$pid" SLURMD_NODENAME)" = "${SLURMD_NODENAME:-}" ] || continue # several slurmd on one machine
+        found=yes
+        look "$pid"
+    done
+    [ -z "$found" ] || exit 0
+done
+echo "hpcstack: no rank of job $job is on $host"

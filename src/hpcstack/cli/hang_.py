@@ -1,0 +1,45 @@
+"""`hpcstack hang`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hpcstack.cli.session import Session, answer, json_option, say
+
+
+@click.command("hang")
+@click.argument("job", default="", metavar="[JOB]")
+@click.option("--all", "every", is_flag=True, help="Every rank's stacks, too.")
+@json_option
+@click.pass_obj
+def command(session: Session, job: str, every: bool, as_json: bool) -> None:
+    """Say where the ranks of a running job are, and which of them is not where the others are.
+
+    JOB is its number, or NUMBER.STEP; the newest launch's by default. Every node is asked by a step of its own beside
+    the job's (Python stacks by py-spy); nothing is stopped. Exit 1: a rank stands out, or none was found.
+    """
+    from hpcstack.launch.hang import judge, parse, summary
+    from hpcstack.launch.stacks import look, meant
+
+    asked = meant(job)
+    text = look(asked, session.runner)
+    verdict = judge(parse(text))
+    lines = summary(verdict)
+    document: dict[str, Any] = {
+        "job": asked.job,
+        "odd": list(verdict.odd),
+        "missing": list(verdict.missing),
+        "groups": [
+            {"doing": what, "ranks": [one.number for one in members], "hosts": sorted({one.host for one in members}),
+             "stack": members[0].stack}
+            for what, members in verdict.groups
+        ],
+    }  # fmt: skip
+    say(f"job {asked.job}: {asked.why}")
+    shown = (
+        [*lines, "", text.rstrip()] if every else [*lines, *([] if not verdict.groups else ["", "--all: the stacks"])]
+    )
+    answer(document, as_json, lambda: "\n".join(shown))
+    raise click.exceptions.Exit(1 if verdict.odd or not verdict.groups else 0)

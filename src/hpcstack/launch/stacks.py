@@ -1,0 +1,71 @@
+"""Asks the nodes of a running job what its ranks do, by a step beside it: launchers/stacks.sh. Nothing is stopped."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstack.errors import InputError, SlurmError
+from hpcstack.launch.record import find
+from hpcstack.process import Runner
+from hpcstack.render.template import plain
+
+ANSWER_S = 60  # what has not answered by then is left out
+JOB = re.compile(r"([0-9]+(?:_[0-9]+)?)(?:\.([0-9]+))?")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Whose ranks are asked for: a job, perhaps one of its steps."""
+
+    job: str
+    step: str
+    why: str
+
+
+def meant(job: str) -> Asked:
+    """What JOB, or nothing, means. InputError for what is no job."""
+    if not job:
+        newest = find("")
+        if not newest.job:
+            raise InputError("the newest launch is no job of Slurm's", "hpcstack hang JOB; squeue --me lists yours")
+        return Asked(newest.number or newest.job, newest.step, f"the newest launch, {newest.stack}, {newest.started}")
+    match = JOB.fullmatch(job)
+    if not match:
+        raise InputError(f"{job!r} is not the number of a job", "squeue --me lists yours")
+    return Asked(match[1], match[2] or "", "every step of it" if not match[2] else f"its step {match[2]}")
+
+
+def look(asked: Asked, runner: Runner) -> str:
+    """What launchers/stacks.sh says on all nodes of a job. SlurmError where it does not run, or Slurm refuses."""
+    state = runner.output(["squeue", "--noheader", "--jobs", asked.job, "--format", "%A|%T|%D"], timeout=30)
+    number, _, rest = (state.stdout.splitlines() or [""])[0].partition("|")
+    running, _, nodes = rest.partition("|")
+    if state.status or running != "RUNNING" or not nodes.isdigit():
+        now = f"is {running.lower()}" if running else "is not in the queue"
+        raise SlurmError(f"job {asked.job} {now}: only a running one can be asked", f"hpcstack explain {asked.job}")
+    words = [number, asked.step, lent_spy()]
+    done = runner.output(
+        [*step(number, nodes), plain("launchers", "stacks.sh"), "stacks", *words], timeout=ANSWER_S + 15
+    )
+    if "hpcstack: " not in done.stdout:
+        said = " ".join(done.tail[-2:]) or f"exit {done.status}"
+        raise SlurmError(f"the nodes of job {asked.job} did not answer: {said}", "hpcstack doctor -w NODE")
+    return done.stdout
+
+
+def lent_spy() -> str:
+    """The py-spy beside this Python, which nodes see where they see hpcstack; empty where there is none."""
+    spy = Path(sys.executable).parent / "py-spy"
+    return str(spy) if spy.exists() else ""
+
+
+def step(job: str, nodes: str) -> list[str]:
+    """The line of a step beside those of JOB, one task on each of its NODES: `sh -c`, and then the script."""
+    return [
+        "timeout", "--kill-after=5", str(ANSWER_S), "srun", f"--jobid={job}", "--overlap", f"--nodes={nodes}",
+        f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0", "--cpu-bind=none", "--input=none",
+        "--kill-on-bad-exit=0", "--label", "--job-name=hang", "/bin/sh", "-c",
+    ]  # fmt: skip

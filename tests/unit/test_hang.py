@@ -1,0 +1,143 @@
+"""Which rank of a job that hangs is not where the others are, read out of what launchers/stacks.sh says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcstack.errors import InputError
+from hpcstack.launch.hang import judge, named, parse, summary
+from hpcstack.launch.stacks import meant
+from hpcstack.render.launcher import watched
+from hpcstack.render.template import plain
+
+WAITS = """\
+  Process 7: python3 -u train.py
+  Python v3.11.2 (/usr/bin/python3.11)
+
+  Thread 8 (idle): "worker"
+      wait (/usr/lib/python3.12/threading.py:324)
+  Thread 7 (idle): "MainThread"
+      {operation} (/usr/local/lib/python3.12/dist-packages/torch/distributed/distributed_c10d.py:3252)
+      wrapper (/usr/local/lib/python3.12/dist-packages/torch/distributed/c10d_logger.py:83)
+      sync (/home/me/train.py:{line})
+      <module> (/home/me/train.py:9)
+"""
+ELSEWHERE = '  Thread 7 (active): "MainThread"\n      decode (/usr/lib/python3/dist-packages/PIL/Image.py:80)\n      load (/home/me/data.py:17)\n      <module> (/home/me/train.py:8)\n'
+THREADS = "  py-spy: Permission Denied\n  threads: 2 a.out, state S, waits in futex_wait\n"
+
+
+def rank(number: int, host: str, said: str, world: int = 4, label: int = 0) -> str:
+    lines = f"hpcstack: rank {number} of {world} on {host} is process 7, state S: python3 train.py\n{said}"
+    return "".join(f"{label}: {line}\n" for line in lines.splitlines())
+
+
+def waits(operation: str = "all_reduce", line: int = 5) -> str:
+    return WAITS.format(operation=operation, line=line)
+
+
+@pytest.mark.parametrize(
+    ("text", "odd"),
+    [
+        (rank(0, "a", waits()) + rank(1, "a", waits()) + rank(2, "b", waits()) + rank(3, "b", ELSEWHERE),
+         ["rank 3 on b is at /home/me/data.py:17, while 3 ranks are in all_reduce, called at /home/me/train.py:5"]),
+        (rank(0, "a", waits(), 2) + rank(1, "b", ELSEWHERE, 2),
+         ["rank 1 on b is at /home/me/data.py:17, while 1 rank is in all_reduce, called at /home/me/train.py:5"]),
+        (rank(0, "a", waits(), 3) + rank(1, "a", waits("broadcast", 7), 3) + rank(2, "b", waits(), 3),
+         ["rank 1 on a is in broadcast, called at /home/me/train.py:7, while 2 ranks are in all_reduce, called at /home/me/train.py:5"]),
+        (rank(0, "a", waits()) + rank(1, "a", waits()), ["ranks 2-3 are not there"]),
+        (rank(0, "a", waits(), 2) + rank(1, "b", waits(), 2), []),
+        (rank(0, "a", waits(), 3) + rank(1, "b", waits(), 3) + rank(2, "b", THREADS, 3),
+         ["rank 2 on b is in a.out, state S, waits in futex_wait, while 2 ranks are in all_reduce, called at /home/me/train.py:5"]),
+        ("srun: error: nothing\n", []),
+    ],
+    ids=["elsewhere", "two ranks", "another collective", "gone", "all wait", "no Python", "nobody"],
+)  # fmt: skip
+def test_who_is_odd(text: str, odd: list[str]) -> None:
+    said = [one.replace("2 a.out", "a.out") for one in judge(parse(text.replace("threads: 2 a", "threads: 1 a"))).odd]
+    assert said == odd
+
+
+def test_nodes_that_answer_at_once_are_kept_apart() -> None:
+    """Each node's lines have its label; they come mixed."""
+    first = rank(0, "a", waits(), 2, label=0).splitlines()
+    second = rank(1, "b", ELSEWHERE, 2, label=11).splitlines()
+    mixed = [line for pair in zip(first, [*second, *first[len(second) :]], strict=True) for line in pair]
+    found = parse("\n".join(f"{line:>3}" for line in mixed))
+    assert [(one.number, one.host, one.place) for one in found] == [
+        (0, "a", "/home/me/train.py:5"),
+        (1, "b", "/home/me/data.py:17"),
+    ]
+
+
+def test_what_is_said_to_people() -> None:
+    assert summary(judge(parse(rank(0, "a", waits(), 2) + rank(1, "b", waits(), 2))))[-1].startswith(
+        "all ranks are in the same"
+    )
+    assert summary(judge([])) == ["no rank was found: the job runs none, or its nodes do not answer"]
+
+
+@given(st.sets(st.integers(0, 5000), min_size=1, max_size=60))
+def test_numbers_as_ranges(found: set[int]) -> None:
+    back: set[int] = set()
+    for part in named(sorted(found)).split(","):
+        first, _, last = part.partition("-")
+        back |= set(range(int(first), int(last or first) + 1))
+    assert back == found
+
+
+@given(st.text(st.sampled_from("hpcstack: rank 0123456789 of on is process , state S:\n()MainThread\"'"), max_size=300))
+def test_whatever_a_node_says(text: str) -> None:
+    summary(judge(parse(text)))
+
+
+def test_what_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert (meant("36_2.1").job, meant("36_2.1").step) == ("36_2", "1")
+    for wrong in ("", "name", "1;2"):
+        with pytest.raises(InputError):
+            meant(wrong)
+
+
+SLEEPS = "import time\ndef inner():\n    time.sleep(60)\ninner()\n"
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_real_rank_is_found_and_nothing_happens_to_it(shell: str, tmp_path: Path) -> None:
+    """By the shell that starts it, in its job and step alone; what it does by py-spy, which must be here."""
+    (tmp_path / "train.py").write_text(SLEEPS)
+    environ = {**os.environ, "SLURM_JOB_ID": f"77{os.getpid()}", "SLURM_STEP_ID": "3", "RANK": "5", "WORLD_SIZE": "8"}
+    environ.pop("SLURMD_NODENAME", None)
+    process = subprocess.Popen([shell, *watched((sys.executable, "train.py"))[1:]], cwd=tmp_path, env=environ)
+    try:
+        spy = str(Path(sys.executable).parent / "py-spy")
+        until = time.monotonic() + 30
+        text = ""
+        while "inner" not in text and time.monotonic() < until:
+            text = _look(shell, environ["SLURM_JOB_ID"], "3", spy)
+        (found,) = parse(text)
+        assert (found.number, found.world, found.place) == (5, 8, f"{tmp_path}/train.py:3"), text
+        assert found.stack[0].startswith("inner (") and process.poll() is None
+        assert "no rank of job" in _look(shell, environ["SLURM_JOB_ID"], "4", spy)
+        assert "no rank of job" in _look(shell, "1", "", spy)
+        (blind,) = parse(_look(shell, environ["SLURM_JOB_ID"], "", str(tmp_path / "none")))
+        assert blind.stack or "state S" in blind.doing
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _look(shell: str, *words: str) -> str:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    done = subprocess.run(
+        [shell, "-c", plain("launchers", "stacks.sh"), "stacks", *words], capture_output=True, text=True, env=environ
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
