@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcstack.errors import InputError
+from hpcstack.launch.commands import advice, check, check_step
 from hpcstack.launch.inside import missing
 from hpcstack.process import Runner
 from hpcstack.store import Artifact
@@ -52,7 +54,74 @@ def test_what_lies_in_a_mount_or_the_folder_is_looked_at_there(artifact: Artifac
     assert "no such file" in missing(artifact, ("other.py",), tmp_path, (), Runner())
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools/run").write_text("")
+    (tmp_path / "tools/run").chmod(0o755)
     mounts = (f"{tmp_path}/tools:/data/tools",)
     assert missing(artifact, ("/data/tools/run",), tmp_path, mounts, Runner()) == ""
     assert f"({tmp_path}/tools/none)" in missing(artifact, ("/data/tools/none",), tmp_path, mounts, Runner())
     assert "no such file" in missing(artifact, ("./none",), tmp_path, (), Runner())
+
+
+def test_what_cannot_be_read_there_or_run_is_said(artifact: Artifact, tmp_path: Path) -> None:
+    """A folder above is not mounted, whatever way leads there; a program must be executable; a script is read."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "train.py").write_text("")
+    (work / "link.py").symlink_to("../train.py")
+    (work / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -N 2\n")
+    (work / "tool.sh").write_text("")
+
+    def said(*command: str, mounts: tuple[str, ...] = ()) -> str:
+        return missing(artifact, command, work, mounts, Runner())
+
+    assert "neither in the image nor in a mount" in said("../train.py")
+    assert f"link.py leads to {tmp_path}/train.py, which is not mounted" in said("link.py")
+    assert (
+        said("link.py", mounts=(f"{tmp_path}:{tmp_path}",))
+        == said("../train.py", mounts=(f"{tmp_path}:{tmp_path}",))
+        == ""
+    )
+    assert "is not executable (chmod +x), and is a job script: sbatch it" in said("./job.sbatch")
+    assert "is not executable" in said("./tool.sh") and said("bash", "tool.sh") == ""
+    assert "is not a file" in said("./")
+
+
+@pytest.mark.parametrize(
+    ("mode", "command", "says"),
+    [
+        ("torchrun", ("torchrun", "--nproc-per-node", "2", "train.py"), "--nproc-per-node N -- train.py"),
+        ("torchrun", ("/opt/x/bin/accelerate", "launch", "train.py"), "accelerate starts ranks"),
+        ("task-per-gpu", ("python3", "-m", "torch.distributed.run", "train.py"), "for each task"),
+        ("mpi", ("mpirun", "-np", "4", "./a.out"), "--mode mpi -- "),
+        ("plain", ("srun", "hostname"), "--mode plain -- "),
+        ("plain", ("torchrun", "train.py"), ""),
+        ("torchrun", ("python", "-m", "mine.torchrun"), ""),
+        ("torchrun", ("train.py", "torchrun"), ""),
+    ],
+)
+def test_what_starts_ranks_is_not_started_for_each_rank(mode: str, command: tuple[str, ...], says: str) -> None:
+    if not says:
+        check(mode, command)
+        return
+    with pytest.raises(InputError) as error:
+        check(mode, command)
+    assert says in f"{error.value.message} {error.value.hint}"
+
+
+def test_a_launch_in_each_task_of_a_step_is_refused() -> None:
+    check_step({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"})
+    check_step({"SLURM_STEP_NUM_TASKS": "4"})
+    with pytest.raises(InputError, match="in each of the 4 tasks"):
+        check_step({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"})
+
+
+def test_what_to_type_in_place_of_it(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "other.py").write_text("")
+    (work / "train.py").write_text("")
+    for command, says in (
+        (("trian.py",), f"in {work} is 'train.py'"), (("python3", "trian.py"), "'train.py'"), (("zzzz-zzz.py",), f"ls {work}"),
+        (("ls -la | head",), "-- sh -c 'ls -la | head'"), (("../other.py",), f"cd {tmp_path} first, or --mount {tmp_path}:{tmp_path}"),
+        (("pyhton3", "x.py"), "hpcstack shell"),
+    ):  # fmt: skip
+        assert says in advice(command, work), (command, advice(command, work))

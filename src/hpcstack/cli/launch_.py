@@ -57,6 +57,7 @@ def command(
     """
     from hpcstack.errors import HpcstackError, InputError
     from hpcstack.launch import OWN_FAILURE
+    from hpcstack.launch.commands import advice, check_step
 
     session: Session = ctx.obj
     try:
@@ -71,6 +72,8 @@ def command(
             raise InputError("what is to be run?", f"hpcstack launch {name or 'STACK'} -- train.py, or --template ddp")
         if not os.path.exists(os.curdir):  # noqa: PTH110 - Path.cwd() fails where the folder is gone
             raise InputError("the folder that this was started in is gone", "cd to one that is there")
+        if not batch and options["runtime"] != "local":
+            check_step(os.environ)
         mounts = (*mounts, f"{Path.home()}:{Path.home()}") if home else mounts
         for one in mounts:
             _checked(one)
@@ -78,7 +81,7 @@ def command(
         launching = _launching(session, name, mode, mounts, argv, passed, batch=batch, **options)
         if not dry_run and not check:
             if said := launching.missing():
-                raise InputError(said, "hpcstack launch --check ... says whether a launch could start")
+                raise InputError(said, advice(argv, Path.cwd()))
             launching.prepare()
         if check:
             launching.check(as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from pathlib import Path, PurePosixPath
 
@@ -20,22 +21,48 @@ def missing(
     """Why COMMAND cannot start in the image, or nothing. What lies in a mount or the folder is looked at there, the
     rest in the image, if LOOK."""
     word = command[0]
+    runs = word not in INTERPRETERS or not command[1:]
     if word in INTERPRETERS and command[1:] and command[1].endswith(SCRIPTS):
         command, word = command[1:], command[1] if "/" in command[1] else f"./{command[1]}"
-    if word == "-m" or (word.endswith(".py") and "/" not in word):
-        script = workdir / word
-        return "" if word == "-m" or script.is_file() else f"{script}: no such file"
+    if word == "-m":
+        return ""
+    if word.endswith(".py") and "/" not in word:
+        word = f"./{word}"
     if "/" in word:
-        path = word if word.startswith("/") else str(workdir / word)
-        for source, _, target in (mount.partition(":") for mount in (*mounts, f"{workdir}:{workdir}")):
+        path = posixpath.normpath(word if word.startswith("/") else str(workdir / word))
+        mounted = [mount.partition(":")[::2] for mount in (*mounts, f"{workdir}:{workdir}")]
+        for source, target in mounted:
             if PurePosixPath(path).is_relative_to(target):
                 real = Path(source) / PurePosixPath(path).relative_to(target)
-                return "" if real.exists() else f"{path}: no such file" + (f" ({real})" if str(real) != path else "")
+                seen = [Path(one) for one, _ in mounted]
+                return _cannot_run(real, path, seen, runs=runs and not path.endswith(".py"))
         return "" if not look or there([path], artifact, runner) else f"{path} is neither in the image nor in a mount"
     places = (artifact.environment.get("PATH") or SYSTEM).split(":")
     if not look or there([f"{place}/{word}" for place in places if place], artifact, runner):
         return ""
     return f"the image has no command {word!r} on its PATH ({':'.join(places)})"
+
+
+def _cannot_run(real: Path, path: str, mounted: list[Path], *, runs: bool) -> str:
+    """Why REAL, which is PATH in the container, cannot be read there, or run; nothing where it can."""
+    shown = path if str(real) == path else f"{path} ({real})"
+    if not real.exists():
+        return f"{shown}: no such file"
+    behind = real.resolve()
+    if not any(behind.is_relative_to(place) or behind.is_relative_to(place.resolve()) for place in mounted):
+        return f"{shown} leads to {behind}, which is not mounted"
+    if not real.is_file():
+        return f"{shown} is not a file"
+    if runs and not os.access(real, os.X_OK):
+        return f"{shown} is not executable (chmod +x)" + (
+            ", and is a job script: sbatch it" if _of_sbatch(real) else ""
+        )
+    return ""
+
+
+def _of_sbatch(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b"\n#SBATCH" in file.read(4096)
 
 
 def there(paths: list[str], artifact: Artifact, runner: Runner) -> bool:

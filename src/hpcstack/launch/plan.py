@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack import data
 from hpcstack.errors import InputError, MissingToolError, did_you_mean
-from hpcstack.launch import limits
+from hpcstack.launch import commands, limits
 from hpcstack.launch.added import Added
 from hpcstack.launch.binding import Binding, binding
 from hpcstack.launch.cluster import allocation, partitions, pmi_type
@@ -98,7 +98,7 @@ def plan(
     chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
     here, inside = chosen.name == "local", {} if job else allocation(os.environ)
     taken, node = share(resources, site, inside, here=here), node_of(resources, site, inside)
-    _check(mode, resources, taken, chosen, site, runner, extras, inside, job=job)
+    _check(mode, command, resources, taken, chosen, site, runner, extras, inside, job=job)
     bound = binding(resources, node, taken) if extras.bind and not here else None
     staged = extras.staged if not here else None
     given = told(site) + [Setting(name, value, OPTION) for name, value in (environment or {}).items()]
@@ -235,12 +235,13 @@ def _fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
 
 
 def _check(
-    mode: str, resources: Resources, taken: Share, runtime: Runtime, site: Site, runner: Runner, extras: Extras,
-    inside: Mapping[str, str], *, job: bool,
+    mode: str, command: tuple[str, ...], resources: Resources, taken: Share, runtime: Runtime, site: Site,
+    runner: Runner, extras: Extras, inside: Mapping[str, str], *, job: bool,
 ) -> None:  # fmt: skip
     if resources.nodes < 1:
         raise InputError(f"-N {resources.nodes}: a step has at least one node")
     check(mode, resources)
+    commands.check(mode, command)
     if runtime.name == "local":
         _check_local(mode, resources, extras, job=job)
         if asked := replace(resources, nodes=0, gpus_per_node=0).slurm():
