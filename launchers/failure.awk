@@ -12,7 +12,7 @@ BEGIN {
     BEGINS[1] = "hpcstack: rank "; BEGINS[2] = "srun: error: "; BEGINS[3] = "slurmstepd"
     BEGINS[4] = "Traceback (most recent call last):"; BEGINS[5] = "hpcstack: nothing was"
     split("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM", NAMES, " ")
-    rank = host = task = told = ""
+    rank = host = task = told = starts = pyxis = ""
 }
 {
     sub(/.*\r/, "")
@@ -51,6 +51,17 @@ BEGIN {
 /^srun: error: Node failure on / { told = "a node failed"; next }
 /^(slurmstepd|srun)[^ ]*: .* CANCELLED AT / { if (told == "") told = "it was cancelled"; next }
 $0 == "--- Logging error ---" { harmless[of] = 1; next }
+/^(slurmstepd|srun)[^ ]*: error: (spank: )?pyxis: / {
+    where = $0
+    sub(/^(slurmstepd|srun)[^ ]*: error: (spank: )?pyxis: +/, "", where)
+    if (pyxis == "" && where !~ /^(couldn.t start container|container start failed|printing enroot log file|if the image has)/)
+        pyxis = substr(where, 1, 300)
+    next
+}
+starts == "" && host == "" && (/^[^ \t]*python[0-9.]*: can.t open file / || /^(env|setsid|setpriv|[^ \t]*sh): .*(Permission denied|No such file or directory|not found|Exec format error)$/) {
+    starts = substr($0, 1, 300)
+    next
+}
 /^Traceback \(most recent call last\):/ { open[of] = 1; delete place[of]; delete own[of]; next }
 /^  File "[^"]+", line [0-9]+/ {
     open[of] = 1
@@ -84,14 +95,17 @@ END {
         status = ended
         said = exception(rank)
         if (said == "" && ended < 129) said = said_then
+        if (said == "" && (ended == 2 || ended == 126 || ended == 127)) said = starts
         if (said == "" && ended > 128) said = signal(ended - 128)
         said = "rank " rank " on " host " failed first" (said == "" ? "" : ": " said)
     } else if (task != "" && status != 125) {
         status = code
         said = exception("")
+        if (said == "") said = pyxis
         said = "task " task " on " on " failed first" (said == "" ? "" : ": " said)
     } else {
         said = told != "" ? told : exception("")
+        if (said == "") said = pyxis
         if (said == "") said = "it failed"
         if (told == "it was cancelled" || told == "the time limit was reached") status = 143
     }

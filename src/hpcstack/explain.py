@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from hpcstack.facts import table
+from hpcstack.failure import Failure
 
 LITERAL = 5  # a shorter literal is found nearly everywhere
 LONGEST_LINE = 4096
@@ -138,3 +139,25 @@ def _lines(literal: str, text: str) -> Iterator[tuple[int, str]]:
 def _filled(said: str, groups: dict[str, str]) -> str:
     """SAID with {NAME} replaced by what the line has in its place."""
     return re.sub(r"\{(\w+)\}", lambda match: groups.get(match[1], match[0]), said)
+
+
+# What srun says of tasks, and the status that goes with it: of the rank that failed first this is known already, and of
+# the others it only says how they were ended.
+OF_TASKS = {
+    "slurm-task-bus-error": 135, "slurm-task-segfault": 139, "slurm-task-killed": 137, "slurm-task-terminated": 143,
+    "slurm-task-exit-code": 0, "slurm-step-cancelled": 0,
+}  # fmt: skip
+PIPS = re.compile(
+    r"^\s*(Collecting \S|Building wheel|Preparing metadata|Getting requirements to build|error: subprocess)", re.M
+)
+
+
+def relevant(found: list[Finding], failure: Failure, text: str) -> list[Finding]:
+    """FOUND without what the rest of the log rules out: what became of other tasks once the first failure is known, and
+    pip's isolated builds where pip did not run."""
+    out = found
+    if failure.host:
+        out = [one for one in out if OF_TASKS.get(one.signature.id, failure.ended) == failure.ended]
+    if not PIPS.search(text):
+        out = [one for one in out if one.signature.id != "pip-build-module-missing"]
+    return out

@@ -23,6 +23,14 @@ BEGIN = (
 HANGS = re.compile(r"hpcstack: nothing was written for (\d+) s: ")  # launch --watchdog
 OF_RANK = re.compile(r"\[rank(\d+)\]: ?")
 LABEL = re.compile(r" *\d+: ")
+# Why a program could not start: what python, env, setpriv and shells say on their way out with 2, 126 or 127
+STARTS = re.compile(
+    r"\S*python[0-9.]*: can't open file .*"
+    r"|(env|setsid|setpriv|\S*sh): .*(Permission denied|No such file or directory|not found|Exec format error)"
+)
+NOT_STARTED = (2, 126, 127)
+PYXIS = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: (?:spank: )?pyxis: +(.*)")
+PYXIS_ECHOES = ("couldn't start container", "container start failed", "printing enroot log file", "if the image has")
 FILE = re.compile(r'  File "([^"]+)", line (\d+)')
 EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)")
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
@@ -49,6 +57,8 @@ class Failure:
     why: dict[str, str] = field(default_factory=dict)
     said: str = ""  # what had been said, by nobody in particular, when the rank ended: what comes later is an echo
     harmless: set[str] = field(default_factory=set)
+    starts: str = ""  # why a program could not start
+    pyxis: str = ""
 
     def feed(self, line: str) -> None:
         """One LINE of the step's standard error, without its end."""
@@ -70,6 +80,11 @@ class Failure:
             self.told = self.told or f"nothing was written for {found[1]} s"
         elif line.startswith("srun: error: Node failure on "):
             self.told = "a node failed"
+        elif found := PYXIS.match(line):
+            if not self.pyxis and not found[1].startswith(PYXIS_ECHOES):
+                self.pyxis = found[1][:300]
+        elif not self.starts and not self.host and STARTS.fullmatch(line):
+            self.starts = line[:300]
         else:
             self._traceback(rank, line)
 
@@ -107,9 +122,10 @@ class Failure:
             return 0, ""
         if self.host:
             said = self.why.get(self.rank) or (self.said if self.ended < 129 else "")
+            said = said or (self.starts if self.ended in NOT_STARTED else "")
             said = said or (_signal(self.ended - 128) if self.ended > 128 else "")
             return self.ended, f"rank {self.rank} on {self.host} failed first" + (f": {said}" if said else "")
-        said = self.why.get("", "")
+        said = self.why.get("", "") or self.pyxis
         if self.task and status != OWN_FAILURE:
             return self.task[2], f"task {self.task[0]} on {self.task[1]} failed first" + (f": {said}" if said else "")
         return (ENDED if self.told in CANCELS else status), self.told or said or "it failed"

@@ -89,7 +89,9 @@ def states(jobs: list[str], runner: Runner) -> dict[str, str]:
         done = runner.output(["sacct", "-nPX", "--format=JobID,State,ExitCode", "--jobs", ",".join(jobs)], timeout=20)
         for line in done.stdout.splitlines() if not done.status else ():
             job, state, code = [*line.split("|"), "", ""][:3]
-            said = state if code in ("", "0:0") else f"{state}, exit {code.partition(':')[0]}"
+            word, _, by = state.partition(" by ")
+            state = f"{word} by {_user(by)}" if by.isdigit() else state
+            said = state if code.partition(":")[0] in ("", "0") else f"{state}, exit {code.partition(':')[0]}"
             out[job] = said
             out.setdefault(job.partition("_")[0], said)
     done = runner.output(["squeue", "--noheader", "--format", "%i|%T", "--jobs", ",".join(jobs)], timeout=20)

@@ -127,7 +127,8 @@ def memory(gpu: str) -> tuple[float, str]:
     row = rows.get(gpu.lower())
     if row is None:
         near = did_you_mean(gpu.lower(), rows)
-        raise InputError(f"the memory of {gpu!r} is not known here{near}", "say it: --memory 80 (GiB)")
+        raise InputError(f"the memory of {gpu!r} is not known here{near}",
+                         f"give it in GiB (--memory N), or one of: {', '.join(sorted(rows))}")  # fmt: skip
     return int(row["mib"]) * float(1 << 20), "; ".join(source("gpu-memory", key) for key in row["source"])
 
 

@@ -75,6 +75,16 @@ CASES = {
     "no traceback": ("ValueError: said only\n" + rank(0, "a", 1, 1.0), 1, 1, "rank 0 on a failed first"),
     "a wrong program": ('  File "/x/t.py", line 3\n    foo(\n       ^\nSyntaxError: \'(\' was never closed\n' + rank(0, "a", 1, 1.0), 1, 1,
                         "rank 0 on a failed first: SyntaxError: '(' was never closed (/x/t.py, line 3)"),
+    "a program that is not there": (
+        "python3: can't open file '/x/t.py': [Errno 2] No such file or directory\n" + rank(0, "a", 2, 1.0), 2, 2,
+        "rank 0 on a failed first: python3: can't open file '/x/t.py': [Errno 2] No such file or directory"),
+    "one that may not be run": ("env: 'x': Permission denied\n" + rank(0, "a", 126, 1.0), 126, 126,
+                                "rank 0 on a failed first: env: 'x': Permission denied"),
+    "a word of a shell that is no cause": ("sh: 1: nvidia-smi: not found\n" + rank(0, "a", 1, 1.0), 1, 1, "rank 0 on a failed first"),
+    "Pyxis refuses": (
+        "slurmstepd-node1: error: pyxis: couldn't start container\nslurmstepd: error: pyxis: --container-mounts: source path does not exist: /x\n"
+        "srun: error: n1: task 0: Exited with exit code 1\n", 1, 1,
+        "task 0 on n1 failed first: --container-mounts: source path does not exist: /x"),
     "what a launcher says of it": (rank(1, "a", 3, 1.0) + TRACE, 1, 3, "rank 1 on a failed first"),
     "an error of logging": (
         "--- Logging error ---\n" + OTHER + "Message: 'x'\n" + TRACE + rank(1, "a", 1, 1.0), 1, 1,

@@ -116,3 +116,34 @@ def test_a_folder_that_nodes_may_lack(tmp_path: Path, monkeypatch: pytest.Monkey
     assert own_folder(here, here, mounts) == "" and own_folder(here, Path("/none"), mounts) == ""
     assert own_folder(Path("/tmp/x"), shared, "").startswith("/tmp/x is this machine's own")
     assert own_folder(here, shared, "torn\n - \n1 2 3\n") == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "as_typed"),
+    [
+        (["--mem", "4G", "--", "a.py"], ["--mem=4G", "--", "a.py"]),
+        (["-J", "me", "pytorch", "-n", "4"], ["--job-name=me", "pytorch", "--ntasks=4"]),
+        (["-N", "2", "--mem=4G", "--", "--mem", "4G"], ["-N", "2", "--mem=4G", "--", "--mem", "4G"]),
+        (["--mem"], ["--mem"]),
+    ],
+)
+def test_options_of_srun_as_people_write_them(words: list[str], as_typed: list[str]) -> None:
+    from hpcstack.cli.resources import joined
+
+    assert joined(words, {"-N", "--nodes", "-c"}) == as_typed
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (["train.py", "--epochs", "2"], 0),
+        (["pytorch", "-c", "print(1)"], 1),
+        (["-c", "4"], 2),
+        (["-N1", "-m", "pip"], 1),
+        ([], 0),
+    ],
+)
+def test_where_what_python_runs_begins(words: list[str], begins: int) -> None:
+    from hpcstack.cli.interactive import _begins
+
+    assert _begins(words) == begins

@@ -6,6 +6,19 @@ import click
 
 from hpcstack.cli.session import Session, answer, json_option
 
+# https://slurm.schedmd.com/squeue.html, JOB STATE CODES
+ENDED = (
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "BOOT_FAIL",
+    "DEADLINE",
+)
+
 
 @click.command("cancel")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
@@ -16,11 +29,19 @@ def command(session: Session, jobs: tuple[str, ...], as_json: bool) -> None:
     import re
 
     from hpcstack.errors import InputError, SlurmError
+    from hpcstack.jobs import states
 
     for job in jobs:
         if not re.fullmatch(r"[0-9]+(_[0-9]+)?(\.[0-9]+)?", job):
             raise InputError(f"{job!r} is not the number of a job", "hpcstack jobs lists yours")
-    done = session.runner.output(["scancel", "--verbose", *jobs])
-    if done.status:
-        raise SlurmError(f"scancel refused: {' '.join(done.tail[-2:])}", "hpcstack jobs lists yours")
-    answer({"cancelled": list(jobs)}, as_json, lambda: f"cancelled: {', '.join(jobs)}")
+    known = states([job.partition(".")[0] for job in jobs], session.runner)
+    if unknown := [job for job in jobs if job.partition(".")[0] not in known]:
+        raise InputError(f"Slurm knows no job {', '.join(unknown)}; nothing was cancelled", "squeue --me lists yours")
+    ended = [job for job in jobs if known[job.partition(".")[0]].split()[0].strip(",") in ENDED]
+    if going := [job for job in jobs if job not in ended]:
+        done = session.runner.output(["scancel", "--verbose", *going])
+        if done.status or any("error:" in line for line in done.tail):
+            raise SlurmError(f"scancel refused: {' '.join(done.tail[-2:])}", "squeue --me lists yours")
+    lines = [f"cancelled: {', '.join(going)}"] if going else []
+    lines += [f"{job} had already ended: {known[job.partition('.')[0]]}" for job in ended]
+    answer({"cancelled": going, "ended": ended}, as_json, lambda: "\n".join(lines))

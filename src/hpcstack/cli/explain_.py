@@ -28,17 +28,18 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
 
     Exit 1: nothing that is known.
     """
-    from hpcstack.explain import explain
+    from hpcstack.explain import explain, relevant
     from hpcstack.failure import failure_in
     from hpcstack.launch.hang import judge, parse, summary
 
     text = _text(session, what)
-    found = explain(text)
+    failure = failure_in(text)
+    found = relevant(explain(text), failure, text)
     slurm = _slurm_says(session, what)
-    said = slurm or failure_in(text).first
+    said = slurm or failure.first or ("it ended with 0" if _ended_well(session, what) else "")
     if said.startswith("nothing was written"):
         slurm = said = "\n".join([said, *summary(judge(parse(text)))])
-    shown = found if every else _told(found)
+    shown = found if every else _told(found, said)
     if slurm and not every:
         shown = []  # what a program says while it is ended explains nothing
     document = {"said": said, "findings": [_document(finding) for finding in shown]}
@@ -53,6 +54,20 @@ def _slurm_says(session: Session, what: str) -> str:
     return ended_how(what, session.runner) if JOB.fullmatch(what) else ""
 
 
+def _ended_well(session: Session, what: str) -> bool:
+    """Whether the job or launch that is meant is known to have ended with 0."""
+    from hpcstack.errors import InputError
+    from hpcstack.jobs import states
+    from hpcstack.launch.record import find
+
+    if JOB.fullmatch(what):
+        return states([what], session.runner).get(what, "") == "COMPLETED"
+    try:
+        return not what and find("").status == 0
+    except InputError:
+        return False
+
+
 def _whole(said: str, shown: list[Finding], hidden: int) -> str:
     """What happened first, then what is known of the log's lines."""
     from hpcstack.errors import counted
@@ -62,10 +77,10 @@ def _whole(said: str, shown: list[Finding], hidden: int) -> str:
     return f"{said}\n\n{_shown(shown, hidden)}" if said else _shown(shown, hidden)
 
 
-def _told(found: list[Finding], least: int = 25, most: int = 5) -> list[Finding]:
-    """The few that count: echoes are left out where something stronger is there."""
+def _told(found: list[Finding], said: str, least: int = 25, most: int = 5) -> list[Finding]:
+    """The few that count: echoes are left out where something stronger is there, or the cause itself is SAID."""
     strong = [finding for finding in found if finding.signature.rank >= least]
-    return (strong or found)[:most]
+    return (strong or ([] if ": " in said or said == "it ended with 0" else found))[:most]
 
 
 def _document(finding: Finding) -> dict[str, Any]:

@@ -14,9 +14,20 @@ class Interactive(click.Command):
     """A verb whose words are those of `hpcstack launch`, and the program's own after a `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        cut = args.index("--") if "--" in args else len(args)
+        cut = args.index("--") if "--" in args else _begins(args)
+        if cut < len(args) and args[cut] != "--":
+            args = [*args[:cut], "--", *args[cut:]]
         ctx.meta["own"], ctx.meta["arguments"] = args[:cut], args[cut + 1 :]
         return super().parse_args(ctx, ["--help"] if {"--help", "-h"} & set(args[:cut]) else [])
+
+
+def _begins(args: list[str]) -> int:
+    """Where what the program is to run begins: a script, -m MODULE, -c CODE (-c NUMBER is --cpus-per-task)."""
+    for n, word in enumerate(args):
+        after = args[n + 1] if n + 1 < len(args) else ""
+        if word == "-m" or word.endswith((".py", ".sh")) or (word == "-c" and after and not after.isdigit()):
+            return n
+    return len(args)
 
 
 def start(ctx: click.Context, program: str) -> None:

@@ -29,12 +29,17 @@ def command(session: Session, most: int, as_json: bool) -> None:
 
 
 def _row(launch: Launch, known: dict[str, str]) -> dict[str, Any]:
-    state = known.get(launch.job, "") if launch.status is None else f"exit {launch.status}"
+    state = known.get(launch.job, "") if launch.status is None else ended(launch.status)
     return {
         "job": launch.job, "step": launch.step, "stack": launch.stack, "started": launch.started, "nodes": launch.nodes,
         "state": state or "?", "runtime": launch.runtime, "mode": launch.mode, "command": list(launch.command),
         "folder": str(launch.folder),
     }  # fmt: skip
+
+
+def ended(status: int) -> str:
+    """STATUS in Slurm's words, as those of batch jobs are."""
+    return "COMPLETED" if status == 0 else f"FAILED, exit {status}"
 
 
 def _text(rows: list[dict[str, Any]]) -> str:

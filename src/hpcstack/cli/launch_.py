@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.resources import Passing, resource_options, resources
+from hpcstack.cli.resources import COMMAND, Passing, resource_options, resources
 from hpcstack.cli.session import Session, answer, json_option, optional_stack, say
 
 if TYPE_CHECKING:
@@ -69,14 +69,13 @@ def command(
             raise InputError("--json goes with --dry-run, --check, --batch or --template: else stdout is the command's",
                              "hpcstack jobs --json lists past launches")  # fmt: skip
         if not argv:
-            raise InputError("what is to be run?", f"hpcstack launch {name or 'STACK'} -- train.py, or --template ddp")
+            raise InputError("what is to be run?", _example(name))
         if not os.path.exists(os.curdir):  # noqa: PTH110 - Path.cwd() fails where the folder is gone
             raise InputError("the folder that this was started in is gone", "cd to one that is there")
         if not batch and options["runtime"] != "local":
             check_step(os.environ)
         mounts = (*mounts, f"{Path.home()}:{Path.home()}") if home else mounts
-        for one in mounts:
-            _checked(one)
+        mounts = tuple(_mount(one) for one in mounts)
         passed = _passed(ctx, session, argv, batch=batch)
         launching = _launching(session, name, mode, mounts, argv, passed, batch=batch, **options)
         if not dry_run and not check:
@@ -101,14 +100,35 @@ def command(
         raise
 
 
-def _checked(mounted: str) -> None:
+def _example(name: str) -> str:
+    """What to type where nothing follows a `--`; NAME may be a command."""
+    import re
+    import shlex
+
+    if re.search(COMMAND, name):
+        return f"put `--` before the command: hpcstack launch -- {shlex.quote(name)}"
+    if name.endswith((".sbatch", ".slurm")):
+        return f"{name} is a job script: sbatch {shlex.quote(name)}"
+    return f"hpcstack launch {name or 'STACK'} -- train.py, or --template ddp"
+
+
+def _mount(said: str) -> str:
+    """What --mount names, a folder below this one made absolute. InputError for what no runtime takes."""
     from hpcstack.errors import InputError
     from hpcstack.spec.text import mount
 
+    source, colon, target = said.partition(":")
+    if source and not source.startswith("/"):
+        if not Path(source).exists():
+            raise InputError(f"--mount {said}: {Path.cwd() / source} does not exist", "--mount /scratch/data:/data")
+        source = str(Path.cwd() / source)
+    if not colon or ":" in target:
+        what = "read-only mounts are not offered" if target.endswith((":ro", ":rw")) else "SOURCE:TARGET is needed"
+        raise InputError(f"--mount {said}: {what}", f"--mount {source}:{target.partition(':')[0] or '/data'}")
     try:
-        mount(mounted)
+        return mount(f"{source}:{target}")
     except ValueError as error:
-        raise InputError(f"--mount {error}", "e.g. --mount /scratch/data:/data") from None
+        raise InputError(f"--mount {error}", f"e.g. --mount {Path.cwd()}/data:/data") from None
 
 
 OF_JOBS = ("ntasks_per_node", "gpus_per_node", "gpus", "cpus_per_task", "partition", "account", "qos", "reservation",
@@ -188,10 +208,20 @@ def _launching(
         extras=Extras(staging(artifact, session.site, stage, data), more, grace, watchdog, bind=not no_bind,
                       asked=bool(stage or data)),
     )  # fmt: skip
+    _check_grace(grace, asked.time)
     session.runner.which(line.argv[0])
     if line.fit and not line.fit.runs:
         raise InputError(f"the image does not run on these nodes: {line.fit}", "hpcstack list shows what does")
     return Launching(session, line, artifact, why, argv, mounts, more)
+
+
+def _check_grace(grace: int, limit: str) -> None:
+    """InputError where the ranks would be told before they began."""
+    from hpcstack.errors import InputError
+    from hpcstack.launch.cluster import minutes
+
+    if grace and limit and (most := minutes(limit) or 0) and grace >= most * 60:
+        raise InputError(f"--grace {grace}: the job has {most * 60} s in all (--time {limit})", "a smaller --grace")
 
 
 def _trusted(session: Session, artifact: Artifact) -> None:
@@ -237,16 +267,20 @@ def _passed(ctx: click.Context, session: Session, argv: tuple[str, ...], *, batc
     """The options that are not ours, as srun or sbatch knows them."""
     from hpcstack.errors import InputError, did_you_mean
     from hpcstack.launch.cluster import read_options
+    from hpcstack.launch.script import JOB_ONLY
 
     passed: tuple[str, ...] = ctx.meta["passed"]
     if passed and argv != ctx.meta["command"]:
-        raise InputError(f"{argv[0]!r} comes before the `--`", "an option of srun is written with =, e.g. --mem=10G")
+        raise InputError(f"{argv[0]!r} comes before the `--`",
+                         "hpcstack launch [STACK] [OPTIONS] -- train.py; srun's options: --mem=10G")  # fmt: skip
     tools = ("srun", "sbatch") if batch else ("srun",)
     known: set[str] = set()
     for tool in tools if passed and session.runner.has("srun") else ():
         known |= read_options("\n".join(session.runner.output([tool, "--help"]).tail))
     for word in passed if known else ():
         option = word.partition("=")[0]
+        if option not in known and not batch and option in JOB_ONLY:
+            raise InputError(f"{option} is sbatch's, and this launch is no job of its own", "add --batch")
         if option not in known:
             near = did_you_mean(option, [*known, *(name for param in ctx.command.params for name in param.opts)])
             raise InputError(f"{option}: neither hpcstack nor {' or '.join(tools)} knows it{near}", "srun --help")

@@ -49,6 +49,8 @@ class Launching:
                 mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
                 if why := own_folder(cwd, self.session.site.store, mounts):
                     out.append(f"NOTE: {why}; nodes that lack it cannot start the step")
+        gone = [one for one in self.mounts if not Path(one.partition(":")[0]).exists()]
+        out += [f"NOTE: {one.partition(':')[0]} does not exist on this machine; nodes must have it" for one in gone]
         if line.ranks == 1 < line.virtual_gpus:
             out.append(
                 f"NOTE: no GPU is behind the {line.virtual_gpus} of each node here: one rank a node; --nproc-per-node N"

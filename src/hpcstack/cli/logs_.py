@@ -18,7 +18,10 @@ from hpcstack.cli.session import Session, answer, echo, json_option
 @json_option
 @click.pass_obj
 def command(session: Session, job: str, lines: int, follow: bool, as_json: bool) -> None:
-    """What a job wrote, the newest launch's by default. The paths are printed on stderr."""
+    """What a job wrote, the newest launch's by default. The paths are printed on stderr.
+
+    Of a launch that you waited for, what it wrote to stderr: the rest went to your terminal.
+    """
     from hpcstack.cli.session import say
     from hpcstack.jobs import NotStarted, logs_of
     from hpcstack.launch import stderr
@@ -29,7 +32,7 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
             paths = logs_of(job, session.runner)
         else:
             launch = find("")
-            own = launch.folder / stderr.NAME
+            own, job = launch.folder / stderr.NAME, launch.job
             paths = [own] if own.is_file() else logs_of(launch.job or launch.folder.name, session.runner)
     except NotStarted as waits:
         said = waits.message
@@ -42,6 +45,8 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
     if follow:
         raise click.exceptions.Exit(session.runner.attached(["tail", "-n", str(lines or "+1"), "-F", *map(str, paths)]))
     for path in paths:
+        if len(paths) > 1:
+            echo(f"==> {path} <==")
         echo("\n".join(_last(path, lines)))
 
 

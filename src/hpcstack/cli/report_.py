@@ -19,7 +19,7 @@ from hpcstack.errors import counted
 @json_option
 @click.pass_obj
 def command(session: Session, /, path: str, history_: bool, as_json: bool, **options: Any) -> None:
-    """Show a report again: report.json, or the folder of a run. With --history: a stack's runs over time."""
+    """Show a report again: report.json, a run's folder, or a STACK's newest here. --history: its runs over time."""
     from hpcstack import report as reports
 
     pasts = past(path) if history_ else []
@@ -35,6 +35,8 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
             with session.store.acting(f"{options['html']} was not written"):
                 write_output(Path(options["html"]), page)
         return
+    if not history_ and not Path(path).exists() and "/" not in path and not path.endswith(".json"):
+        path = past(path)[-1].folder
     report = loaded(Path(path) / "report.json" if Path(path).is_dir() else Path(path))
     document = {**report.model_dump(mode="json"), "verdict": report.verdict()}
     if as_json or not on_stdout(options):

@@ -19,8 +19,9 @@ class Passing(click.Command):
     """A verb that hands options it does not know, before `--`, to srun: `--mem=10G -- train.py`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        cut = args.index("--") if "--" in args else 0
         own = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        args = joined(args, own)
+        cut = args.index("--") if "--" in args else 0
         known = [word for word in args[:cut] if not word.startswith("--") or word.partition("=")[0] in (*own, "--help")]
         ctx.meta["passed"] = tuple(word for word in args[:cut] if word not in known)
         ctx.meta["command"] = tuple(args[cut + 1 :]) if "--" in args else None
@@ -41,11 +42,38 @@ class Passing(click.Command):
     def _after(self, ctx: click.Context, args: list[str], error: click.NoSuchOption) -> click.UsageError | None:
         """What to say of an option that belongs to the command, which began without a `--`."""
         place = next((n for n, word in enumerate(args) if word.partition("=")[0] == error.option_name), 0)
-        begins = next((n for n in range(1, place) if re.search(COMMAND, args[n])), 0)
-        if not begins or "--" in args:
+        begins = next((n for n in range(place) if re.search(COMMAND, args[n])), -1)
+        if begins < 0 or "--" in args:
             return None
         line = f"{ctx.command_path} {shlex.join([*args[:begins], '--', *args[begins:]])}"
         return click.UsageError(f"{error.option_name} follows {args[begins]}; put `--` before the command: {line}")
+
+
+# Options of srun and sbatch that take a value, and their short forms: https://slurm.schedmd.com/srun.html
+VALUED = (
+    "--mem", "--mem-per-cpu", "--mem-per-gpu", "--gres", "--job-name", "--ntasks", "--array", "--output", "--error",
+    "--dependency", "--mail-type", "--mail-user", "--exclude", "--chdir", "--gpus-per-task", "--cpu-bind", "--mpi",
+    "--begin", "--comment", "--open-mode", "--signal", "--tmp", "--cpus-per-gpu", "--ntasks-per-gpu", "--licenses",
+)  # fmt: skip
+SHORT = {
+    "-n": "--ntasks", "-J": "--job-name", "-o": "--output", "-e": "--error", "-d": "--dependency", "-x": "--exclude",
+    "-a": "--array", "-D": "--chdir", "-b": "--begin", "-L": "--licenses",
+}  # fmt: skip
+
+
+def joined(args: list[str], own: set[str]) -> list[str]:
+    """ARGS with `--mem 4G` and `-J name`, as people write them for srun, as one word; OWN are options of the verb's."""
+    cut = args.index("--") if "--" in args else len(args)
+    out: list[str] = []
+    words = iter(args[:cut])
+    for word in words:
+        option = SHORT.get(word, word) if word not in own else word
+        if option in VALUED and option not in own:
+            value = next(words, None)
+            out.append(option if value is None else f"{option}={value}")
+        else:
+            out.append(word)
+    return [*out, *args[cut:]]
 
 
 COMMAND = r"\.(py|sh)$|^(python3?|bash|sh|\./.*)$"  # what looks like the beginning of a command

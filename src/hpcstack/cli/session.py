@@ -78,7 +78,28 @@ class Session:
         return self.catalog.names()
 
     def recipe(self, name: str) -> Recipe:
-        return self.catalog.find(name)
+        """The recipe of NAME-VERSION, of NAME/VERSION, or of the default of what is published as NAME."""
+        from hpcstack.errors import InputError, ProblemsError
+
+        try:
+            return self.catalog.find(name)
+        except ProblemsError:
+            raise
+        except InputError as error:
+            if (meant := self._published(name)) and meant != name:
+                return self.catalog.find(meant)
+            raise error from None
+
+    def _published(self, name: str) -> str:
+        """The stack that NAME means in the module tree; empty where it means none there."""
+        from hpcstack.errors import InputError
+        from hpcstack.modules.tree import Tree
+        from hpcstack.named import is_file, named
+
+        try:
+            return "" if is_file(name) else named(name, Tree(self.site.module_root), os.environ).stack
+        except InputError:
+            return ""
 
     @cached_property
     def store(self) -> Store:

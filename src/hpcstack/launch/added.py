@@ -65,6 +65,12 @@ def added(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[str, str
         try:
             requirement(one)
         except ValueError as error:
+            if "," in one and not set("<>=!~[") & set(one):
+                each = " ".join(f"--with {name}" for name in one.split(","))
+                raise InputError(f"--with {one}: one package each", each) from None
+            if "://" in one:
+                raise InputError(f"--with {one}: a URL is not a package of the index",
+                                 "git clone it, and export PYTHONPATH; or a recipe") from None  # fmt: skip
             raise InputError(f"--with {one!r}: {error}", "e.g. --with einops, --with 'einops==0.8.*'") from None
     name = hashlib.sha256("\0".join([artifact.sha256, *sorted(wanted)]).encode()).hexdigest()[:32]
     data = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local/share")
@@ -86,10 +92,13 @@ def _lines(said: str) -> list[str]:
                          "a recipe: extends: STACK, packages: {conda: [...]} (docs/recipes.md)")  # fmt: skip
     if path.is_dir() or not said.endswith(".txt"):
         raise InputError(f"--with {said}: a folder or file of your own is not a package of the index",
-                         f"export PYTHONPATH={path.absolute()}; what lies beside a script is found")  # fmt: skip
+                         f"export PYTHONPATH={path.absolute()}; --mount {path.absolute()}:{path.absolute()} where it is "
+                         "not below this folder; what lies beside a script is found anyway")  # fmt: skip
     try:
         text = read_text(path, 1 << 20)
-    except (OSError, InputError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"--with {said}: {error.strerror}", "name a file of requirements that exists") from None
+    except (InputError, UnicodeDecodeError) as error:
         raise InputError(f"--with {said}: {error}", "name a file of requirements that is there") from None
     lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
     if options := [line for line in lines if line.startswith("-")]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -98,6 +99,8 @@ def job_template(
             begin, f"[ $# -gt 0 ] || set -- {shlex.join(command)} # what it runs, unless sbatch is told otherwise"
         )
     said = "".join(f" {shlex.quote(word)}" for word in words)
+    for option in (word for word in words if word.startswith("--")):  # asked for: not the template's own value, too
+        lines = [re.sub(rf"(hpcstack launch .*?) {re.escape(option)} \S+", r"\1", line) for line in lines]
     shown = [
         one.replace(" -- ", f"{said} -- ", 1) if f"hpcstack launch {stack}" in one and not one.startswith("#") else one
         for one in lines
