@@ -18,6 +18,7 @@ from hpcstack.engines import Job
 from hpcstack.errors import BuildError, InputError, MissingToolError, StoreError
 from hpcstack.lock.model import Lock
 from hpcstack.logins import build_for, redacted
+from hpcstack.modules.tree import Tree
 from hpcstack.ordering import Order, there
 from hpcstack.process import Completed, Runner
 from hpcstack.render.image import CONTEXT
@@ -94,17 +95,27 @@ def _build_in(
     if old and how.fresh and same and old.bundled == order.bundled:
         talk("the same bytes as the image that is there, which stays")
         return old
-    if old and replaces and not same and (names := _published(order, store)):
-        raise StoreError(
-            f"the new image differs from the one published as {names[0]}, which stays",
-            f"the files that differ: hpcstack verify --reproducible {order.stack.full_name}",
+    if names := _others(order, store, artifact.sha256):
+        stays = (
+            "stays"
+            if old
+            else f"is gone; the new one is not put in its place, since {names[0]} was proven with the old"
         )
-    return store.put(artifact, job.output, job.log, instead=replaces)
+        raise StoreError(
+            f"the new image differs from the one published as {names[0]}, which {stays}",
+            f"the files that differ: hpcstack verify --reproducible {order.stack.full_name}" if old else
+            f"bring {store.top}/images/{order.key} back from a backup; or hpcstack remove {names[0]}, and build again",
+        )  # fmt: skip
+    return store.put(artifact, job.output, job.log, instead=replaces or old is None)
 
 
-def _published(order: Order, store: Store) -> list[str]:
-    """The releases of the image of ORDER."""
-    return [name for name, record in releases(store) if record["key"] == order.key]
+def _others(order: Order, store: Store, sha256: str) -> list[str]:
+    """The releases of the image of ORDER, as far as they can come back, that were made of other bytes than SHA256."""
+    tree = Tree(order.site.module_root)
+    found = [name for name, record in releases(store)
+             if record["key"] == order.key and record.get("sha256", sha256) != sha256]  # fmt: skip
+    states = {f"{name}/{one.release}": one.state for name in tree.names() for one in tree.ledger(name).entries}
+    return [name for name in found if states.get(name, "live") not in ("removed", "gone")]
 
 
 def _stored(order: Order, store: Store) -> Artifact | None:

@@ -123,7 +123,9 @@ def _plugins(runner: Runner, where: str, runtime: str) -> Iterator[Finding]:
         yield wrong("pmi", where, "srun has neither PMIx nor PMI-2")
     if runtime == "pyxis":
         yield fine("pyxis", where, "srun knows --container-image")
-    elif runner.has("enroot"):
+    elif runner.has("enroot") and "--container-image" not in "\n".join(
+        runner.output(["srun", "--help"], timeout=20).tail
+    ):
         yield wrong("pyxis", where, "Enroot is here, srun has no --container-image")
 
 
@@ -139,7 +141,7 @@ def _registries(site: Site, where: str) -> Iterator[Finding]:
             login = f"as {user}" if user and user != "$oauthtoken" else "with a key" if user else "without a login"
             yield fine("registry", where, f"{name} answers at {who}, {login}")
         else:
-            said = f"{name}: answered {status}" if status else f"{name}: {who}"
+            said = f"{name}: answered {status}" if status else who if who.startswith(name) else f"{name}: {who}"
             yield wrong("registry", where, said, "FAIL" if name in site.registries else "WARN")
 
 
@@ -179,6 +181,9 @@ def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
             yield wrong("named", where, f"{key}: {path} is not there", key=key)
     if build.ca_bundle and not Path(build.ca_bundle).is_file():
         yield wrong("named", where, f"build.ca_bundle: {build.ca_bundle} is not there", "FAIL", key="build.ca_bundle")
+    key = site.signatures.sign_with
+    if key and not Path(key).expanduser().is_file():
+        yield wrong("named", where, f"signatures.sign_with: {key} is not there", key="signatures.sign_with")
     for key, group in (("group", site.group), ("modules.group", site.modules.group)):
         if group and not _known(grp.getgrnam, group):
             yield wrong("named", where, f"{key}: there is no group {group}", "FAIL", key=key)

@@ -66,6 +66,9 @@ def lock_to_build(recipe: Recipe, site: Site, registry: Registry, runner: Runner
     lock = make_lock(recipe, site, registry, runner, say)
     path = write_lock(recipe, site, lock)
     say(f"locked {recipe.stack.full_name} for the first time: {path}")
+    beside = recipe.path.resolve().parent / path.name
+    if beside != path and beside.is_file():
+        say(say(f"NOTE: {beside} does not count here (`locks: site`): copy it there to keep its versions"))
     return lock
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcstack import __version__, data
 from hpcstack.cache import cache_of
 from hpcstack.engines import Engine, choose
-from hpcstack.errors import InputError
+from hpcstack.errors import InputError, StoreError
 from hpcstack.lock.model import Lock, LockedPlatform
 from hpcstack.process import Runner
 from hpcstack.site import Site
@@ -93,12 +93,15 @@ def needs(locked: LockedPlatform) -> int:
     return max(LEAST_BYTES, UNPACKED * locked.compressed_bytes)
 
 
-def order(recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "", engine: str = "") -> Order:
-    """What would be built. MissingToolError if no engine can be used here."""
+def order(
+    recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "", engine: str = "", *,
+    offline: bool = False,
+) -> Order:  # fmt: skip
+    """What would be built. MissingToolError if no engine can be used here, or none without a network (OFFLINE)."""
     if lock.not_looked_up:
         raise InputError(f"no registry has said what the base of {lock.stack} is", f"hpcstack lock {lock.stack}")
     platform = platform or recipe.stack.base.platforms[0]
-    chosen, why = choose(engine or site.build.engine, runner)
+    chosen, why = choose(engine or site.build.engine, runner, offline=offline)
     return Order(recipe.stack, lock, site, platform, chosen, why)
 
 
@@ -107,7 +110,10 @@ def there(order: Order, store: Store) -> Artifact | None:
 
     One that was built on the base of a bundle does not count where the registry's base is wanted.
     """
-    found = store.artifact(order.key)
+    try:
+        found = store.artifact(order.key)
+    except StoreError:  # damaged, or without its image: it is made anew
+        return None
     if found and found.bundled and not order.bundled:
         return None
     if found and order.platform == order.stack.base.platforms[0]:

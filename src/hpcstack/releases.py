@@ -42,6 +42,12 @@ def released(
                 raise StoreError(
                     f"{release} is published in {entry.channel}, and its image is gone", f"hpcstack build {name}"
                 )
+            if artifact.sha256 != entry.sha256:
+                raise StoreError(
+                    f"the image of {release} is not the one that was published: sha256 {artifact.sha256[:12]}, not "
+                    f"{entry.sha256[:12]}",
+                    "tell the site's administrators: hpcstack status --check",
+                )
             return artifact, f"release {release} in {entry.channel}"
     return None
 

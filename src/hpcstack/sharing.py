@@ -58,6 +58,19 @@ def make_folder(folder: Path) -> None:
     _open(folder)
 
 
+def open_old(top: Path) -> None:
+    """Folders below TOP that are ours and were made before there was a group are the group's, with all in them."""
+    if not _shared or not top.is_dir():
+        return
+    for folder in top.iterdir():
+        if not folder.is_symlink() and folder.is_dir() and not _is_open(folder.lstat()):
+            hand_over(folder)
+
+
+def _is_open(about: os.stat_result) -> bool:
+    return about.st_gid == _shared[0] and about.st_mode & 0o2070 == 0o2070
+
+
 def hand_over(folder: Path) -> None:
     """All in FOLDER, which is ours and new, is the group's, too."""
     if not _shared:
@@ -67,14 +80,13 @@ def hand_over(folder: Path) -> None:
         for name in names:
             path = Path(here) / name
             if not path.is_symlink():
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # another owner's: his own next verb hands it over
                     os.chown(path, -1, _shared[0], follow_symlinks=False)
                     path.chmod(mode(path.stat().st_mode & 0o777))
 
 
 def _open(folder: Path) -> None:
     about = folder.lstat()
-    good = about.st_gid == _shared[0] and about.st_mode & 0o2070 == 0o2070
-    if not good and about.st_uid == os.geteuid() and not folder.is_symlink():
+    if not _is_open(about) and about.st_uid == os.geteuid() and not folder.is_symlink():
         os.chown(folder, -1, _shared[0])
         folder.chmod(0o2775)

@@ -64,9 +64,7 @@ def sign(image: Path, key: str, runner: Runner, what: Statement) -> Path:
         if status:
             raise AnswerIsNo(f"apptainer did not sign {image} (exit {status})", "apptainer key newpair makes a key")
         return image
-    private = Path(key).expanduser() if key else Path.home() / ".ssh/id_ed25519"
-    if not private.is_file():
-        raise InputError(f"there is no key {private}", "name one with --key, or make one: ssh-keygen -t ed25519")
+    private = _private(key)
     day = datetime.now(timezone.utc).isoformat(timespec="seconds")
     text = json.dumps({**asdict(what), "signed": day}, indent=1, sort_keys=True) + "\n"
     with tempfile.TemporaryDirectory(prefix="hpcstack-sign-") as name:
@@ -98,18 +96,42 @@ def verify(image: Path, key: str, runner: Runner, what: Statement) -> tuple[bool
     return _judged(text, signature, _keys_of(_public(key, runner)), runner, what)
 
 
+def verify_by(image: Path, keys: tuple[str, ...], runner: Runner, what: Statement) -> tuple[bool, str]:
+    """`verify` by KEYS, lines of OpenSSH's public keys."""
+    try:
+        signature = read_bytes(signature_of(image), MAX_STATEMENT)
+        text = read_bytes(statement_of(image), MAX_STATEMENT)
+    except FileNotFoundError:
+        return False, "it is not signed"
+    return _judged(text, signature, list(keys), runner, what)
+
+
+def is_trusted(private: str, keys: tuple[str, ...], runner: Runner) -> bool:
+    """Whether the public half of a PRIVATE key (a file) is one of KEYS. InputError where there is no such file."""
+    path = _private(private)
+    public = path.with_name(f"{path.name}.pub")
+    if public.is_file():
+        said = read_bytes(public.resolve(), MAX_KEY).decode("utf-8", "replace")
+    else:
+        said = runner.output(["ssh-keygen", "-y", "-P", "", "-f", str(path)], timeout=30).stdout
+    return said.split()[:2] in [line.split()[:2] for line in keys] and len(said.split()) > 1
+
+
+def _private(key: str) -> Path:
+    private = Path(key).expanduser() if key else Path.home() / ".ssh/id_ed25519"
+    if not private.is_file():
+        raise InputError(f"there is no key {private}",
+                         "signatures.sign_with in site.yaml, or --key; to make one: ssh-keygen -t ed25519")  # fmt: skip
+    return private
+
+
 def trusted(artifact: Artifact, keys: tuple[str, ...], runner: Runner) -> str:
     """Why the image of ARTIFACT is not one that an owner of KEYS (OpenSSH's public keys) has signed; empty where it is.
 
     Its bytes are not read again: the signature is of the digest that the store wrote down.
     """
-    try:
-        signature = read_bytes(signature_of(artifact.image), MAX_STATEMENT)
-        text = read_bytes(statement_of(artifact.image), MAX_STATEMENT)
-    except FileNotFoundError:
-        return "it is not signed"
     what = Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
-    good, said = _judged(text, signature, list(keys), runner, what)
+    good, said = verify_by(artifact.image, keys, runner, what)
     return "" if good else said
 
 
@@ -147,7 +169,10 @@ def _is_good(text: bytes, signature: bytes, keys: list[str], runner: Runner) -> 
         detached.write_bytes(signature)
         argv = ["ssh-keygen", "-Y", "verify", "-f", str(signers), "-I", SIGNER, "-n", NAMESPACE, "-s", str(detached)]
         done = runner.output(argv, timeout=60, stdin=stated)
-    return done.status == 0, done.tail[-1] if done.tail else f"exit {done.status}"
+    said = done.tail[-1] if done.tail else f"exit {done.status}"
+    if said.startswith("Could not verify"):
+        said = "it was not signed with a key that counts here, or was changed afterwards"
+    return done.status == 0, said
 
 
 def _read(text: bytes) -> Statement | None:

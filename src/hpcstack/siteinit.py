@@ -19,7 +19,7 @@ def site_text(found: Probe, name: str) -> str:
         *(f"# {_line(text)}" for text in _found(found)),
         "",
         "apiVersion: hpcstack/site/v1",
-        f"name: {_name(found.slurm.get('ClusterName', '') or name)}",
+        f"name: {_name(name or found.slurm.get('ClusterName', '') or 'hpcstack')}",
         "",
         "# Where images, releases and modules go: every node must see it. The defaults are in your home.",
         "# store: /shared/hpcstack/store",

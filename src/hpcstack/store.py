@@ -128,6 +128,7 @@ class Store:
         mask = os.umask(sharing.mask())
         try:
             sharing.make_folder(self.top)
+            sharing.open_old(self.top)
             yield
         except OSError as error:
             raise StoreError(

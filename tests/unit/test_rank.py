@@ -29,10 +29,16 @@ except KeyboardInterrupt:
 """
 
 
+def _heed_interrupts() -> None:
+    """What runs in a shell's background has INT ignored, and a shell cannot undo that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(shell: str, *command: str, **env: str) -> subprocess.Popen[str]:
     argv = [shell, *watched(command)[1:]]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE, text=True,
-                            env={**os.environ, "RANK": "3", **env})  # fmt: skip
+                            preexec_fn=_heed_interrupts, env={**os.environ, "RANK": "3", **env})  # fmt: skip
 
 
 @pytest.mark.parametrize("shell", SHELLS)

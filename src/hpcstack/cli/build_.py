@@ -120,7 +120,7 @@ def _order(session: Session, name: str, options: Options, talk: Talk | None) -> 
         lock = _offline_lock(recipe, site)
     else:
         lock = locking.lock_to_build(recipe, site, session.registry, session.runner, talk)
-    return ordering.order(recipe, lock, site, session.runner, options.platform, options.engine)
+    return ordering.order(recipe, lock, site, session.runner, options.platform, options.engine, offline=options.offline)
 
 
 def _offline_lock(recipe: Recipe, site: Site) -> Lock:
@@ -179,7 +179,9 @@ def _dry_run(session: Session, stacks: list[str], options: Options, as_json: boo
         documents.append(
             {"stack": name, "key": order.key, "engine": order.engine.name, "why": order.why, "built": there}
         )
-        lines.append(f"{order.key} by {order.engine.name} ({order.why}): {'is there' if there else 'would be built'}")
+        lines.append(
+            f"{name}: {order.key} by {order.engine.name} ({order.why}): {'is there' if there else 'would be built'}"
+        )
     answer(documents[0] if len(documents) == 1 else documents, as_json, lambda: "\n".join(lines))
     if failed:
         raise click.exceptions.Exit(failed.exit_code)

@@ -7,6 +7,8 @@ import click
 from hpcstack.cli.published import change, changing, published_argument, split, tell
 from hpcstack.cli.session import Session, answer, json_option
 
+CHOSEN = ", chosen: newer versions do not take its place; to follow the newest again: hpcstack default {} --newest"
+
 
 @click.command("default")
 @published_argument
@@ -30,7 +32,7 @@ def command(session: Session, name: str, newest: bool, reason: str, force: bool,
         answer(
             {"name": name, "default": shown, "pinned": ledger.pinned},
             as_json,
-            lambda: shown or f"{name} has no default",
+            lambda: (shown or f"{name} has no default") + (CHOSEN.format(ledger.name) if ledger.pinned else ""),
         )
         return
     after, changes = change(

@@ -12,9 +12,10 @@ from hpcstack.cli.session import Session, answer, json_option, say, table
 @click.option("--older-than", default=14.0, show_default=True, metavar="DAYS", help="Keep what is younger.")
 @click.option("--no-slurm", is_flag=True, help="Do not ask Slurm which images its jobs use.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--all", "every", is_flag=True, help="Also what stays, and why.")
 @json_option
 @click.pass_obj
-def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, as_json: bool) -> None:
+def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, every: bool, as_json: bool) -> None:
     """Remove images, bases and kept steps that nobody needs: not published, not in use, not the newest, not young; and
     releases that were withdrawn, retired or removed longer ago than the site keeps them (modules.keep_days)."""
     from hpcstack import collect
@@ -48,8 +49,12 @@ def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, 
                 item.keep or f"GOES: {item.why}",
             )
             for item in found
+            if every or not item.keep
         ]
         last = f"{'would go' if dry_run else 'removed'}: {len(going)}, {total / 1e9:.2f} GB\n"
+        last += "" if every or len(going) == len(found) else f"{len(found) - len(going)} stay: --all says why\n"
+        if not rows:
+            return last
         return table(rows, ("KIND", "WHAT", "KEY", "ENGINE", "SIZE", "MADE", "WHY")) + last
 
     answer(document, as_json, text)

@@ -61,6 +61,8 @@ def _read(session: Session, names: tuple[str, ...], paths: list[Path]) -> tuple[
         except ProblemsError as error:
             problems += error.problems
         except InputError as error:
+            if len(names) + len(paths) == 1:
+                raise
             problems.append(Problem(name, 1, 1, "", error.message))
     return recipes, problems
 

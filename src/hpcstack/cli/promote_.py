@@ -47,10 +47,18 @@ def command(
     candidates = [one for one in ledger.of(version) if one.state == "live" and one.channel == "testing"]
     if release:
         candidates = [ledger.entry(release)]
+        if (state := candidates[0].state) != "live":
+            back = "retire --cancel" if state == "retired" else "undo" if state == "removed" else "rollback"
+            raise InputError(f"{ledger.name}/{release} is {state}",
+                             f"hpcstack history {ledger.name} says why; hpcstack {back} {ledger.name}/"
+                             f"{version if state == 'retired' else release} brings it back")  # fmt: skip
     if not candidates:
-        raise InputError(
-            f"no testing release of {ledger.name}/{version} waits", f"hpcstack publish {ledger.name}-{version}"
+        retired = any(one.state == "retired" for one in ledger.of(version))
+        what = (
+            f"{ledger.name}/{version} is retired" if retired else f"no testing release of {ledger.name}/{version} waits"
         )
+        hint = f"retire {ledger.name}/{version} --cancel" if retired else f"publish {ledger.name}-{version}"
+        raise InputError(what, f"hpcstack {hint}")
     stack, artifact = acts.record(ledger.name, candidates[-1].release)
     given = [proof.read(path) for path in reports_] or proof.reports(stack.full_name, artifact.sha256)
     report, override = proof.proven(stack, artifact, session.site, given, override, named=bool(reports_))

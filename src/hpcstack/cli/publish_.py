@@ -33,6 +33,7 @@ class Wanted:
     reports: tuple[Path, ...]
     override: str
     reason: str
+    key: str = ""
 
 
 @click.command("publish")
@@ -42,6 +43,7 @@ class Wanted:
     "--channel", type=click.Choice(["testing", "production"]), default="testing", show_default=True,
     help="production wants a report that proves it, as promote does.",
 )  # fmt: skip
+@click.option("--image", "key", default="", metavar="KEY", help="This image of the stack's; by default the newest.")
 @REPORTS
 @OVERRIDE
 @REASON
@@ -53,6 +55,7 @@ def command(
     session: Session,
     names: tuple[str, ...],
     channel: str,
+    key: str,
     reports_: tuple[Path, ...],
     override: str,
     reason: str,
@@ -64,10 +67,13 @@ def command(
 
     Several stacks, or 'mine-*' (those that are built), come in turn.
     """
+    from hpcstack.errors import InputError
     from hpcstack.modules.words import one_line
 
-    wanted = Wanted(channel, reports_, one_line(override, "--override"), one_line(reason, "--reason"))
+    wanted = Wanted(channel, reports_, one_line(override, "--override"), one_line(reason, "--reason"), key)
     stacks = _built(session, names)
+    if key and len(stacks) > 1:
+        raise InputError("--image goes with one stack", f"hpcstack publish {stacks[0]} --image {key}")
     if len(stacks) > 1:
         _many(session, stacks, wanted, foretell=dry_run or diff, as_json=as_json)
     elif dry_run or diff:
@@ -122,11 +128,10 @@ def _many(session: Session, stacks: list[str], wanted: Wanted, *, foretell: bool
 def _asked(session: Session, name: str, wanted: Wanted) -> tuple[Recipe, Artifact, Any, str]:
     """(recipe, image, the report that counts or None, the reason to pass a shut gate) of one stack."""
     from hpcstack.errors import InputError
-    from hpcstack.launch import image_of
     from hpcstack.modules import proof
 
     recipe = session.recipe(name)
-    stack, artifact = recipe.stack, image_of(recipe.stack.full_name, session.store)
+    stack, artifact = recipe.stack, _image(session, recipe.stack.full_name, wanted.key)
     given = [proof.read(path) for path in wanted.reports] or proof.reports(stack.full_name, artifact.sha256)
     if wanted.channel == "production":
         named = bool(wanted.reports)
@@ -139,15 +144,48 @@ def _asked(session: Session, name: str, wanted: Wanted) -> tuple[Recipe, Artifac
     return recipe, artifact, report, ""
 
 
+def _image(session: Session, stack: str, key: str) -> Artifact:
+    """The newest image of STACK, or the one whose key begins with KEY."""
+    from hpcstack.errors import InputError
+    from hpcstack.launch import image_of
+
+    if not key:
+        return image_of(stack, session.store)
+    found = [one for one in session.store.images() if one.key.startswith(key) and one.stack == stack]
+    if len(found) != 1:
+        raise InputError(f"--image {key}: {len(found)} images of {stack} begin so", "hpcstack images")
+    return found[0]
+
+
+def check_withdrawn(session: Session, stack: Stack, artifact: Artifact, wanted: Wanted) -> None:
+    """A word where this image was published once and withdrawn; AnswerIsNo for production, unless there is a reason."""
+    from hpcstack.errors import AnswerIsNo
+    from hpcstack.modules.tree import Tree
+
+    same = [one for one in Tree(session.site.module_root).ledger(stack.name).entries if one.sha256 == artifact.sha256]
+    if not same or any(one.state == "live" for one in same) or same[-1].state != "withdrawn":
+        return
+    what = f"this image was withdrawn: {stack.name}/{same[-1].release}"
+    if wanted.channel == "production" and not wanted.reason and not wanted.override:
+        raise AnswerIsNo(
+            what, f"hpcstack history {stack.name} says why; to publish it again all the same: --reason WHY"
+        )
+    say(f"NOTE: {what}; hpcstack history {stack.name} says why")
+
+
 def _publish(session: Session, name: str, wanted: Wanted) -> Published:
+    from hpcstack.lock.check import verdict
     from hpcstack.modules.acts import Publisher
     from hpcstack.modules.extras import extras
 
     recipe, artifact, report, override = _asked(session, name, wanted)
+    check_withdrawn(session, recipe.stack, artifact, wanted)
     check_commands(session, recipe.stack, artifact)
     sign_and_check(session, artifact)
     more = extras(recipe, artifact, session.site, session.runner)
     publisher = Publisher(session.site, session.store, session.runner, say)
+    if reasons := verdict(recipe, session.site).reasons:
+        say(f"NOTE: the recipe is no longer what the image was built of ({reasons[0]}): hpcstack build {name}")
     return publisher.publish(
         recipe.stack, artifact, wanted.channel, report, more, override, reason=wanted.reason
     )  # fmt: skip
@@ -176,15 +214,19 @@ def check_commands(session: Session, stack: Stack, artifact: Artifact) -> None:
 def sign_and_check(session: Session, artifact: Artifact) -> None:
     """ARTIFACT's image, signed where the site says that publish signs; AnswerIsNo where no trusted key has."""
     from hpcstack import signing
-    from hpcstack.errors import AnswerIsNo
+    from hpcstack.errors import AnswerIsNo, InputError
 
     wanted = session.site.signatures
-    if wanted.sign_with:
+    why = signing.trusted(artifact, wanted.keys, session.runner) if wanted.keys else "it is not signed"
+    if wanted.sign_with and why:
+        if wanted.keys and not signing.is_trusted(wanted.sign_with, wanted.keys, session.runner):
+            raise InputError(f"signatures.sign_with, {wanted.sign_with}, belongs to none of signatures.keys",
+                             "add its public half to signatures.keys in site.yaml")  # fmt: skip
         what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
         say(f"signed: {signing.sign(artifact.image, wanted.sign_with, session.runner, what)}")
     if wanted.required and (why := signing.trusted(artifact, wanted.keys, session.runner)):
         raise AnswerIsNo(f"this site publishes only signed images; {artifact.stack}: {why}",
-                         f"hpcstack sign {artifact.stack}, with a key of site.yaml's signatures.keys")  # fmt: skip
+                         f"hpcstack sign {artifact.key[:12]}, with a key of site.yaml's signatures.keys")  # fmt: skip
 
 
 def show_foretold(changes: list[str], files: str, *, diff: bool, as_json: bool) -> None:

@@ -67,7 +67,8 @@ def change(
     reason = one_line(reason, "--reason")
     if force and not reason:
         raise InputError(
-            "--force wants a reason: it stands in the history", f"hpcstack {verb} ... --force --reason WHY"
+            "--force needs a reason: it is recorded in the history",
+            f"hpcstack {verb} as before, with --force --reason WHY",
         )
     acts = publisher(session, slurm=slurm)
     before = acts.tree.ledger(name)
@@ -121,6 +122,7 @@ def split(session: Session, name: str) -> tuple[Ledger, str, str]:
         newest = ledger.default or (ledger.entries[-1].release if ledger.entries else "")
         return ledger, newest.rpartition("-r")[0], ""
     if rest not in {entry.version for entry in ledger.entries}:
-        known = ", ".join(dict.fromkeys(entry.version for entry in ledger.entries))
+        releases = [entry.release for entry in ledger.entries if entry.version == rest.rpartition("-r")[0]]
+        known = ", ".join(releases or dict.fromkeys(entry.version for entry in ledger.entries))
         raise InputError(f"{one}/{rest} is not published (there are: {known})", f"hpcstack status {one}")
     return ledger, rest, ""

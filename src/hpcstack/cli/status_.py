@@ -19,7 +19,7 @@ from hpcstack.errors import counted
 def command(session: Session, name: str, check: bool, as_json: bool) -> None:
     """What users see of what is published, and what is wrong with it; of one NAME, also what is hidden."""
     from hpcstack.errors import AnswerIsNo
-    from hpcstack.modules.shown import rows
+    from hpcstack.modules.shown import rows, unsigned
     from hpcstack.modules.tree import Tree
 
     tree = Tree(session.site.module_root)
@@ -27,6 +27,8 @@ def command(session: Session, name: str, check: bool, as_json: bool) -> None:
     found = rows(tree, session.store, chosen)
     wrong = [f"{one['release']}: {what}" for one in found for what in one["wrong"]]
     wrong += [f"{one}: a change was interrupted; the next verb that writes finishes it" for one in tree.pending()]
+    if session.site.signatures.required:
+        wrong += unsigned(tree, session.store, session.site.signatures.keys, session.runner)
     if tree.stale:
         wrong.append("the spider cache is older than the tree; the next verb that writes rebuilds it")
     if crowd := tree.crowded():
@@ -36,7 +38,7 @@ def command(session: Session, name: str, check: bool, as_json: bool) -> None:
     if check and wrong:
         raise AnswerIsNo(
             f"{counted(len(wrong), 'thing')} wrong with what is published: {wrong[0]}",
-            "docs/three-in-the-morning.md says what to do about each",
+            "each line above says what to type; docs/three-in-the-morning.md",
         )
 
 

@@ -27,8 +27,14 @@ def command(session: Session, /, name: str, no_slurm: bool, as_json: bool, **ask
     from hpcstack.errors import InputError
     from hpcstack.modules.changes import last_change, undone
 
-    ledger, _, _ = split(session, name)
+    ledger, version, release = split(session, name)
     last = last_change(ledger)
+    of = last.release.split(", ") if release else last.version.split(", ")
+    if name != ledger.name and (release or version) not in of:
+        raise InputError(
+            f"not {name} was changed last, but {last.subject}: {last.verb} by {last.by}, {last.at}",
+            f"hpcstack undo {ledger.name} takes that back; hpcstack history {ledger.name}",
+        )
 
     def act(now: Ledger, event: Event) -> Ledger:
         if last_change(now) != last:

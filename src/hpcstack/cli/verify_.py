@@ -13,7 +13,7 @@ from hpcstack.cli.session import Session, answer, image_named, json_option, prog
 @click.option("--reproducible", "how", flag_value="reproducible", help="A stack: do two builds give the same bytes?")
 @click.option("--signature", "how", flag_value="signature", help="Is the image's signature good?")
 @click.option("--engine", default="", help="With --reproducible: the engine that builds.")
-@click.option("--key", default="", metavar="FILE", help="With --signature: the public key.")
+@click.option("--key", default="", metavar="FILE", help="With --signature: the public key; the site's by default.")
 @click.option("--stack", default="", metavar="STACK", help="With --signature of a file: the stack that it must be.")
 @json_option
 @click.pass_obj
@@ -89,9 +89,12 @@ def _signature(session: Session, name: str, key: str, stack: str, as_json: bool)
     from hpcstack import signing, verifying
     from hpcstack.errors import AnswerIsNo
 
-    image = verifying.find(name, session.store)
+    image, keys = verifying.find(name, session.store), session.site.signatures.keys
     what = verifying.statement(name, session.store, session.runner, stack)
-    good, said = signing.verify(image, key, session.runner, what)
+    if keys and not key and image.suffix != ".sif":
+        good, said = signing.verify_by(image, keys, session.runner, what)
+    else:
+        good, said = signing.verify(image, key, session.runner, what)
     answer({"image": str(image), "good": good, "said": said}, as_json, lambda: f"{image}: {said}")
     if not good:
         raise AnswerIsNo(f"{image}: {said}")
@@ -99,14 +102,19 @@ def _signature(session: Session, name: str, key: str, stack: str, as_json: bool)
 
 def _stored(session: Session, name: str, as_json: bool) -> None:
     from hpcstack import verifying
+    from hpcstack.collect import releases
     from hpcstack.errors import StoreError
     from hpcstack.store import digest_of
 
     found = verifying.stored(name, session.store)
     digest = digest_of(found.image)
     if digest != found.sha256:
-        raise StoreError(f"{found.image} has other bytes than were stored", "remove its folder and build again")
+        raise StoreError(f"{found.image} has other bytes than were stored", f"hpcstack build --no-cache {found.stack}")
     if (own := verifying.own_name(found.image, session.runner)) != found.stack:
         raise StoreError(f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}", "build again")
+    for release, record in releases(session.store):
+        if record["key"] == found.key and record.get("sha256", digest) != digest:
+            raise StoreError(f"{found.image} is whole, but {release} was published with {record['sha256'][:12]}",
+                             f"bring the old one back from a backup, or hpcstack remove {release}")  # fmt: skip
     document = {"image": str(found.image), "stack": own, "sha256": digest, "good": True}
     answer(document, as_json, lambda: f"{found.image}: as it was stored, sha256 {digest}")

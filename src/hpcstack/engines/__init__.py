@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import cast
 
 from hpcstack.engines.base import Engine, Job
@@ -25,13 +26,19 @@ def check_name(name: str) -> None:
         )
 
 
-def choose(name: str, runner: Runner) -> tuple[Engine, str]:
-    """The engine NAME (which is looked at when it has to build), or for `auto` the first that can be used; and why."""
+def choose(name: str, runner: Runner, *, offline: bool = False) -> tuple[Engine, str]:
+    """The engine NAME (which is looked at when it has to build), or for `auto` the first that can be used; and why.
+
+    OFFLINE: one that can shut the network out. Apptainer needs root for that: in a user namespace of one user it cannot
+    give a base's files to the groups that own them.
+    """
     if name != "auto":
         return engine(name), "asked for"
     reasons: list[str] = []
     for one in map(engine, ENGINES):
         reason = one.usable(runner)
+        if offline and one.name == "apptainer" and os.geteuid() != 0:
+            reason = reason or "only root can shut its network out"
         if not reason:
             return one, "; ".join([*reasons, f"{one.name} is the first that can be used"])
         reasons.append(f"{one.name}: {reason}")

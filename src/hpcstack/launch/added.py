@@ -92,8 +92,8 @@ def _lines(said: str) -> list[str]:
                          "a recipe: extends: STACK, packages: {conda: [...]} (docs/recipes.md)")  # fmt: skip
     if path.is_dir() or not said.endswith(".txt"):
         raise InputError(f"--with {said}: a folder or file of your own is not a package of the index",
-                         f"export PYTHONPATH={path.absolute()}; --mount {path.absolute()}:{path.absolute()} where it is "
-                         "not below this folder; what lies beside a script is found anyway")  # fmt: skip
+                         f"export PYTHONPATH={path.absolute()}; where it is not below this folder, also "
+                         f"--mount {path.absolute()}:{path.absolute()}")  # fmt: skip
     try:
         text = read_text(path, 1 << 20)
     except OSError as error:

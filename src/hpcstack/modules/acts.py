@@ -114,6 +114,8 @@ class Publisher:
         what is in production and FORCE does not say that it is meant."""
         with self._held(name) as ledger:
             after = self.changed(ledger, verb, act, reason, force=force)
+            if replace(after, events=ledger.events) == ledger:
+                return ledger  # nothing changes: no row in the history, and `undo` takes back what was before
             gone = tuple(file for one in changes.going(ledger, after) for file in self._modulefiles(name, one.release))
             self.tree.commit(Change(after, self._back(ledger, after), verb, gone=gone))
         self._cached()
@@ -132,7 +134,7 @@ class Publisher:
     def _judge(self, before: Ledger, after: Ledger, verb: str, *, force: bool) -> None:
         """InputError where AFTER takes from users what is in production, in use, or names an image that is gone."""
         if (lost := changes.harm(before, after, today())) and not force:
-            raise InputError("\n".join(lost), f"if that is meant: hpcstack {verb} ... --force --reason WHY")
+            raise InputError("\n".join(lost), f"if that is meant: hpcstack {verb} as before, with --force --reason WHY")
         for version, release in after.aliases.items():
             if before.aliases.get(version) != release and not self.store.artifact(after.entry(release).key):
                 raise InputError(f"{after.name}/{version} would mean {release}, and its image is gone from the store",
@@ -247,6 +249,9 @@ class Publisher:
         """NAME's ledger, for this process alone. What any interrupted publisher left is finished."""
         tree = self.tree
         releases = self.folder(name, "x").parent
+        if sharing.is_shared():
+            sharing.make_folder(self.site.module_root)
+            sharing.open_old(self.site.module_root)
         with tree.held(name, self.say):
             ledger = tree.ledger(name)
             with self.store.acting("the release was not written"):

@@ -202,7 +202,18 @@ def harm(before: Ledger, after: Ledger, today: str) -> list[str]:
     if old and old.channel == "production" and (not new or new.channel != "production"):
         what = f"{new.release}, which is in testing" if new else "nothing"
         out.append(f"`module load {before.name}` means {old.release}, which is in production, and would mean {what}")
+    day = refused_default(after, today)
+    others = [one for one in after.aliases if _proven(after, one, today) and not after.dates.get(one, Dates()).remove]
+    if day and others and not refused_default(before, today):
+        out.append(f"`module load {before.name}` means {after.default}, which is refused from {day} on: first "
+                   f"hpcstack default {before.name}/{max(others, key=order)}")  # fmt: skip
     return out
+
+
+def refused_default(ledger: Ledger, today: str) -> str:
+    """The day from which the default is refused, where that is still to come; else empty."""
+    dates = ledger.dates.get(ledger.default.rpartition("-r")[0], Dates())
+    return dates.remove if ledger.default and dates.remove > today else ""
 
 
 def _proven(ledger: Ledger, version: str, today: str) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from dataclasses import asdict, replace
 from typing import Any
 
 from hpcstack.errors import StoreError
 from hpcstack.modules.acts import Publisher
-from hpcstack.modules.changes import published, told
+from hpcstack.modules.changes import published, refused_default, told
 from hpcstack.modules.ledger import Dates, Event, Ledger, order
 from hpcstack.modules.publishable import dates_of, publishable
 from hpcstack.modules.tree import Tree
 from hpcstack.modules.words import today
+from hpcstack.process import Runner
 from hpcstack.render.module import Release, wrappers
 from hpcstack.render.modulerc import modulerc
 from hpcstack.report import Report
@@ -46,16 +48,23 @@ def rows(tree: Tree, store: Store, name: str = "") -> list[dict[str, Any]]:
 
 def _wrong(store: Store, ledger: Ledger, release: str, dates: Dates) -> list[str]:
     entry = ledger.entry(release)
-    out = []
+    if entry.state == "gone":  # gc has taken it, as it should
+        return []
+    stack, out = f"{ledger.name}-{entry.version}", []
     try:
-        if not store.artifact(entry.key):
-            out.append("its image is gone")
+        artifact = store.artifact(entry.key)
+        if not artifact:
+            out.append(f"its image is gone: hpcstack build {stack}")
+        elif artifact.sha256 != entry.sha256:
+            out.append(f"its image is another than was published: {artifact.sha256[:12]}, not {entry.sha256[:12]}")
     except StoreError as error:
-        out.append(str(error))
+        out.append(f"{error}: hpcstack build {stack}")
     if not (store.top / "releases" / ledger.name / release / "release.json").exists():
-        out.append("its wrappers are gone")
+        out.append(f"its wrappers are gone: hpcstack remove {ledger.name}/{release}, and publish {stack} anew")
     if dates.refuses(today()) and entry.state != "retired":
-        out.append(f"past its date: hpcstack retire {ledger.name}-{entry.version} --now")
+        out.append(f"past its date: hpcstack retire {ledger.name}/{entry.version} --now")
+    if ledger.default == release and (day := refused_default(ledger, today())):
+        out.append(f"it is the default, and refused from {day} on: hpcstack default {ledger.name}/VERSION")
     return out
 
 
@@ -102,6 +111,20 @@ def _diff(name: str, old: str, new: str) -> list[str]:
             old.splitlines(keepends=True), new.splitlines(keepends=True), before, f"b/{name.lstrip('/')}"
         )
     )
+
+
+def unsigned(tree: Tree, store: Store, keys: tuple[str, ...], runner: Runner) -> list[str]:
+    """What is wrong with the signatures of live releases, at a site that runs only what is signed."""
+    from hpcstack.signing import trusted
+
+    out = []
+    for name in tree.names():
+        for entry in tree.ledger(name).entries:
+            with contextlib.suppress(StoreError):
+                artifact = store.artifact(entry.key) if entry.state == "live" else None
+                if artifact and (why := trusted(artifact, keys, runner)):
+                    out.append(f"{name}/{entry.release}: nobody can launch it: {why}: hpcstack sign {entry.key[:12]}")
+    return out
 
 
 def history(tree: Tree, name: str, version: str = "") -> list[dict[str, str]]:

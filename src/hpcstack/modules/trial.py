@@ -5,9 +5,13 @@ Lmod and Environment Modules, as far as they are on this machine; and again as t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +33,7 @@ TCL = (
 BOOKS = re.compile(
     r"^(_|SHLVL|PWD|OLDPWD|LMOD_.*|_ModuleTable.*|__LMOD.*|__MODULES_.*|MODULES_FAMILY_.*|_LMFILES_|LOADEDMODULES|MODULEPATH.*)$"
 )
+TRIAL = "hpcstack-module-"
 MAX_ANSWER = 4 << 20  # bytes: an environment
 ROUND_TRIP = r"""
 set -u
@@ -67,6 +72,7 @@ def _first(paths: tuple[str, ...]) -> str:
 def tried(release: Release, runner: Runner, as_user: str = "") -> str:
     """What was tried, in words. StoreError says what was not as it should be."""
     found = programs(runner)
+    _sweep()
     if not found:
         return "not tried: neither Lmod nor Environment Modules is on this machine"
     users = ["", as_user] if as_user and os.geteuid() == 0 else [""]
@@ -78,8 +84,17 @@ def tried(release: Release, runner: Runner, as_user: str = "") -> str:
     return f"loads, and unloads without a trace, in {' and '.join(one.name for one in found)}{whose}{untried}"
 
 
+def _sweep() -> None:
+    """What a killed one of ours has left of its trial, an hour ago or more."""
+    for path in Path(tempfile.gettempdir()).glob(f"{TRIAL}*"):
+        with contextlib.suppress(OSError):
+            about = path.lstat()
+            if about.st_uid == os.geteuid() and stat.S_ISDIR(about.st_mode) and about.st_mtime < time.time() - 3600:
+                shutil.rmtree(path, ignore_errors=True)
+
+
 def _round_trip(release: Release, program: Program, user: str, runner: Runner) -> None:
-    with tempfile.TemporaryDirectory(prefix="hpcstack-module-") as name:
+    with tempfile.TemporaryDirectory(prefix=TRIAL) as name:
         tree, folder = Path(name) / "tree", Path(name) / "answers"
         texts = {f"{release.version}.lua": modulefile(release), release.version: modulefile_tcl(release)}
         (tree / release.stack.name).mkdir(parents=True)

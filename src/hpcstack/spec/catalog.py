@@ -169,11 +169,25 @@ class Catalog:
             finally:
                 self.looked = other.looked
             found = self.files()
-        known = [file.name.removesuffix(SUFFIX) for file in found if file.resolve() not in (path.resolve(), *chain)]
+        others = [file for file in found if file.resolve() not in (path.resolve(), *chain)]
+        known = [one for file in others for one in self._names_in(file)]
         what = f"there is nothing to extend named {name!r}{did_you_mean(name, known)}"
         if any(file.name == f"{name}{SUFFIX}" or _may_hold(file, name) for file in chain):
             what += "; a recipe cannot extend itself, directly or by others"
         raise ProblemsError([child.problem(("extends",), what)])
+
+    def _names_in(self, file: Path) -> list[str]:
+        """The names that FILE says itself, for a hint: a template's, or a stack's with each of its versions."""
+        stem = file.name.removesuffix(SUFFIX)
+        try:
+            value = self._raw(file).value
+        except ProblemsError:
+            return [stem]
+        axes = value.get("matrix")
+        versions = axes.get("version") if isinstance(axes, dict) else None
+        each = [str(one) for one in versions] if isinstance(versions, (dict, list)) else []
+        own = [f"{value.get('name')}-{one}" for one in each] or [_full_name(value)]
+        return [stem] if stem.startswith("_") else own
 
     def _raw(self, path: Path) -> Document:
         if path not in self.raw:
