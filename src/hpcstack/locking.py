@@ -68,7 +68,7 @@ def lock_to_build(recipe: Recipe, site: Site, registry: Registry, runner: Runner
     say(f"locked {recipe.stack.full_name} for the first time: {path}")
     beside = recipe.path.resolve().parent / path.name
     if beside != path and beside.is_file():
-        say(say(f"NOTE: {beside} does not count here (`locks: site`): copy it there to keep its versions"))
+        say(f"NOTE: {beside} does not count here (`locks: site`): copy it there to keep its versions")
     return lock
 
 
