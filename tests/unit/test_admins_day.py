@@ -160,3 +160,87 @@ def test_several_stacks_are_published_in_turn(tmp_path: Path) -> None:
     assert rows[2]["release"] == "jax/26.06-r1"
     code, said = typed("deepspeed-*")
     assert code == 2 and "nothing is built of deepspeed-*" in said, said
+
+
+def test_undo_takes_back_what_was_named_and_a_withdrawn_image_is_not_published_unseen(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    from support.modules import Place
+
+    place = Place(tmp_path)
+    (tmp_path / "site.yaml").write_text(
+        json.dumps(
+            {"store": f"{tmp_path}/store", "lock_dir": f"{tmp_path}/locks", "module_root": f"{tmp_path}/modules"}
+        )
+    )
+    place.publish("jax-25.04", content=b"one", channel="production")
+    for image in (b"A", b"B"):
+        place.publish("jax-26.06", content=image, channel="production")
+
+    def typed(*words: str) -> tuple[int, str]:
+        argv = [sys.executable, "-m", "hpcstack", "--site", str(tmp_path / "site.yaml"), *words]
+        done = subprocess.run(argv, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    assert typed("rollback", "jax/26.06", "--reason", "CVE")[0] == 0
+    code, said = typed("undo", "jax/25.04")
+    assert (
+        code == 2
+        and "not jax/25.04 was changed last" in said
+        and place.tree.ledger("jax").aliases["26.06"] == "26.06-r1"
+    ), said
+    code, said = typed("promote", "jax/26.06-r2", "--override", "x")
+    assert code == 2 and "is withdrawn" in said and "hpcstack rollback jax/26.06-r2 brings it back" in said, said
+    code, said = typed("publish", "jax-26.06", "--channel", "production", "--override", "")
+    assert code != 0 and place.tree.ledger("jax").aliases["26.06"] == "26.06-r1"
+    code, said = typed("publish", "jax-26.06")
+    assert code == 0 and "NOTE: this image was withdrawn: jax/26.06-r2" in said, said
+    first = place.store.images()[1].key
+    code, said = typed("publish", "jax-26.06", "--image", first[:10])
+    newest = place.tree.ledger("jax").entries[-1]
+    assert code == 0 and newest.key == first and newest.release == "26.06-r4", said
+    assert typed("undo", "jax/26.06", "--dry-run")[0] == 0
+
+
+def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> None:
+    import os
+    import stat
+
+    from hpcstack import sharing
+
+    if os.geteuid() != 0:
+        pytest.skip("only root can choose a group that is not its own")
+    (tmp_path / "images/key").mkdir(parents=True)
+    (tmp_path / "images/key/file").write_text("x")
+    (tmp_path / "images/key/secret").touch(0o600)
+    sharing.share("daemon")
+    try:
+        sharing.open_old(tmp_path)
+        for path in (tmp_path / "images", tmp_path / "images/key"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o2775 and path.group() == "daemon"
+        assert stat.S_IMODE((tmp_path / "images/key/file").stat().st_mode) == 0o664
+        assert stat.S_IMODE((tmp_path / "images/key/secret").stat().st_mode) == 0o600
+    finally:
+        sharing.share("")
+
+
+def test_offline_the_first_engine_that_can_shut_the_network_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpcstack.engines import choose
+
+    monkeypatch.setattr("hpcstack.engines.base.missing", lambda *_: "")
+    monkeypatch.setattr("hpcstack.engines.os.geteuid", lambda: 1000)
+    tools = Answering(apptainer="x", enroot="x", mksquashfs="x", unsquashfs="x")
+    engine, why = choose("auto", tools, offline=True)
+    assert engine.name != "apptainer" and "only root can shut its network out" in why
+    assert choose("apptainer", tools, offline=True)[0].name == "apptainer"
+
+
+def test_a_hint_for_extends_names_stacks_with_their_versions(tmp_path: Path) -> None:
+    for name, text in {
+        "mine": "name: mine\nmatrix: {version: {'1': {}, '2': {}}}\n",
+        "child-1": "name: child\nversion: '1'\nextends: mine-3\n",
+    }.items():
+        (tmp_path / f"{name}.yaml").write_text(f"apiVersion: hpcstack/v1\n{text}")
+    with pytest.raises(ProblemsError, match=r"named 'mine-3' \(did you mean 'mine-[12]'\?\)"):
+        Catalog([tmp_path]).read(tmp_path / "child-1.yaml")

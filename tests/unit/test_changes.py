@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from hpcstack.build import _others
 from hpcstack.collect import items, remove
-from hpcstack.errors import InputError
+from hpcstack.errors import InputError, StoreError
 from hpcstack.modules import changes
 from hpcstack.modules.ledger import Dates, Entry, Event, Ledger, as_json, from_json
 from hpcstack.modules.shown import rows
+from hpcstack.releases import released
 from support.modules import Place, bash, report
 
 SEQUENCES = int(os.environ.get("HPCSTACK_SEQUENCES", "1000"))  # ci/soak runs 10,000
@@ -124,7 +129,9 @@ def test_a_second_rollback_does_not_take_production_away(tmp_path: Path) -> None
     assert after.aliases["24.11"] == "24.11-r4" and after.default == "24.11-r4"
 
 
-def test_what_is_removed_comes_back_until_gc(tmp_path: Path) -> None:
+def test_what_is_removed_comes_back_until_gc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("collect", "modules.acts"):  # others of this machine name pytorch
+        monkeypatch.setattr(f"hpcstack.{module}.find_users", lambda *_, **__: [])
     place = Place(tmp_path, modules={"keep_days": 0})
     for image in (b"A", b"B", b"C"):
         place.publish(content=image, channel="production")
@@ -204,3 +211,54 @@ def test_the_alias_of_a_retired_version_says_why(tmp_path: Path) -> None:
     for which in ("lmod", "emodules"):
         said = bash(place, which, "module load pytorch/24.11")
         assert "was retired on 2026-06-01 (CVE-2026-1); use pytorch/25.10" in " ".join(said.stderr.split())
+
+
+def test_what_changes_nothing_leaves_no_row_for_undo_to_take(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.publish(content=b"A", channel="production")
+    place.publish("pytorch-25.10", content=b"B", channel="production")
+    for _ in range(2):
+        place.publisher.change("pytorch", "default", lambda now, event: changes.defaulted(now, "24.11", event))
+    verbs = [event.verb for event in place.tree.ledger("pytorch").events]
+    assert verbs == ["promote", "promote", "default"]
+    after = place.publisher.change("pytorch", "undo", changes.undone)
+    assert after.default == "25.10-r1"
+
+
+def test_a_default_that_will_be_refused_is_said_before(tmp_path: Path) -> None:
+    """Retiring it from a later day on, and choosing one whose day is to come."""
+    place = Place(tmp_path)
+    place.publish(content=b"A", channel="production")
+    only = Dates("2099-01-01", "2099-02-01")
+    retire = lambda now, event: changes.retired(now, "24.11", only, "2026-11-22", event)  # noqa: E731
+    place.publisher.change("pytorch", "retire", retire)  # there is no other: nothing to choose instead
+    place.publisher.change("pytorch", "undo", changes.undone)
+    place.publish("pytorch-25.10", content=b"B", channel="production")
+    place.publisher.change("pytorch", "retire", retire)  # the default is 25.10
+    choose = lambda now, event: changes.defaulted(now, "24.11", event)  # noqa: E731
+    with pytest.raises(InputError, match="refused from 2099-02-01 on: first hpcstack default pytorch/25.10"):
+        place.publisher.change("pytorch", "default", choose)
+    place.publisher.change("pytorch", "default", choose, force=True, reason="meant")
+    wrong = {row["release"]: row["wrong"] for row in rows(place.tree, place.store)}
+    assert (
+        wrong["pytorch/25.10-r1"] == []
+        and "it is the default, and refused from 2099-02-01" in wrong["pytorch/24.11-r1"][0]
+    )
+
+
+def test_an_image_that_is_not_the_published_one_is_wrong_and_is_not_run(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    done = place.publish(content=b"proven", channel="production")
+    artifact = place.store.newest("pytorch-24.11")
+    assert artifact and not rows(place.tree, place.store)[0]["wrong"]
+    record = json.loads((Path(artifact.folder) / "artifact.json").read_text())
+    other = hashlib.sha256(b"others").hexdigest()
+    artifact.image.chmod(0o644)
+    artifact.image.write_bytes(b"others")
+    (Path(artifact.folder) / "artifact.json").write_text(json.dumps({**record, "sha256": other}))
+    assert "another than was published" in rows(place.tree, place.store)[0]["wrong"][0]
+    with pytest.raises(StoreError, match="is not the one that was published"):
+        released("pytorch-24.11", place.site, place.store)
+    order = SimpleNamespace(key=artifact.key, site=place.site)
+    assert _others(order, place.store, other) == [done.release]  # type: ignore[arg-type]
+    assert _others(order, place.store, record["sha256"]) == []  # type: ignore[arg-type]

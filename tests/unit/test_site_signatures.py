@@ -99,3 +99,39 @@ def test_a_site_that_says_nothing_sensible(tmp_path: Path, said: str) -> None:
     (tmp_path / "site.yaml").write_text(f"signatures: {said}\n")
     with pytest.raises(ProblemsError):
         load(str(tmp_path / "site.yaml"), {"HOME": str(tmp_path)})
+
+
+def test_a_wrong_key_takes_no_good_signature_away(tmp_path: Path) -> None:
+    """Neither `publish` with a key that site.yaml does not name, nor `sign`; `status --check` says what is unsigned."""
+    import json
+    import sys
+
+    own, public = key(tmp_path, "own")
+    stranger, _ = key(tmp_path, "stranger")
+    place = Place(tmp_path)
+    artifact = place.artifact(place.stack("jax-26.06"))
+    what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
+    signing.sign(artifact.image, str(own), Runner(), what)
+
+    def typed(sign_with: Path, *words: str) -> tuple[int, str]:
+        site = {"store": str(tmp_path / "store"), "lock_dir": str(tmp_path / "locks"), "module_root": str(tmp_path / "modules"),
+                "signatures": {"keys": [public], "required": True, "sign_with": str(sign_with)}}  # fmt: skip
+        (tmp_path / "site.yaml").write_text(json.dumps(site))
+        argv = [sys.executable, "-m", "hpcstack", "--site", str(tmp_path / "site.yaml"), *words]
+        done = subprocess.run(argv, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    before = signing.signature_of(artifact.image).read_bytes()
+    code, said = typed(stranger, "sign", "jax-26.06")
+    assert code == 1 and "it does not trust this key" in said, said
+    assert typed(stranger, "publish", "jax-26.06")[0] == 0, "it is signed already, by a key that counts"
+    assert signing.signature_of(artifact.image).read_bytes() == before
+    assert typed(own, "verify", "--signature", "jax-26.06")[0] == typed(own, "status", "--check")[0] == 0
+    signing.signature_of(artifact.image).unlink()
+    code, said = typed(own, "status", "--check")
+    assert code == 1 and f"nobody can launch it: it is not signed: hpcstack sign {artifact.key[:12]}" in said, said
+    code, said = typed(stranger, "publish", "jax-26.06")
+    assert (
+        code == 2 and "belongs to none of signatures.keys" in said and not signing.signature_of(artifact.image).exists()
+    )
+    assert typed(own, "sign", artifact.key[:12])[0] == typed(own, "status", "--check")[0] == 0

@@ -175,6 +175,7 @@ def check_withdrawn(session: Session, stack: Stack, artifact: Artifact, wanted: 
 
 def _publish(session: Session, name: str, wanted: Wanted) -> Published:
     from hpcstack.lock.check import verdict
+    from hpcstack.lock.place import lock_path
     from hpcstack.modules.acts import Publisher
     from hpcstack.modules.extras import extras
 
@@ -184,7 +185,7 @@ def _publish(session: Session, name: str, wanted: Wanted) -> Published:
     sign_and_check(session, artifact)
     more = extras(recipe, artifact, session.site, session.runner)
     publisher = Publisher(session.site, session.store, session.runner, say)
-    if reasons := verdict(recipe, session.site).reasons:
+    if lock_path(recipe, session.site).exists() and (reasons := verdict(recipe, session.site).reasons):
         say(f"NOTE: the recipe is no longer what the image was built of ({reasons[0]}): hpcstack build {name}")
     return publisher.publish(
         recipe.stack, artifact, wanted.channel, report, more, override, reason=wanted.reason
