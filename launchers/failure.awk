@@ -86,7 +86,7 @@ starts == "" && host == "" && (/^[^ \t]*python[0-9.]*: can.t open file / || /^(e
 }
 END {
     said = ""
-    getline status <ended_in
+    if ((getline status <ended_in) <= 0) status = 143 # the shell that would have written it was ended
     if (status == 0) {
         print 0
         exit

@@ -12,14 +12,14 @@ from hpcstack.probe import Nodes, Probe
 from hpcstack.yamlfile import CONTROL
 
 
-def site_text(found: Probe, name: str) -> str:
-    """The file, whole; it loads as it is."""
+def site_text(found: Probe, host: str, name: str = "") -> str:
+    """The file, whole; it loads as it is. NAME is the site's, by default Slurm's ClusterName, else HOST."""
     parts = [
         "# Written by hpcstack site init. `hpcstack show --site` says which file each value came from.",
         *(f"# {_line(text)}" for text in _found(found)),
         "",
         "apiVersion: hpcstack/site/v1",
-        f"name: {_name(name or found.slurm.get('ClusterName', '') or 'hpcstack')}",
+        f"name: {_name(name or found.slurm.get('ClusterName', '') or host)}",
         "",
         "# Where images, releases and modules go: every node must see it. The defaults are in your home.",
         "# store: /shared/hpcstack/store",

@@ -97,24 +97,47 @@ def test_a_job_ends_alike(testbed: Testbed, fail: str, runtime: str) -> None:
 
 
 LIMIT = "scontrol update jobid=$(squeue -h -n {name} -o %A) timelimit=0"
+CANCEL = "scancel --name={name}"
+
+
+def ends() -> list[Any]:
+    """In each run of the tests one of each, the one that takes Slurm half a minute beside others; all in ci/soak."""
+    out = []
+    for runtime in RUNTIMES:
+        for mode in MODES:
+            for end, says in ((CANCEL, "it was cancelled"), (LIMIT, "the time limit was reached")):
+                if os.environ.get("HPCSTACK_TABLE") == "all" or (runtime, mode) == ("apptainer", "plain"):
+                    marks = [getattr(pytest.mark, runtime), *([pytest.mark.faults] if end == LIMIT else [])]
+                    out.append(
+                        pytest.param(runtime, mode, end, says, marks=marks, id=f"{runtime}-{mode}-{end.split()[0]}")
+                    )
+    return out
+
+
+@pytest.mark.parametrize(("runtime", "mode", "end", "says"), ends())
+def test_what_ends_a_launch_is_told(testbed: Testbed, fail: str, runtime: str, mode: str, end: str, says: str) -> None:
+    each = "--ntasks-per-node 1" if mode == "plain" else "--nproc-per-node 1"
+    for number in range(TIMES):
+        name = f"ends-{os.getpid()}-{runtime}-{mode}-{number}"
+        running = f"until squeue -h --states R --name {name} | grep -q .; do sleep 0.3; done; sleep 2"
+        script = f"({running}; {end.format(name=name)}) >/dev/null 2>&1 & cd tests/launching && XDG_STATE_HOME=$PWD/ends " \
+            f"hpcstack launch pytorch-24.11 --srun=--job-name={name} -N2 {each} --runtime {runtime} --mode {mode} -- fail.py none"  # fmt: skip
+        done = testbed.bash(script, check=False)
+        last = done.stderr.rstrip().splitlines()[-1]
+        assert done.returncode == 143 and last.startswith(f"hpcstack: {says}; exit 143"), (number, done.stderr[-3000:])
 
 
 @pytest.mark.apptainer
-@pytest.mark.parametrize(
-    ("end", "says"),
-    [
-        ("scancel --name={name}", "hpcstack: it was cancelled"),
-        # Slurm takes half a minute: beside other tests
-        pytest.param(LIMIT, "hpcstack: the time limit was reached", marks=pytest.mark.faults),
-    ],
-)
-def test_what_ends_a_job_is_told(testbed: Testbed, built: dict[str, Any], end: str, says: str) -> None:
-    name = f"ends-{os.getpid()}"
-    running = f"until squeue -h --states R --name {name} | grep -q .; do sleep 0.3; done; sleep 2"
-    script = f"({running}; {end.format(name=name)}) >/dev/null 2>&1 & cd tests/launching && XDG_STATE_HOME=$PWD/ends hpcstack launch pytorch-24.11 " \
-        f"--srun=--job-name={name} --runtime apptainer --mode plain -- sleep 170"  # fmt: skip
-    done = testbed.bash(script, check=False)
-    assert says in done.stderr and done.returncode == 143, (done.returncode, done.stderr)
+@pytest.mark.parametrize("runtime", ["apptainer", pytest.param("pyxis", marks=pytest.mark.pyxis)])
+def test_a_cancelled_job_says_so_in_its_log(testbed: Testbed, fail: str, runtime: str) -> None:
+    words = f"pytorch-24.11 -N2 --nproc-per-node 1 --runtime {runtime} --batch -- fail.py none"
+    job = testbed.bash(f"cd tests/launching && hpcstack launch {words}").stdout.strip()
+    testbed.bash(
+        f"until squeue -h --states R --jobs {job} | grep -q .; do sleep 0.3; done; sleep 4; hpcstack cancel {job}"
+    )
+    testbed.bash(f'until [ -z "$(squeue --noheader --jobs {job} 2>/dev/null)" ]; do sleep 0.5; done')
+    log = testbed.bash(f"cat tests/launching/*-{job}.out").stdout.rstrip().splitlines()
+    assert any(line.startswith("hpcstack: it was cancelled; exit 143") for line in log[-3:]), log[-8:]
 
 
 @pytest.mark.apptainer

@@ -70,6 +70,7 @@ def test_a_gpu_cluster(tmp_path: Path) -> None:
     assert (found.driver, found.nvlink, found.pyxis, found.versions["enroot"]) == ("550.54.15", True, True, "4.1.2")
     loaded = load(tmp_path, site_text(found, "ignored"))
     assert (loaded.name, loaded.runtime) == ("my-cluster", "pyxis")
+    assert load(tmp_path, site_text(found, "ignored", "asked-for")).name == "asked-for"
     kind = loaded.node_type()
     assert kind and kind.gpus
     assert (kind.gpus.model, kind.gpus.count, kind.gpus.nvlink, kind.cpus, kind.driver) == (

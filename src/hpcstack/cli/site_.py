@@ -34,7 +34,7 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
         raise InputError(f"{path} is a folder", f"name a file in it: {path}/hpcstack/site.yaml")
     if output and path.exists() and not force:
         raise InputError(f"{path} already exists", "name another file, or say --force")
-    text = site_text(probe(session.runner), name or socket.gethostname().partition(".")[0])
+    text = site_text(probe(session.runner), socket.gethostname().partition(".")[0], name)
     if not output:
         echo(text.rstrip("\n"))
         return
