@@ -1,6 +1,6 @@
 """What is killed, full, contended or gone: nothing half-made is visible, nothing is lost, the next run works.
 
-HPCSTACK_FAULTS says how many of each (5; ci/soak runs 50). Kills are drawn over the measured duration, and the log says
+HPCSTACK_FAULTS says how many of each (3; ci/soak runs 50). Kills are drawn over the measured duration, and the log says
 in which phase each one came.
 """
 
@@ -26,7 +26,7 @@ from hpcstack.verifying import read
 from support.testbed import Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.faults, pytest.mark.registry, pytest.mark.squashfs, pytest.mark.bwrap]
-COUNT = int(os.environ.get("HPCSTACK_FAULTS", "5"))
+COUNT = int(os.environ.get("HPCSTACK_FAULTS", "3"))
 IMAGE = "nvcr.io/nvidia/pytorch:24.11-py3"
 IMPORT_PHASES = ("start", "fetch", "layer", "sync", "rename")
 BUILD_PHASES = ("build", "step", "pack", "inspect", "store")

@@ -15,7 +15,7 @@ import pytest
 from support.launching import launch
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.slurm]
+pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm]
 TIMES = int(os.environ.get("HPCSTACK_TIMES", "1"))
 EVERYTHING = os.environ.get("HPCSTACK_TABLE") == "all"
 RUNTIMES = [pytest.param(one, marks=getattr(pytest.mark, one)) for one in ("apptainer", "pyxis", "enroot")]
@@ -60,7 +60,9 @@ def hangs(testbed: Testbed, built: dict[str, Any]) -> str:
 def test_the_odd_rank_is_named_while_it_hangs(testbed: Testbed, hangs: str, runtime: str, fault: str) -> None:
     for number in range(TIMES):
         words = f"pytorch-24.11 -N2 --nproc-per-node 2 --runtime {runtime} --time 3 --batch -- hangs.py {fault}"
-        job = testbed.bash(f"cd tests/launching && hpcstack launch {words}").stdout.strip()
+        job = testbed.bash(
+            f"export XDG_STATE_HOME=$PWD/tests/launching/hang && cd tests/launching && hpcstack launch {words}"
+        ).stdout.strip()
         try:
             _until_it_hangs(testbed, job)
             done = testbed.run("hpcstack", "hang", job)

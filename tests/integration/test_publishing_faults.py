@@ -16,8 +16,8 @@ import pytest
 from hpcstack.modules.journal import prepared
 from support.modules import Place, bash, clean, environment, seen, system, tree_of, whole
 
-KILLS = int(os.environ.get("HPCSTACK_KILLS", "5"))
-PUBLISHES = int(os.environ.get("HPCSTACK_PUBLISHES", "8"))
+KILLS = int(os.environ.get("HPCSTACK_KILLS", "3"))
+PUBLISHES = int(os.environ.get("HPCSTACK_PUBLISHES", "6"))
 LOADS = 10 * PUBLISHES
 pytestmark = [pytest.mark.faults, pytest.mark.lmod, pytest.mark.timeout(3000)]
 

@@ -14,7 +14,8 @@ import pytest
 from support.launching import launch
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.slurm]
+pytestmark = [pytest.mark.testbed, pytest.mark.jobs, pytest.mark.slurm]
+STATE = "export XDG_STATE_HOME=$HOME/tests/launching/statuses"
 TIMES = int(os.environ.get("HPCSTACK_TIMES", "1"))
 RUNTIMES = ("apptainer", "pyxis", "enroot", "podman", "charliecloud")
 MODES = ("torchrun", "deepspeed", "task-per-gpu", "mpi", "plain")
@@ -76,7 +77,8 @@ def test_the_first_failure_is_the_status(testbed: Testbed, fail: str, runtime: s
     status, said = FAULTS[fault]
     each = ("--ntasks-per-node", "1") if mode == "plain" else ("--nproc-per-node", "1")
     for number in range(TIMES):
-        done = launch(testbed, "-N2", *each, "--mode", mode, "--runtime", runtime, "--", "fail.py", fault)
+        words = ("-N2", *each, "--mode", mode, "--runtime", runtime, "--", "fail.py", fault)
+        done = launch(testbed, *words, XDG_STATE_HOME=f"{testbed.home}/tests/launching/statuses")
         last = done.stderr.rstrip().splitlines()[-1]
         assert done.returncode == status, (number, done.returncode, done.stderr[-3000:])
         assert last.startswith("hpcstack: rank 1 on node2 failed first") and said in last, (number, done.stderr[-3000:])
@@ -88,7 +90,7 @@ def test_the_first_failure_is_the_status(testbed: Testbed, fail: str, runtime: s
 @pytest.mark.parametrize("runtime", ["apptainer", pytest.param("pyxis", marks=pytest.mark.pyxis)])
 def test_a_job_ends_alike(testbed: Testbed, fail: str, runtime: str) -> None:
     words = f"pytorch-24.11 -N2 --nproc-per-node 1 --runtime {runtime} --batch -- fail.py exit3"
-    job = testbed.bash(f"cd tests/launching && hpcstack launch {words}").stdout.strip()
+    job = testbed.bash(f"{STATE} && cd tests/launching && hpcstack launch {words}").stdout.strip()
     testbed.bash(f'until [ -z "$(squeue --noheader --jobs {job} 2>/dev/null)" ]; do sleep 0.5; done')
     state = testbed.bash(f"sacct -nPX --format=State,ExitCode --jobs {job}").stdout.strip()
     assert state == "FAILED|3:0", state
@@ -101,13 +103,13 @@ CANCEL = "scancel --name={name}"
 
 
 def ends() -> list[Any]:
-    """In each run of the tests one of each, the one that takes Slurm half a minute beside others; all in ci/soak."""
+    """In each run of the tests one of each; all in ci/soak."""
     out = []
     for runtime in RUNTIMES:
         for mode in MODES:
             for end, says in ((CANCEL, "it was cancelled"), (LIMIT, "the time limit was reached")):
                 if os.environ.get("HPCSTACK_TABLE") == "all" or (runtime, mode) == ("apptainer", "plain"):
-                    marks = [getattr(pytest.mark, runtime), *([pytest.mark.faults] if end == LIMIT else [])]
+                    marks = [getattr(pytest.mark, runtime)]
                     out.append(
                         pytest.param(runtime, mode, end, says, marks=marks, id=f"{runtime}-{mode}-{end.split()[0]}")
                     )
@@ -120,7 +122,7 @@ def test_what_ends_a_launch_is_told(testbed: Testbed, fail: str, runtime: str, m
     for number in range(TIMES):
         name = f"ends-{os.getpid()}-{runtime}-{mode}-{number}"
         running = f"until squeue -h --states R --name {name} | grep -q .; do sleep 0.3; done; sleep 2"
-        script = f"({running}; {end.format(name=name)}) >/dev/null 2>&1 & cd tests/launching && XDG_STATE_HOME=$PWD/ends " \
+        script = f"({running}; {end.format(name=name)}) >/dev/null 2>&1 & cd tests/launching && {STATE} && " \
             f"hpcstack launch pytorch-24.11 --srun=--job-name={name} -N2 {each} --runtime {runtime} --mode {mode} -- fail.py none"  # fmt: skip
         done = testbed.bash(script, check=False)
         last = done.stderr.rstrip().splitlines()[-1]
@@ -131,7 +133,7 @@ def test_what_ends_a_launch_is_told(testbed: Testbed, fail: str, runtime: str, m
 @pytest.mark.parametrize("runtime", ["apptainer", pytest.param("pyxis", marks=pytest.mark.pyxis)])
 def test_a_cancelled_job_says_so_in_its_log(testbed: Testbed, fail: str, runtime: str) -> None:
     words = f"pytorch-24.11 -N2 --nproc-per-node 1 --runtime {runtime} --batch -- fail.py none"
-    job = testbed.bash(f"cd tests/launching && hpcstack launch {words}").stdout.strip()
+    job = testbed.bash(f"{STATE} && cd tests/launching && hpcstack launch {words}").stdout.strip()
     testbed.bash(
         f"until squeue -h --states R --jobs {job} | grep -q .; do sleep 0.3; done; sleep 4; hpcstack cancel {job}"
     )

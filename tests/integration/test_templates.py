@@ -61,7 +61,9 @@ class Jobs:
         testbed.give(f"{FOLDER}/train.py", TRAIN)
 
     def bash(self, script: str, *words: str, check: bool = True) -> str:
-        return self.testbed.bash(f"cd {FOLDER} && {script}", *words, check=check).stdout
+        return self.testbed.bash(
+            f"cd {FOLDER} && export XDG_STATE_HOME=$PWD/state && {script}", *words, check=check
+        ).stdout
 
     def submit(self, template: str, *words: str, stack: str = STACK, more: str = "", first: str = "") -> str:
         """The number of a job of TEMPLATE, which is what it says, but for two ranks on nodes without a GPU.
@@ -102,12 +104,14 @@ def ranks(said: str) -> list[str]:
     return sorted(re.findall(r"^rank .*$", said, re.MULTILINE))
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("template", ["ddp", "deepspeed"])
 def test_training(jobs: Jobs, template: str) -> None:
     said = jobs.until(jobs.submit(template, "train.py"), "")
     assert ranks(said) == ["rank 0 of 2 seed 0 sum 2", "rank 1 of 2 seed 0 sum 2"], said
 
 
+# Not beside others: test_release_verbs retires this stack for a moment.
 def test_mpi(jobs: Jobs, testbed: Testbed) -> None:
     testbed.json("build", "python-3.12-mpi")
     program = "from mpi4py import MPI; w = MPI.COMM_WORLD; print(f'rank {w.rank} of {w.size} sum {w.allreduce(1)}', flush=True)"
@@ -115,6 +119,7 @@ def test_mpi(jobs: Jobs, testbed: Testbed) -> None:
     assert ranks(said) == [f"rank {n} of 4 sum 4" for n in range(4)], said
 
 
+@pytest.mark.jobs
 def test_array(jobs: Jobs) -> None:
     said = jobs.until(jobs.submit("array", "train.py"), "")
     assert ranks(said) == [f"rank 0 of 1 seed {n} sum 1" for n in range(4)], said
@@ -124,6 +129,7 @@ ALL = os.environ.get("HPCSTACK_TABLE") == "all"
 RUNTIMES = ("apptainer", "pyxis", "enroot", "podman", "charliecloud") if ALL else ("pyxis", "apptainer")
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("runtime", [pytest.param(one, marks=getattr(pytest.mark, one)) for one in RUNTIMES])
 def test_checkpoint_and_requeue(jobs: Jobs, runtime: str) -> None:
     """The ranks are told two minutes before the end; here the end is said to be near. ci/soak: every runtime, again."""
@@ -142,6 +148,7 @@ def test_checkpoint_and_requeue(jobs: Jobs, runtime: str) -> None:
         jobs.bash(f"scancel {job}")
 
 
+@pytest.mark.jobs
 def test_monitoring(jobs: Jobs) -> None:
     job = jobs.submit("monitoring", "train.py")
     said = jobs.until(job, "")
@@ -151,6 +158,7 @@ def test_monitoring(jobs: Jobs) -> None:
         assert lines[0].startswith("time,load,available MiB") and re.match(r"\d{4}-.*Z,\d+\.\d+,\d+,", lines[1])
 
 
+@pytest.mark.jobs
 def test_jupyter(jobs: Jobs, testbed: Testbed) -> None:
     """It answers on the node, to who has the token, and the token is not in the job's output."""
     jobs.bash(f"hpcstack launch {STACK} --runtime local --with jupyterlab --mode plain -- true 2>&1")
@@ -180,6 +188,7 @@ for _ in range(120):
 """
 
 
+@pytest.mark.jobs
 def test_tensorboard(jobs: Jobs, testbed: Testbed) -> None:
     jobs.bash(f"hpcstack launch {STACK} --runtime local --with tensorboard --mode plain -- true 2>&1")
     job = jobs.submit("tensorboard", "train.py")
