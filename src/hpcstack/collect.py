@@ -13,6 +13,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,6 +29,7 @@ from hpcstack.site import Site
 from hpcstack.store import MAX_RECORD, Store, remove_tree
 
 DAY = 86400.0
+ASKED_AT_ONCE = 8  # of the controller, which serves everybody
 OLD = {"left-over": "of a run that was killed", "partial": "of a run that was killed", "base": "can be fetched again",
        "step": "can be made again"}  # fmt: skip
 LOADED = ("LOADEDMODULES=", "HPCSTACK_RELEASE=", "HPCSTACK_IMAGE=")
@@ -213,9 +215,11 @@ def _jobs(runner: Runner) -> list[tuple[str, str]]:
         said = done.tail[-1] if done.tail else f"exit {done.status}"
         raise SlurmError(f"squeue does not answer, so nothing is removed: {said}", "try again, or say --no-slurm")
     lines = {line.partition("|")[0]: line for line in done.stdout.splitlines()}
+    jobs = sorted(lines.keys() - {""})
     out = []
-    for job in sorted(lines.keys() - {""}):
-        script = runner.output(["scontrol", "write", "batch_script", job, "-"], timeout=60)
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        scripts = list(pool.map(lambda job: runner.output(["scontrol", "write", "batch_script", job, "-"]), jobs))
+    for job, script in zip(jobs, scripts, strict=True):
         said = " ".join(script.tail)
         if script.status and re.search(r"denied|permission|contact", said, re.IGNORECASE):
             raise SlurmError(f"the script of job {job} cannot be read, so nothing is removed: {said}",

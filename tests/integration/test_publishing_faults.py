@@ -36,6 +36,14 @@ elif verb == "promote":
 elif verb == "rollback":
     from hpcstack.modules.changes import rolled_back
     place.publisher.change("pytorch", verb, lambda ledger, event: rolled_back(ledger, "24.11", "", event), force=True)
+elif verb == "remove":
+    from hpcstack.modules import acts
+    from hpcstack.modules.changes import removed
+    acts.find_users = lambda *_, **__: []  # others on this machine name pytorch, too
+    place.publisher.change("pytorch", verb, lambda ledger, event: removed(ledger, ["24.11-r2"], event), force=True)
+elif verb == "undo":
+    from hpcstack.modules.changes import undone
+    place.publisher.change("pytorch", verb, undone, force=True)
 elif verb in ("retire", "cancel"):
     from hpcstack.modules.changes import retired
     from hpcstack.modules.ledger import Dates
@@ -67,7 +75,7 @@ def view(place: Place) -> tuple[str, ...]:
 
 
 @pytest.mark.emodules
-@pytest.mark.parametrize("what", ["publish", "promote", "rollback", "retire"])
+@pytest.mark.parametrize("what", ["publish", "promote", "rollback", "retire", "remove", "undo"])
 def test_a_verb_that_is_killed_leaves_the_old_tree_or_the_new_one(tmp_path: Path, what: str) -> None:
     """SIGKILL at moments drawn over the measured duration; then the next verb finishes or undoes."""
     import shutil

@@ -47,7 +47,8 @@ class Place:
         with tree.held(name):
             entry = Entry(release, alias, "testing", key, digest, "2026-01-01", "me")
             after = published(tree.ledger(name), entry, Dates(), Event("2026-01-01", "me", "publish", release))
-            tree.commit(Change(after, {}, "publish"))
+            file = tree.homes(name)[".lua"] / name / f"{release}.lua"
+            tree.commit(Change(after, {str(file.relative_to(self.modules)): "-- a module\n"}, "publish"))
         return image
 
     def __call__(self, *words: str, step: str = "0") -> subprocess.CompletedProcess[str]:
@@ -112,6 +113,19 @@ def test_a_retired_version_is_refused_and_one_without_dates_is_served(place: Pla
             assert served or "was retired on 2020-01-01" in done.stderr
     dates.unlink()
     assert place("get", "hpcstack/pytorch-24.11").returncode == 0
+
+
+def test_a_release_that_was_removed_is_refused(place: Place) -> None:
+    """Its files are there until gc takes them, its modulefile is not: in Core, and behind a gateway."""
+    file = place.modules / "Core/pytorch/24.11-r1.lua"
+    behind = place.modules / "more/pytorch/Core/pytorch"
+    behind.mkdir(parents=True)
+    moved = file.rename(behind / file.name)
+    assert place("get", "hpcstack/pytorch:24.11-r1").returncode == 0
+    moved.unlink()
+    done = place("get", "hpcstack/pytorch:24.11-r1")
+    assert done.returncode == 1 and "hpcstack/pytorch:24.11-r1"[9:] in done.stderr and "was removed" in done.stderr
+    assert place("get", "hpcstack/pytorch:24.11").returncode == 0
 
 
 def test_an_image_is_read_once_a_node(place: Place) -> None:
