@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,19 +23,32 @@ def command(session: Session, most: int, as_json: bool) -> None:
     from hpcstack.launch.record import launches
 
     found = launches()[:most]
-    open_ones = [launch.job for launch in found if launch.status is None and launch.job]
+    open_ones = [_number(launch) for launch in found if launch.status is None and launch.job]
     known = states(open_ones, session.runner)
     rows = [_row(launch, known) for launch in found]
     answer(rows, as_json, lambda: _text(rows))
 
 
 def _row(launch: Launch, known: dict[str, str]) -> dict[str, Any]:
-    state = known.get(launch.job, "") if launch.status is None else ended(launch.status)
+    job = _number(launch)
+    state = _state(job, known) if launch.status is None else ended(launch.status)
     return {
-        "job": launch.job, "step": launch.step, "stack": launch.stack, "started": launch.started, "nodes": launch.nodes,
+        "job": job, "step": launch.step, "stack": launch.stack, "started": launch.started, "nodes": launch.nodes,
         "state": state or "?", "runtime": launch.runtime, "mode": launch.mode, "command": list(launch.command),
         "folder": str(launch.folder),
     }  # fmt: skip
+
+
+def _number(launch: Launch) -> str:
+    """The launch's job: of an array that was submitted as one, the array."""
+    array = any(word.startswith("--array") for word in launch.document.get("argv", ()))
+    return launch.job.partition("_")[0] if array else launch.job
+
+
+def _state(job: str, known: dict[str, str]) -> str:
+    """JOB's state; of an array how many of its tasks are in which."""
+    tasks = collections.Counter(state for one, state in known.items() if one.startswith(f"{job}_"))
+    return ", ".join(f"{count} {state}" for state, count in tasks.most_common()) if tasks else known.get(job, "")
 
 
 def ended(status: int) -> str:
