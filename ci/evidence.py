@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from hpcstack.spec.catalog import Catalog, Recipe
+from hpcstack.recipe.catalog import Catalog, Recipe
 
 REPO = Path(__file__).resolve().parents[1]
 # What a stand-in lacks so that pip would rightly refuse: torchvision of NVIDIA's own.

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack import data
+from hpcstack.core import data
 from hpcstack.lock.model import Lock
-from hpcstack.site import Site
-from hpcstack.spec.catalog import Catalog
-from hpcstack.spec.model import Stack
+from hpcstack.recipe.catalog import Catalog
+from hpcstack.recipe.model import Stack
+from hpcstack.site.load import Site
 from support.locks import example_lock
 from support.modules import ENVIRONMENT_MODULES
 from support.testbed import Testbed

@@ -22,16 +22,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from hpcstack import data
-from hpcstack.modules.changes import published
-from hpcstack.modules.ledger import Dates, Entry, Event
-from hpcstack.modules.spider import rebuilt
-from hpcstack.modules.tree import Change, Tree
-from hpcstack.modules.trial import LMOD
-from hpcstack.process import Runner
-from hpcstack.render.module import Release, modulefile, modulefile_tcl
-from hpcstack.spec.catalog import Catalog
-from hpcstack.spec.model import Stack
+from hpcstack.core import data
+from hpcstack.core.process import Runner
+from hpcstack.publish.load_test import LMOD
+from hpcstack.publish.modulefile import Release, modulefile, modulefile_tcl
+from hpcstack.publish.spider import rebuilt
+from hpcstack.recipe.catalog import Catalog
+from hpcstack.recipe.model import Stack
+from hpcstack.releases.changes import published
+from hpcstack.releases.ledger import Dates, Entry, Event
+from hpcstack.releases.tree import Change, Tree
 
 BAR, PER_NAME = 1.3, 100
 

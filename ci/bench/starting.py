@@ -46,9 +46,9 @@ from datetime import date
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from hpcstack.lint import warnings
-from hpcstack.render.stack import stack_files
-from hpcstack.site import Site
-from hpcstack.spec.catalog import Catalog
+from hpcstack.preview import stack_files
+from hpcstack.site.load import Site
+from hpcstack.recipe.catalog import Catalog
 from support.locks import base_lock
 site = Site.model_validate({{"store": "/s", "lock_dir": "/l", "module_root": "/m"}})
 catalog = Catalog([Path({folder!r})])
@@ -123,7 +123,7 @@ def generate(folder: Path, count: int) -> Path:
 def lock(folder: Path) -> None:
     """A lock beside made-1, so that lock --check has one to look at."""
     sys.path.insert(0, str(REPO / "tests"))
-    from hpcstack.spec.catalog import Catalog
+    from hpcstack.recipe.catalog import Catalog
     from support.locks import base_lock
 
     stack = Catalog([folder]).find("made-1").stack

@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING
 
-from hpcstack.errors import Problem, did_you_mean
-from hpcstack.site import Site
-from hpcstack.spec.catalog import Recipe
-from hpcstack.spec.guard import APT_VARIABLES, GUARDED_APT, GUARDED_PIP, PIP_VARIABLES, variable
-from hpcstack.spec.packages import project
+from hpcstack.core.errors import Problem, did_you_mean
+from hpcstack.recipe.catalog import Recipe
+from hpcstack.recipe.guard import APT_VARIABLES, GUARDED_APT, GUARDED_PIP, PIP_VARIABLES, variable
+from hpcstack.recipe.packages import project
+from hpcstack.site.load import Site
 
 if TYPE_CHECKING:
     from hpcstack.lock.model import Lock
@@ -44,7 +44,7 @@ def base_environment(recipe: Recipe, lock: Lock | None, platform: str = "") -> M
     if lock and (lock.base.registry, lock.base.repository, lock.base.tag) == (base.registry, base.repository, base.tag):
         known = lock.base.platforms
         return known.get(platform, next(iter(known.values()))).environment
-    from hpcstack import facts
+    from hpcstack.hardware import facts
 
     return facts.image_environment(base.image, platform)
 
@@ -108,7 +108,7 @@ def _fit(recipe: Recipe, site: Site, lock: Lock | None) -> Iterator[Problem]:
     nodes = {name: node for name, node in site.node_types.items() if node.real_gpus and node.platform in ours}
     if not nodes:
         return
-    from hpcstack.fit import fit
+    from hpcstack.hardware.compatibility import fit
 
     for name, node in nodes.items():
         environment = base_environment(recipe, lock, node.platform)

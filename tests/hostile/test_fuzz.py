@@ -25,22 +25,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import make_site
-from hpcstack import data
-from hpcstack.bundle_apply import apply
-from hpcstack.errors import HpcstackError
-from hpcstack.importing import pack_image
+from hpcstack.build.bundle_apply import apply
+from hpcstack.core import data
+from hpcstack.core.bounds import Bounds
+from hpcstack.core.errors import HpcstackError
+from hpcstack.core.process import Runner
+from hpcstack.core.progress import Talk
+from hpcstack.core.untrusted import document
 from hpcstack.lint import warnings
-from hpcstack.lock.resolve import resolve
-from hpcstack.oci.bounds import Bounds
-from hpcstack.oci.config import config_of, document
+from hpcstack.oci.client import Answer
+from hpcstack.oci.config import config_of
+from hpcstack.oci.importer import pack_image
 from hpcstack.oci.reference import parse
-from hpcstack.process import Runner
-from hpcstack.registry import Answer
+from hpcstack.oci.sources import FromLayout
+from hpcstack.preview import stack_files
+from hpcstack.recipe.catalog import Catalog
 from hpcstack.render.readback import check
-from hpcstack.render.stack import stack_files
-from hpcstack.sources import FromLayout
-from hpcstack.spec.catalog import Catalog
-from hpcstack.talk import Talk
+from hpcstack.resolve.base import resolve
 from support.bundles import RECIPE, make_bundle
 from support.clock import processor_seconds
 from support.layers import folder, hard, held, layout, link, member, tar, zipped

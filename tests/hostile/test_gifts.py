@@ -16,23 +16,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import make_site
-from hpcstack import data
-from hpcstack.bases import bundled_base, imported_base
-from hpcstack.bundle_apply import apply
-from hpcstack.errors import HpcstackError, InputError, ProblemsError
-from hpcstack.explain import explain, signatures
+from hpcstack.build.base import bundled_base, imported_base
+from hpcstack.build.bundle_apply import apply
+from hpcstack.core import data
+from hpcstack.core.errors import HpcstackError, InputError, ProblemsError
+from hpcstack.core.files import digest_of
+from hpcstack.core.process import Runner
+from hpcstack.core.progress import Talk
+from hpcstack.core.yaml import parse
+from hpcstack.diagnose.logs import explain, signatures
 from hpcstack.lock.model import Lock
-from hpcstack.logins import build_for, redacted, secrets
-from hpcstack.process import Runner
-from hpcstack.render.lend import lent_files
+from hpcstack.recipe.catalog import Catalog
+from hpcstack.recipe.model import Stack
+from hpcstack.render.site_files import lent_files
 from hpcstack.report import Outcome, Report, html, junit, markdown, prometheus
-from hpcstack.signing import Statement, sign, signature_of, statement_of, verify
-from hpcstack.site import Site
-from hpcstack.spec.catalog import Catalog
-from hpcstack.spec.model import Stack
-from hpcstack.store import digest_of
-from hpcstack.talk import Talk
-from hpcstack.yamlfile import parse
+from hpcstack.site.load import Site
+from hpcstack.site.logins import build_for, redacted, secrets
+from hpcstack.store.signing import Statement, sign, signature_of, statement_of, verify
 from support.bundles import RECIPE, make_bundle
 from support.clock import processor_seconds
 
@@ -65,8 +65,8 @@ def test_h4_the_base_of_a_bundle_is_its_own_and_of_its_lock_alone(tmp_path: Path
 
 
 def test_h4_an_image_on_it_is_not_taken_for_one_on_the_registrys_base(tmp_path: Path) -> None:
-    from hpcstack.engines.builtin import ENGINE
-    from hpcstack.ordering import Order, there
+    from hpcstack.build.engines.builtin import ENGINE
+    from hpcstack.build.request import Order, there
     from support.modules import Place
 
     place = Place(tmp_path)
@@ -156,7 +156,7 @@ def test_m10_a_recipe_of_ours_is_not_overwritten_nor_followed(tmp_path: Path, he
 
 def test_m10_what_create_packs_is_what_apply_takes(tmp_path: Path, here: Site) -> None:
     """The effective recipe, without what it extends, means the same: its lock is not stale."""
-    from hpcstack.bundle import _recipes
+    from hpcstack.build.bundle import _recipes
     from hpcstack.lock.check import stale
     from support.locks import base_lock
 
@@ -259,8 +259,8 @@ def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: Lock, stack: Stack
 ) -> None:
     """A base that prints what it finds, and an engine that hands it a shell."""
-    from hpcstack import settle
-    from hpcstack.process import Completed
+    from hpcstack.core.process import Completed
+    from hpcstack.resolve import packages
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     site = make_site(tmp_path, build=LOGINS)
@@ -277,11 +277,11 @@ def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(
             job.log.write_text("== hpcstack step 1/1 x\nLooking in indexes: https://ci:s3cr%40t@pypi.site/simple\n")
             return Completed(("x",), 1, ("tail: s3cr%40t",))
 
-    monkeypatch.setattr(settle, "choose", lambda *_: (Engine(), ""))
-    monkeypatch.setattr(settle, "base_of", lambda *_: tmp_path / "base.sqsh")
-    monkeypatch.setattr(settle, "needs", lambda _: 0)
+    monkeypatch.setattr(packages, "choose", lambda *_: (Engine(), ""))
+    monkeypatch.setattr(packages, "base_of", lambda *_: tmp_path / "base.sqsh")
+    monkeypatch.setattr(packages, "needs", lambda _: 0)
     with pytest.raises(HpcstackError) as error:
-        settle.settle(stack, lock, site, None, Runner(), Talk())  # type: ignore[arg-type]
+        packages.settle(stack, lock, site, None, Runner(), Talk())  # type: ignore[arg-type]
     [log] = (tmp_path / "cache").rglob("*-lock.log")
     assert stat.S_IMODE(log.stat().st_mode) == 0o600 and "pypi.site" in log.read_text()
     assert not any(word in text for word in PASSWORDS for text in (log.read_text(), error.value.message, *seen))
@@ -482,7 +482,7 @@ def test_low_odd_series_are_left_out(series: Any) -> None:
 def test_low_odd_dates_are_no_report(started: str) -> None:
     with pytest.raises((ValueError, OverflowError)):
         prometheus(report(started=started))
-    from hpcstack.modules.proof import read
+    from hpcstack.publish.reports import read
 
     path = Path(os.environ.get("PYTEST_TMP", "/tmp")) / f"hpcstack-report-{os.getpid()}.json"
     path.write_text(json.dumps({**report().model_dump(mode="json"), "started": started}))

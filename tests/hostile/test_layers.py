@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcstack.errors import HpcstackError, InputError
-from hpcstack.importing import pack_image, read_back
-from hpcstack.oci.bounds import Bounds, Count, TooLarge, check_path
-from hpcstack.oci.members import Damaged, Flow, Members, check_pax
-from hpcstack.oci.merge import ClimbsOut, Entry, Newest, Unsure, entry_of, plan
+from hpcstack.core.bounds import Bounds, Count, TooLarge, check_path
+from hpcstack.core.errors import HpcstackError, InputError
+from hpcstack.core.process import Runner
+from hpcstack.core.progress import Talk
+from hpcstack.oci.flatten import ClimbsOut, Entry, Newest, Unsure, entry_of, plan
+from hpcstack.oci.importer import pack_image, read_back
 from hpcstack.oci.reference import parse
-from hpcstack.process import Runner
-from hpcstack.sources import FromLayout
-from hpcstack.talk import Talk
+from hpcstack.oci.sources import FromLayout
+from hpcstack.oci.tar import Damaged, Flow, Members, check_pax
 from support.clock import processor_seconds
 from support.layers import folder, hard, layout, link, member, tar, zipped
 
@@ -90,9 +90,9 @@ def test_m6_a_maze_of_links_ends() -> None:
 
 
 def test_m6_names_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpcstack.oci import merge
+    from hpcstack.oci import flatten
 
-    monkeypatch.setattr(merge, "MAX_NAMES", 1 << 16)
+    monkeypatch.setattr(flatten, "MAX_NAMES", 1 << 16)
     newest = Newest()
     newest.layer()
     with pytest.raises(TooLarge, match="of names"):
@@ -248,7 +248,7 @@ def test_an_archive_with_a_hostile_header_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(
         info.tobuf(tarfile.USTAR_FORMAT) + record + bytes(-len(record) % 512) + bytes(1024)
     )
-    from hpcstack.sources import FromArchive
+    from hpcstack.oci.sources import FromArchive
 
     began = processor_seconds()
     with pytest.raises(InputError):
@@ -269,9 +269,9 @@ def test_bodies_are_what_the_header_says() -> None:
 
 
 def test_m6_whiteouts_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpcstack.oci import merge
+    from hpcstack.oci import flatten
 
-    monkeypatch.setattr(merge, "MAX_NAMES", 1 << 20)
+    monkeypatch.setattr(flatten, "MAX_NAMES", 1 << 20)
     newest = Newest()
     newest.layer()
     with pytest.raises(TooLarge, match="of names"):
@@ -281,7 +281,7 @@ def test_m6_whiteouts_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("config", [{"Env": {"A": "1"}}, {"Labels": 5}, {"Env": ["A=\ud800"]}, {"Cmd": [1]}])
 def test_an_archive_whose_config_is_nonsense_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
-    from hpcstack.sources import FromArchive
+    from hpcstack.oci.sources import FromArchive
     from support.layers import archive
 
     with pytest.raises(InputError):
@@ -291,9 +291,9 @@ def test_an_archive_whose_config_is_nonsense_is_refused(tmp_path: Path, config: 
 def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpcstack import build
-    from hpcstack.store import Store
-    from hpcstack.verifying import about, own_name
+    from hpcstack.build import build
+    from hpcstack.build.verify import about, own_name
+    from hpcstack.store.store import Store
 
     monkeypatch.setattr(build, "MAX_CAT", 1 << 20)
     image = bring_in(tmp_path, tar([member("opt/hpcstack/stack.json", bytes(5 << 20))]))

@@ -17,18 +17,19 @@ from typing import Any
 import pytest
 
 from conftest import make_site
-from hpcstack import files
-from hpcstack.cache import cache_of
-from hpcstack.errors import HpcstackError, InputError, StoreError
+from hpcstack.core import files
+from hpcstack.core.errors import HpcstackError, InputError, StoreError
+from hpcstack.core.files import write_text
+from hpcstack.core.outputs import write_output
 from hpcstack.lock import model
 from hpcstack.lock.model import Lock
-from hpcstack.lock.place import lock_path
-from hpcstack.modules.marks import Marks
-from hpcstack.outputs import write_output
+from hpcstack.lock.path import lock_path
+from hpcstack.recipe.catalog import Catalog
+from hpcstack.releases.permissions import Marks
 from hpcstack.render.template import plain
-from hpcstack.settle import _answer
-from hpcstack.spec.catalog import Catalog
-from hpcstack.store import Store, write_text
+from hpcstack.resolve.packages import _answer
+from hpcstack.store.cache import cache_of
+from hpcstack.store.store import Store
 from support.clock import processor_seconds
 from support.modules import Place
 
@@ -62,7 +63,7 @@ def test_c1_a_lock_that_is_a_link_is_refused_by_its_name(contributed: Path, tmp_
 
 
 def test_c1_also_in_the_lock_directory(tmp_path: Path) -> None:
-    from hpcstack import data
+    from hpcstack.core import data
 
     site = make_site(tmp_path)
     site.lock_dir.mkdir(parents=True)
@@ -170,7 +171,7 @@ def test_one_file_that_others_can_write_is_not_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["file", "folder", "pipe", "huge"])
 def test_m2_an_answer_that_is_a_link_is_not_read(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpcstack import settle
+    from hpcstack.resolve import packages
 
     secret = tmp_path / "id_ed25519"
     secret.write_text("private")
@@ -185,7 +186,7 @@ def test_m2_an_answer_that_is_a_link_is_not_read(tmp_path: Path, how: str, monke
     elif how == "pipe":
         os.mkfifo(top / "settled/pip.json")
     else:
-        monkeypatch.setattr(settle, "MAX_ANSWER", 10)
+        monkeypatch.setattr(packages, "MAX_ANSWER", 10)
         (top / "settled/pip.json").write_text("x" * 11)
     with pytest.raises(InputError):
         _answer(top / "settled/pip.json", top)
@@ -193,7 +194,7 @@ def test_m2_an_answer_that_is_a_link_is_not_read(tmp_path: Path, how: str, monke
 
 
 def test_m2_a_step_that_puts_a_link_over_a_folder_costs_nothing_outside(tmp_path: Path) -> None:
-    from hpcstack.engines.layers import _drop
+    from hpcstack.build.engines.overlay import _drop
 
     outside = tmp_path / "outside"
     (outside / "empty").mkdir(parents=True)
@@ -433,7 +434,7 @@ def test_h5_a_folder_of_the_tree_that_is_a_link_is_not_written_through(place: Pl
 
 
 def test_h5_a_prepared_release_that_somebody_put_there_is_not_written_through(place: Place, tmp_path: Path) -> None:
-    from hpcstack.modules.journal import prepared
+    from hpcstack.releases.journal import prepared
 
     (tmp_path / "target").mkdir()
     part = prepared(place.store.top / "releases/pytorch/24.11-r2", place.site.module_root)
@@ -525,7 +526,7 @@ def test_h5_a_generation_that_is_none_is_told(place: Place, said: str) -> None:
 
 
 def test_removing_a_tree_that_is_a_link_removes_the_link(tmp_path: Path) -> None:
-    from hpcstack.store import remove_tree
+    from hpcstack.core.files import remove_tree
 
     (tmp_path / "victim/a").mkdir(parents=True)
     (tmp_path / "victim/a").chmod(0o755)
@@ -547,7 +548,7 @@ def test_files_of_a_release_behind_links_are_not_published_again(place: Place, t
 )
 @pytest.mark.parametrize("how", ["pipe", "zero", "garbage"])
 def test_pipes_and_devices_in_the_store(place: Place, what: str, how: str) -> None:
-    from hpcstack.collect import releases
+    from hpcstack.releases.records import releases
 
     key = place.store.newest("pytorch-24.11").key  # type: ignore[union-attr]
     path = place.store.top / what.format(key=key)

@@ -18,16 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import make_site
-from hpcstack import data
-from hpcstack.errors import HpcstackError, InputError, RegistryError, visible
+from hpcstack.core import data
+from hpcstack.core.errors import HpcstackError, InputError, RegistryError, visible
+from hpcstack.core.quote import dockerfile, unbroken
+from hpcstack.core.untrusted import document
 from hpcstack.lock.model import Lock
-from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of, document
+from hpcstack.oci.client import Registry
+from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
 from hpcstack.oci.protocol import may_be_asked, may_know
-from hpcstack.registry import Registry
+from hpcstack.recipe.catalog import Catalog
+from hpcstack.recipe.model import Base, Stack
 from hpcstack.render.image import image_files
-from hpcstack.render.quote import dockerfile, unbroken
-from hpcstack.spec.catalog import Catalog
-from hpcstack.spec.model import Base, Stack
 from support.clock import processor_seconds
 from support.locks import example_lock
 
@@ -150,7 +151,7 @@ def test_c2_what_no_runtime_can_say_is_left_out(hostile: tuple[Registry, str]) -
 def test_c2_nor_does_a_lock_or_a_step_say_it(lock: Lock, tmp_path: Path, variable: str) -> None:
     from hpcstack.lock import model
     from hpcstack.runtimes.base import Step
-    from hpcstack.runtimes.handed import kept
+    from hpcstack.runtimes.environment import kept
 
     found = json.loads(lock.text())
     next(iter(found["base"]["platforms"].values()))["environment"] = {variable: "x"}
@@ -341,7 +342,7 @@ def test_m3_a_challenge_is_read_in_no_time(challenge: str) -> None:
 def test_m5_an_answer_that_drips_is_given_up(hostile: tuple[Registry, str], monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
-    from hpcstack import registry
+    from hpcstack.oci import client as registry
 
     def drip(self: Hostile) -> None:
         self.send_response(200)
@@ -361,7 +362,7 @@ def test_m5_an_answer_that_drips_is_given_up(hostile: tuple[Registry, str], monk
 
 
 def test_m5_tags_are_counted(hostile: tuple[Registry, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpcstack import registry
+    from hpcstack.oci import client as registry
 
     monkeypatch.setattr(registry, "MAX_TAGS", 10)
     Hostile.paths["/tags/"] = (200, {}, json.dumps({"tags": [f"t{n}" for n in range(11)]}).encode())

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.errors import InputError
-from hpcstack.modules import catalog
-from hpcstack.modules.changes import retired
-from hpcstack.modules.ledger import Dates
+from hpcstack.core.errors import InputError
+from hpcstack.publish import website
+from hpcstack.releases.changes import retired
+from hpcstack.releases.ledger import Dates
 from support.modules import Place, report
 
 pytestmark = pytest.mark.timeout(300)
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "pytorch", "retire", lambda ledger, event: retired(ledger, "24.11", dates, "2026-01-01", event)
     )
     out = tmp_path_factory.mktemp("out") / "site"
-    catalog.write(catalog.pages(place.site, place.store), out)
+    website.write(website.pages(place.site, place.store), out)
     return out
 
 
@@ -146,17 +146,17 @@ def test_what_is_no_catalogue_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years")
     with pytest.raises(InputError, match="something other than"):
-        catalog.write({"catalog.json": "{}"}, tmp_path / "mine")
+        website.write({"catalog.json": "{}"}, tmp_path / "mine")
     assert (tmp_path / "mine/thesis.txt").read_text() == "years"
-    catalog.write({"catalog.json": json.dumps({"made_by": catalog.MADE}), "old": "x"}, tmp_path / "site")
-    catalog.write({"catalog.json": json.dumps({"made_by": catalog.MADE})}, tmp_path / "site")
+    website.write({"catalog.json": json.dumps({"made_by": website.MADE}), "old": "x"}, tmp_path / "site")
+    website.write({"catalog.json": json.dumps({"made_by": website.MADE})}, tmp_path / "site")
     assert [path.name for path in (tmp_path / "site").iterdir()] == ["catalog.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "site"]
 
 
 def test_a_catalogue_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = {"catalog.json": json.dumps({"made_by": catalog.MADE})}
-    catalog.write({**mine, "old": "x"}, tmp_path / "site")
+    mine = {"catalog.json": json.dumps({"made_by": website.MADE})}
+    website.write({**mine, "old": "x"}, tmp_path / "site")
     rename, calls = Path.rename, []
 
     def full(path: Path, target: Path) -> Path:
@@ -167,14 +167,14 @@ def test_a_catalogue_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(Path, "rename", full)
     with pytest.raises(OSError, match="No space"):
-        catalog.write(mine, tmp_path / "site")
+        website.write(mine, tmp_path / "site")
     assert (tmp_path / "site/old").read_text() == "x" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_link_to_a_catalogue_is_followed(tmp_path: Path) -> None:
     (tmp_path / "www").mkdir()
     (tmp_path / "link").symlink_to("www")
-    catalog.write({"catalog.json": "{}"}, tmp_path / "link")
+    website.write({"catalog.json": "{}"}, tmp_path / "link")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "www/catalog.json").exists()
 
 
@@ -184,4 +184,4 @@ def test_an_image_that_is_gone_still_has_its_page(tmp_path: Path) -> None:
     artifact = replace(place.artifact(stack))
     place.publisher.publish(stack, artifact, "testing", None, {})
     artifact.image.unlink()
-    assert "its image is gone" in catalog.pages(place.site, place.store)["pytorch-24.11.html"]
+    assert "its image is gone" in website.pages(place.site, place.store)["pytorch-24.11.html"]

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.process import Runner
-from hpcstack.store import Store
-from hpcstack.verifying import read
+from hpcstack.build.verify import read
+from hpcstack.core.process import Runner
+from hpcstack.store.store import Store
 from support.testbed import Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.faults, pytest.mark.registry, pytest.mark.squashfs, pytest.mark.bwrap]

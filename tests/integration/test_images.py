@@ -53,7 +53,7 @@ def test_a_sif_is_assembled_around_the_image(testbed: Testbed, shared: Recipes, 
 def test_a_sif_for_another_architecture(testbed: Testbed, built: dict[str, Any], shared: Recipes) -> None:
     """The header alone: no machine of that kind is here."""
     script = (
-        "import sys; from pathlib import Path; from hpcstack.sif import assemble; from hpcstack.process import Runner; "
+        "import sys; from pathlib import Path; from hpcstack.store.sif import assemble; from hpcstack.core.process import Runner; "
         "assemble(Path(sys.argv[1]), 'linux/arm64', Path(sys.argv[2]), Runner())"
     )
     sif = f"{shared.folder}/arm.sif"

@@ -118,7 +118,7 @@ def test_spider_finds_what_is_inside_and_help_shows_the_report(place: Place) -> 
 
 @pytest.mark.parametrize("which", BOTH)
 def test_the_default_moves_with_promote_and_back_with_rollback(place: Place, which: str) -> None:
-    from hpcstack.modules.changes import rolled_back
+    from hpcstack.releases.changes import rolled_back
 
     def default() -> str:
         return bash(place, which, "module load pytorch; echo $HPCSTACK_RELEASE").stdout.strip()
@@ -140,8 +140,8 @@ def test_the_default_moves_with_promote_and_back_with_rollback(place: Place, whi
 
 @pytest.mark.parametrize("which", BOTH)
 def test_dates_warn_and_refuse_when_a_module_is_loaded(place: Place, which: str) -> None:
-    from hpcstack.modules.changes import retired
-    from hpcstack.modules.ledger import Dates
+    from hpcstack.releases.changes import retired
+    from hpcstack.releases.ledger import Dates
 
     def dated(dates: Dates, today: str = "2026-01-01") -> None:
         place.publisher.change("pytorch", "retire", lambda ledger, event: retired(ledger, "24.11", dates, today, event))
@@ -273,7 +273,7 @@ def test_the_spider_cache_follows_every_flip(place: Place) -> None:
     ("changes", "says"), [({"name": "hpcstack"}, "gateways"), ({"variant": "r1"}, "taken for a release")]
 )
 def test_a_name_that_would_be_taken_for_another_is_refused(tmp_path: Path, changes: dict[str, str], says: str) -> None:
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
 
     place = Place(tmp_path)
     with pytest.raises(InputError, match=says):

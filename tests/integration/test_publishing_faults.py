@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.modules.journal import prepared
+from hpcstack.releases.journal import prepared
 from support.modules import Place, bash, clean, environment, seen, system, tree_of, whole
 
 KILLS = int(os.environ.get("HPCSTACK_KILLS", "3"))
@@ -34,19 +34,19 @@ elif verb == "promote":
     stack = place.stack()
     place.publisher.publish(stack, place.artifact(stack, content), "production", None, {})
 elif verb == "rollback":
-    from hpcstack.modules.changes import rolled_back
+    from hpcstack.releases.changes import rolled_back
     place.publisher.change("pytorch", verb, lambda ledger, event: rolled_back(ledger, "24.11", "", event), force=True)
 elif verb == "remove":
-    from hpcstack.modules import acts
-    from hpcstack.modules.changes import removed
+    from hpcstack.publish import acts
+    from hpcstack.releases.changes import removed
     acts.find_users = lambda *_, **__: []  # others on this machine name pytorch, too
     place.publisher.change("pytorch", verb, lambda ledger, event: removed(ledger, ["24.11-r2"], event), force=True)
 elif verb == "undo":
-    from hpcstack.modules.changes import undone
+    from hpcstack.releases.changes import undone
     place.publisher.change("pytorch", verb, undone, force=True)
 elif verb in ("retire", "cancel"):
-    from hpcstack.modules.changes import retired
-    from hpcstack.modules.ledger import Dates
+    from hpcstack.releases.changes import retired
+    from hpcstack.releases.ledger import Dates
     dates = Dates("2020-01-01", "2020-01-02") if verb == "retire" else Dates()
     place.publisher.change("pytorch", verb, lambda ledger, event: retired(ledger, "24.11", dates, "2026-01-01", event), force=True)
 """
@@ -144,8 +144,8 @@ def test_publishers_at_once_make_one_release_each(tmp_path: Path) -> None:
 
 
 def test_a_publisher_that_may_not_write_changes_nothing(tmp_path: Path) -> None:
-    from hpcstack.errors import StoreError
-    from hpcstack.modules.marks import Marks
+    from hpcstack.core.errors import StoreError
+    from hpcstack.releases.permissions import Marks
 
     place = ready(tmp_path)
     before = tree_of(place.site.module_root)
@@ -156,8 +156,8 @@ def test_a_publisher_that_may_not_write_changes_nothing(tmp_path: Path) -> None:
 
     tree = place.publisher.tree
     broken = type(tree)(tree.root, Full())
-    from hpcstack.modules.changes import defaulted
-    from hpcstack.modules.tree import Change
+    from hpcstack.releases.changes import defaulted
+    from hpcstack.releases.tree import Change
 
     with pytest.raises(StoreError, match="No space left"), broken.held("pytorch"):
         ledger = broken.ledger("pytorch")
@@ -202,7 +202,7 @@ def test_two_trees_on_one_store_never_share_a_release(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["{}", "[]", "null", '"x"', '{"format": "hpcstack/modules/v9"}', "{torn"])
 def test_a_journal_that_is_not_ours_is_told(tmp_path: Path, text: str) -> None:
-    from hpcstack.errors import StoreError
+    from hpcstack.core.errors import StoreError
 
     place = ready(tmp_path)
     (place.site.module_root / "state/pytorch/journal.json").write_text(text)

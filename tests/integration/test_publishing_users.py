@@ -15,7 +15,7 @@ from support.testbed import REPO
 @pytest.mark.lmod
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can try a module as another user")
 def test_a_tree_that_others_cannot_read_is_refused(tmp_path: Path) -> None:
-    from hpcstack.errors import StoreError
+    from hpcstack.core.errors import StoreError
 
     open_to_all = Place(Path("/tmp") / f"hpcstack-test-{os.getpid()}", modules={"check_as": "nobody"})
     try:
@@ -86,6 +86,6 @@ if sys.argv[2] == "publish":
     artifact = next(one for one in place.store.images() if one.sha256 == digest)
     place.publisher.publish(stack, artifact, "testing", None, {})
 else:
-    from hpcstack.modules.changes import rolled_back
+    from hpcstack.releases.changes import rolled_back
     place.publisher.change("pytorch", "rollback", lambda ledger, event: rolled_back(ledger, "24.11", "", event))
 """

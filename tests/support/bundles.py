@@ -9,9 +9,9 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from hpcstack.bases import base_name
-from hpcstack.site import Site
-from hpcstack.spec.catalog import Catalog
+from hpcstack.build.base import base_name
+from hpcstack.recipe.catalog import Catalog
+from hpcstack.site.load import Site
 from support.locks import base_lock
 
 RECIPE = """\

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from hpcstack import facts
+from hpcstack.hardware import facts
 from hpcstack.lock.check import unresolved
 from hpcstack.lock.model import TEMPLATE_VERSION, Lock, LockedBase, LockedPlatform, read
-from hpcstack.spec.model import Stack
+from hpcstack.recipe.model import Stack
 
 RECORDED = Path(__file__).resolve().parents[1] / "golden/locks"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

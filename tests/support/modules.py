@@ -10,16 +10,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hpcstack import data
-from hpcstack.modules.acts import Publisher
-from hpcstack.modules.publishable import Published
-from hpcstack.modules.tree import Tree
-from hpcstack.process import Runner
+from hpcstack.core import data
+from hpcstack.core.process import Runner
+from hpcstack.publish.publishable import Published
+from hpcstack.publish.publisher import Publisher
+from hpcstack.recipe.catalog import Catalog
+from hpcstack.recipe.model import Stack
+from hpcstack.releases.tree import Tree
 from hpcstack.report import Report
-from hpcstack.site import Site
-from hpcstack.spec.catalog import Catalog
-from hpcstack.spec.model import Stack
-from hpcstack.store import Artifact, Store
+from hpcstack.site.load import Site
+from hpcstack.store.artifact import Artifact
+from hpcstack.store.store import Store
 
 LMOD = Path(os.environ.get("HPCSTACK_TEST_LMOD", "/usr/share/lmod/lmod/libexec/lmod"))  # another version, by hand
 _UNPACKED = Path("/opt/hpcstack-environment-modules/usr/lib")

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from hpcstack.cli.session import Session, chosen
-from hpcstack.errors import InputError, ProblemsError
-from hpcstack.examine import _named
-from hpcstack.jobs import ended_how
+from hpcstack.core.errors import InputError, ProblemsError
+from hpcstack.core.process import Completed, Runner
+from hpcstack.diagnose.run import _named
 from hpcstack.launch import record
+from hpcstack.launch.jobs import ended_how
 from hpcstack.launch.record import Launch, made
-from hpcstack.process import Completed, Runner
-from hpcstack.site import Site, load
-from hpcstack.spec.catalog import Catalog
+from hpcstack.recipe.catalog import Catalog
+from hpcstack.site.load import Site, load
 
 
 class Answering(Runner):
@@ -72,7 +72,7 @@ def test_a_recipe_is_not_suggested_to_itself(tmp_path: Path) -> None:
 
 def test_a_machine_that_does_not_know_the_sites_group_still_launches() -> None:
     """A compute node without the directory's groups, and the doctor that is to say so."""
-    from hpcstack import sharing
+    from hpcstack.core import sharing
 
     sharing.share("nobodys-group")
     assert not sharing.is_shared() and sharing.mode(0o644) == 0o644 and sharing.mask() == 0o022
@@ -131,7 +131,7 @@ def test_an_array_is_one_row_with_all_its_tasks() -> None:
 
 
 def test_a_job_that_waits_has_no_log_yet() -> None:
-    from hpcstack.jobs import NotStarted, logs_of
+    from hpcstack.launch.jobs import NotStarted, logs_of
 
     said = "JobId=7 JobName=x JobState=PENDING Reason=Resources Dependency=(null) StdErr=/h/x-7.out StdOut=/h/x-7.out Power=\n"
     with pytest.raises(NotStarted, match="has not started yet \\(Resources\\); it will write to /h/x-7.out"):
@@ -216,7 +216,7 @@ def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> 
     import os
     import stat
 
-    from hpcstack import sharing
+    from hpcstack.core import sharing
 
     if os.geteuid() != 0:
         pytest.skip("only root can choose a group that is not its own")
@@ -235,10 +235,10 @@ def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> 
 
 
 def test_offline_the_first_engine_that_can_shut_the_network_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpcstack.engines import choose
+    from hpcstack.build.engines import choose
 
-    monkeypatch.setattr("hpcstack.engines.base.missing", lambda *_: "")
-    monkeypatch.setattr("hpcstack.engines.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("hpcstack.build.engines.base.missing", lambda *_: "")
+    monkeypatch.setattr("hpcstack.build.engines.os.geteuid", lambda: 1000)
     tools = Answering(apptainer="x", enroot="x", mksquashfs="x", unsquashfs="x")
     engine, why = choose("auto", tools, offline=True)
     assert engine.name != "apptainer" and "only root can shut its network out" in why

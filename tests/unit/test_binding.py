@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack import facts
-from hpcstack.cpus import mask, spans
-from hpcstack.errors import InputError
+from hpcstack.core.cpus import mask, spans
+from hpcstack.core.errors import InputError
+from hpcstack.hardware import facts
 from hpcstack.launch import Resources, share
 from hpcstack.launch.binding import binding, shared
-from hpcstack.render.launcher import inner
-from hpcstack.site import Site
+from hpcstack.render.launchers import inner
+from hpcstack.site.load import Site
 
 NAMES = list(facts.topologies())
 

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcstack.build import _others
-from hpcstack.collect import items, remove
-from hpcstack.errors import InputError, StoreError
-from hpcstack.modules import changes
-from hpcstack.modules.ledger import Dates, Entry, Event, Ledger, as_json, from_json
-from hpcstack.modules.shown import rows
-from hpcstack.releases import released
+from hpcstack.build.build import _others
+from hpcstack.core.errors import InputError, StoreError
+from hpcstack.publish.gc import items, remove
+from hpcstack.publish.status import rows
+from hpcstack.releases import changes
+from hpcstack.releases.ledger import Dates, Entry, Event, Ledger, as_json, from_json
+from hpcstack.releases.lookup import released
 from support.modules import Place, bash, report
 
 SEQUENCES = int(os.environ.get("HPCSTACK_SEQUENCES", "1000"))  # ci/soak runs 10,000
@@ -130,8 +130,8 @@ def test_a_second_rollback_does_not_take_production_away(tmp_path: Path) -> None
 
 
 def test_what_is_removed_comes_back_until_gc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("collect", "modules.acts"):  # others of this machine name pytorch
-        monkeypatch.setattr(f"hpcstack.{module}.find_users", lambda *_, **__: [])
+    for module in ("gc", "publisher"):  # others of this machine name pytorch
+        monkeypatch.setattr(f"hpcstack.publish.{module}.find_users", lambda *_, **__: [])
     place = Place(tmp_path, modules={"keep_days": 0})
     for image in (b"A", b"B", b"C"):
         place.publish(content=image, channel="production")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 from hpcstack.launch import limits
-from hpcstack.launch.cluster import Limits, minutes, read_options, read_partitions, read_pmi
 from hpcstack.launch.resources import Resources
+from hpcstack.slurm.query import Limits, minutes, read_options, read_partitions, read_pmi
 
 SINFO = """\
 batch*|up|1-00:00:00|12|64|gpu:h100:8(S:0-1)|ib,h100

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
-from hpcstack import collect, lease
-from hpcstack.cache import busy, cache_of
-from hpcstack.engines.base import EPOCH
-from hpcstack.errors import SlurmError
-from hpcstack.process import Completed, Runner
-from hpcstack.site import Site
+from hpcstack.build.engines.base import EPOCH
+from hpcstack.core import lease
+from hpcstack.core.errors import SlurmError
+from hpcstack.core.process import Completed, Runner
+from hpcstack.publish import gc
+from hpcstack.site.load import Site
+from hpcstack.store.cache import busy, cache_of
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def kept(site: Site, days: float = 14) -> dict[str, str]:
-    return {item.path.name: item.keep for item in collect.items(site, Runner(), days, slurm=False)}
+    return {item.path.name: item.keep for item in gc.items(site, Runner(), days, slurm=False)}
 
 
 def step(site: Site, name: str) -> Path:
@@ -75,5 +76,5 @@ class Slurm(Runner):
 
 def test_where_a_jobs_script_may_not_be_read_nothing_is_removed(site: Site) -> None:
     with pytest.raises(SlurmError, match="job 7 cannot be read"):
-        collect.items(site, Slurm("job script retrieval failed: Access/permission denied"), 14)
-    assert collect.items(site, Slurm("job script retrieval failed: Invalid job id specified"), 14) == []
+        gc.items(site, Slurm("job script retrieval failed: Access/permission denied"), 14)
+    assert gc.items(site, Slurm("job script retrieval failed: Invalid job id specified"), 14) == []

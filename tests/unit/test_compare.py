@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from hpcstack import data
-from hpcstack.lock import compare
-from hpcstack.lock.compare import Change, markdown, newer
+from hpcstack.core import data
+from hpcstack.lock import diff
+from hpcstack.lock.diff import Change, markdown, newer
 from hpcstack.lock.model import Lock, LockedPip
-from hpcstack.spec.catalog import Catalog
+from hpcstack.recipe.catalog import Catalog
 from support.locks import base_lock
 
 
@@ -25,7 +25,7 @@ def with_pip(lock: Lock, **versions: str) -> Lock:
 
 
 def test_two_months() -> None:
-    rows = {(c.section, c.name): (c.before, c.after) for c in compare.locks(of("pytorch-25.10"), of("pytorch-26.08"))}
+    rows = {(c.section, c.name): (c.before, c.after) for c in diff.locks(of("pytorch-25.10"), of("pytorch-26.08"))}
     assert rows["base", "image"] == ("nvcr.io/nvidia/pytorch:25.10-py3", "nvcr.io/nvidia/pytorch:26.08-py3")
     assert rows["holds", "CUDA"] == ("13.0.2.006", "13.4.1.012")
     assert rows["holds", "NCCL"] == ("2.27.7", "2.30.7+cuda13.3")
@@ -33,10 +33,10 @@ def test_two_months() -> None:
 
 def test_packages_that_came_went_and_changed() -> None:
     before, after = with_pip(of("pytorch-25.10"), a="1", b="1"), with_pip(of("pytorch-25.10"), b="2", c="1")
-    assert compare.locks(before, after) == [
+    assert diff.locks(before, after) == [
         Change("pip", "a", "1", ""), Change("pip", "b", "1", "2"), Change("pip", "c", "", "1"),
     ]  # fmt: skip
-    assert compare.locks(before, before) == []
+    assert diff.locks(before, before) == []
 
 
 def test_markdown_is_a_table_that_no_text_breaks() -> None:

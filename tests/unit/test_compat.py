@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack import data
+from hpcstack.core import data
 
 SCRIPT = data.folder("images") / "compat.sh"
 VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Mon Jan  1 00:00:00 UTC 2024\nGCC version:  gcc 12.2.0\n"

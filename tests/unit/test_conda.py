@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hpcstack import data
+from hpcstack.core import data
 from support.conda import channel
 
 SCRIPT = data.folder("images") / "conda.py"

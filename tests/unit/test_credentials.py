@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.credentials import credentials
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
+from hpcstack.oci.credentials import credentials
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from hpcstack.doctor import clocks, machine, read
-from hpcstack.remedies import Finding
+from hpcstack.diagnose.advice import Finding
+from hpcstack.diagnose.checks import clocks, machine, read
 from hpcstack.render.template import plain
-from hpcstack.site import Gpus, NodeType
+from hpcstack.site.load import Gpus, NodeType
 
 GOOD = {
     "host": "node1", "userns.works": "yes", "fuse": "usable", "tool.apptainer": "/usr/bin/apptainer", "shm.kb": "4194304",

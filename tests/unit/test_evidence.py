@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from hpcstack import data
-from hpcstack.evidence import FILE, evidence, recorded
-from hpcstack.spec.catalog import Catalog
-from hpcstack.spec.model import Stack
+from hpcstack.core import data
+from hpcstack.recipe.catalog import Catalog
+from hpcstack.recipe.evidence import FILE, evidence, recorded
+from hpcstack.recipe.model import Stack
 
 
 @pytest.mark.parametrize(

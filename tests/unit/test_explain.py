@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.explain import LITERAL, explain, literal_of, plain, signatures
-from hpcstack.yamlfile import parse
+from hpcstack.core.yaml import parse
+from hpcstack.diagnose.logs import LITERAL, explain, literal_of, plain, signatures
 from support.clock import processor_seconds
 
 LINES = parse((Path(__file__).parents[1] / "fixtures/log-lines.yaml").read_text(), "log-lines.yaml").value

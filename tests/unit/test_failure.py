@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcstack.failure import failure_in
+from hpcstack.launch.failure import failure_in
 from hpcstack.render.template import plain
 
 TRACE = """Traceback (most recent call last):

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack import blobs
-from hpcstack.bases import import_image
-from hpcstack.cache import cache_of
-from hpcstack.errors import RegistryError, StoreError
-from hpcstack.process import Runner
-from hpcstack.registry import Registry
-from hpcstack.site import Site
-from hpcstack.talk import Talk
+from hpcstack.build.base import import_image
+from hpcstack.core.errors import RegistryError, StoreError
+from hpcstack.core.process import Runner
+from hpcstack.core.progress import Talk
+from hpcstack.oci import download
+from hpcstack.oci.client import Registry
+from hpcstack.site.load import Site
+from hpcstack.store.cache import cache_of
 from support.faulty import Faults, serving
 from support.layers import folder, held, layout, member, sha, tar, zipped
 
@@ -39,7 +39,7 @@ def site(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def imported(tmp_path: Path, faults: Faults, site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
-    monkeypatch.setattr(blobs, "BACK_OFF", 0.01)
+    monkeypatch.setattr(download, "BACK_OFF", 0.01)
     with serving(layout(tmp_path / "image", LAYERS), faults) as address:
         reached = site.model_copy(update={"registries": Site.model_validate(
             {**site.model_dump(include={"store", "lock_dir", "module_root"}), "registries": {address: {"plain_http": True}}}
@@ -87,7 +87,7 @@ def test_what_passes_is_overcome(imported: Import, faults: Faults, coming: list[
 def test_what_does_not_pass_is_told_and_leaves_nothing(
     imported: Import, faults: Faults, tmp_path: Path, always: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcstack.registry.BACK_OFF", 0.01)
+    monkeypatch.setattr("hpcstack.oci.client.BACK_OFF", 0.01)
     faults.always = always
     with pytest.raises(RegistryError, match=says):
         imported()
@@ -114,7 +114,7 @@ def test_what_a_killed_run_has_fetched_is_used_if_it_is_right(
 def test_a_disk_without_room_is_told_before_anything_is_fetched(
     imported: Import, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blobs, "SPARE", 1 << 60)
+    monkeypatch.setattr(download, "SPARE", 1 << 60)
     with pytest.raises(StoreError, match="needs about"):
         imported()
     assert faults.asked == []
@@ -141,10 +141,10 @@ def test_no_order_of_layers_holds_up_the_one_that_is_read(
     tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch, order: Callable[[list[bytes]], list[bytes]]
 ) -> None:
     """With a window that each layer is larger than, as real layers are larger than the real one."""
-    monkeypatch.setattr(blobs, "WINDOW", 1 << 16)
-    monkeypatch.setattr(blobs, "PIECE", 1 << 14)
-    monkeypatch.setattr("hpcstack.registry.PIECE", 1 << 14, raising=False)
-    monkeypatch.setattr("hpcstack.inflate.AHEAD", 1)
+    monkeypatch.setattr(download, "WINDOW", 1 << 16)
+    monkeypatch.setattr(download, "PIECE", 1 << 14)
+    monkeypatch.setattr("hpcstack.oci.client.PIECE", 1 << 14, raising=False)
+    monkeypatch.setattr("hpcstack.oci.decompress.AHEAD", 1)
     with serving(layout(tmp_path / "image", order(random_layers(7))), Faults()) as address:
         reached = Site.model_validate({
             **site.model_dump(include={"store", "lock_dir", "module_root"}), "registries": {address: {"plain_http": True}}

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.errors import InputError
-from hpcstack.launch.added import added
-from hpcstack.launch.cluster import Limits
+from hpcstack.core.errors import InputError
 from hpcstack.launch.limits import _refused as refused
+from hpcstack.launch.packages import added
 from hpcstack.launch.resources import Resources
+from hpcstack.slurm.query import Limits
 from support.modules import Place
 
 
@@ -83,7 +83,7 @@ def test_files_are_not_packages_of_the_index(tmp_path: Path, monkeypatch: pytest
 
 def test_checks_that_pass_are_listed_once(tmp_path: Path) -> None:
     """While the suite runs: what is wrong at once, what passes as a number now and then; the report lists all."""
-    from hpcstack.validate import watched
+    from hpcstack.suite.run import watched
 
     said: list[str] = []
     times = iter([0.0, 1.0, 12.0, 13.0])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcstack import facts
-from hpcstack.fit import Fit, covered, fit, has_sass, required_branches
+from hpcstack.hardware import facts
+from hpcstack.hardware.compatibility import Fit, covered, fit, has_sass, required_branches
 
 IMAGE_2411 = facts.image_environment("nvcr.io/nvidia/pytorch:24.11-py3", "linux/amd64")
 IMAGE_2510 = facts.image_environment("nvcr.io/nvidia/pytorch:25.10-py3", "linux/amd64")

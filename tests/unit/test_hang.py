@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 from hpcstack.launch.hang import judge, named, parse, summary
 from hpcstack.launch.stacks import meant
-from hpcstack.render.launcher import watched
+from hpcstack.render.launchers import watched
 from hpcstack.render.template import plain
 
 WAITS = """\

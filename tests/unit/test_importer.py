@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
-from hpcstack.modules.changes import published
-from hpcstack.modules.ledger import Dates, Entry, Event
-from hpcstack.modules.tree import Change, Tree
-from hpcstack.render.launcher import importer
+from hpcstack.releases.changes import published
+from hpcstack.releases.ledger import Dates, Entry, Event
+from hpcstack.releases.tree import Change, Tree
+from hpcstack.render.launchers import importer
 
 
 class Place:

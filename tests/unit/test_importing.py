@@ -12,15 +12,15 @@ import pytest
 from backports import zstd
 
 from conftest import make_site
-from hpcstack import importing
-from hpcstack.bases import import_image
-from hpcstack.errors import HpcstackError, InputError, RegistryError
-from hpcstack.importing import Imported
-from hpcstack.inflate import PIECE, inflated
+from hpcstack.build.base import import_image
+from hpcstack.core.errors import HpcstackError, InputError, RegistryError
+from hpcstack.core.process import Runner
+from hpcstack.core.progress import Talk
+from hpcstack.oci import importer
+from hpcstack.oci.client import Registry
+from hpcstack.oci.decompress import PIECE, inflated
+from hpcstack.oci.importer import Imported
 from hpcstack.oci.pack import PACKERS, pack_argv
-from hpcstack.process import Runner
-from hpcstack.registry import Registry
-from hpcstack.talk import Talk
 from support.layers import archive, folder, hard, held, layout, link, member, sha, tar, zipped
 
 pytestmark = pytest.mark.squashfs
@@ -143,7 +143,7 @@ def listed(image: Path) -> list[list[str]]:
 def test_each_packer_makes_the_same_image(
     imported: Callable[[Path | str], Imported], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importing, "pack_argv", lambda _has, *rest: pack_argv(lambda tool: tool == name, *rest))
+    monkeypatch.setattr(importer, "pack_argv", lambda _has, *rest: pack_argv(lambda tool: tool == name, *rest))
     first = imported(
         layout(
             tmp_path / "image",
@@ -169,7 +169,7 @@ def test_a_folder_that_no_layer_names_has_a_mode_and_no_time_of_its_own(
     imported: Callable[[Path | str], Imported], tmp_path: Path, name: str, layers: list[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(importing, "pack_argv", lambda _has, *rest: pack_argv(lambda tool: tool == name, *rest))
+    monkeypatch.setattr(importer, "pack_argv", lambda _has, *rest: pack_argv(lambda tool: tool == name, *rest))
     rows = {row[5]: row for row in listed(imported(layout(tmp_path / "image", layers)).path)}
     assert rows["squashfs-root/s"][::3] == ["drwxr-xr-x", "1970-01-01"]
     assert rows["squashfs-root"][0] == "drwxr-xr-x"
@@ -242,7 +242,7 @@ def test_a_few_bytes_of_zstd_become_pieces_of_a_bounded_size() -> None:
 def test_the_platform_is_looked_at_wherever_the_image_comes_from(
     imported: Callable[[Path | str], Imported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcstack.bases.here", lambda: "linux/arm64")
+    monkeypatch.setattr("hpcstack.build.base.here", lambda: "linux/arm64")
     site = make_site(tmp_path)
     for image in (layout(tmp_path / "image", [SMALL]), archive(tmp_path / "image.tar", [SMALL])):
         with pytest.raises(InputError, match="is for linux/amd64, not for linux/arm64"):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
+from hpcstack.core.process import Runner
 from hpcstack.launch.commands import advice, check, check_step
-from hpcstack.launch.inside import missing
-from hpcstack.process import Runner
-from hpcstack.store import Artifact
+from hpcstack.launch.preflight import missing
+from hpcstack.store.artifact import Artifact
 
 ARTIFACT = Artifact(
     stack="s-1", key="k", sha256="0", size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0",

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack import gates, history
-from hpcstack.judging import judged
 from hpcstack.report import Outcome, Report
+from hpcstack.suite import gates, history
+from hpcstack.suite.judge import judged
 
 GIB = 1 << 30
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
-from hpcstack import data
-from hpcstack.errors import InputError, RegistryError
+from hpcstack.build.request import order
+from hpcstack.core import data
+from hpcstack.core.errors import InputError, RegistryError
+from hpcstack.core.process import Runner
 from hpcstack.lock.check import stale
 from hpcstack.lock.known import known_lock, lacking
-from hpcstack.locking import lock_to_look_at
-from hpcstack.ordering import order
-from hpcstack.process import Runner
+from hpcstack.preview import stack_files
+from hpcstack.recipe.catalog import Catalog
 from hpcstack.render.readback import check
-from hpcstack.render.stack import stack_files
-from hpcstack.spec.catalog import Catalog
+from hpcstack.resolve.make_lock import lock_to_look_at
 
 CATALOG = Catalog([data.folder("recipes")])
 HPCSTACK = Path(sys.executable).parent / "hpcstack"

@@ -13,21 +13,21 @@ from typing import Any, get_args
 import pytest
 
 from conftest import make_site
-from hpcstack import data
 from hpcstack.cli.launch_ import MODES as OPTION_MODES
 from hpcstack.cli.launch_ import TEMPLATES
 from hpcstack.cli.launch_ import command as launch_command
-from hpcstack.errors import InputError
+from hpcstack.core import data
+from hpcstack.core.errors import InputError
+from hpcstack.core.process import Completed, Runner
 from hpcstack.launch import Extras, Resources, plan
 from hpcstack.launch.modes import MODES
-from hpcstack.launch.settings import of_mode
-from hpcstack.process import Completed, Runner
-from hpcstack.render.launcher import ABOUT, inner, job_template, watched, with_compat
+from hpcstack.launch.variables import of_mode
+from hpcstack.recipe.model import Mode
+from hpcstack.render.launchers import ABOUT, inner, job_template, watched, with_compat
 from hpcstack.runtimes import RUNTIMES, choose
 from hpcstack.runtimes.base import SHIELD
-from hpcstack.site import Site
-from hpcstack.spec.model import Mode
-from hpcstack.store import Artifact
+from hpcstack.site.load import Site
+from hpcstack.store.artifact import Artifact
 
 ARTIFACT = Artifact(
     stack="pytorch-24.11", key="k", sha256="0", size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0",

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.errors import InputError, StoreError
-from hpcstack.modules import changes
-from hpcstack.modules import ledger as ledgers
-from hpcstack.modules.ledger import Dates, Entry, Event, Ledger
-from hpcstack.render.modulerc import gateway, modulerc
+from hpcstack.core.errors import InputError, StoreError
+from hpcstack.releases import changes
+from hpcstack.releases import ledger as ledgers
+from hpcstack.releases.ledger import Dates, Entry, Event, Ledger
+from hpcstack.releases.modulerc import gateway, modulerc
 
 TODAY = "2026-06-01"
 EVENT = Event(f"{TODAY}T00:00:00+00:00", "me", "verb", "")

@@ -9,8 +9,8 @@ import pytest
 
 from conftest import make_site
 from hpcstack.lint import warnings
-from hpcstack.site import Site
-from hpcstack.spec.catalog import Catalog, Recipe
+from hpcstack.recipe.catalog import Catalog, Recipe
+from hpcstack.site.load import Site
 from support.locks import base_lock
 
 TODAY = date(2026, 11, 21)
@@ -124,7 +124,7 @@ def test_a_stack_past_its_dates(tmp_path: Path, site: Site) -> None:
 
 
 def test_every_recipe_of_the_package_is_clean(site: Site) -> None:
-    from hpcstack import data
+    from hpcstack.core import data
 
     catalog = Catalog([data.folder("recipes")])
     names = catalog.names()

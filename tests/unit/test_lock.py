@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 from hpcstack.lock.check import Verdict, drifted, stale, unresolved
 from hpcstack.lock.model import TEMPLATE_VERSION, Lock, read
-from hpcstack.lock.resolve import resolve
-from hpcstack.registry import Answer
-from hpcstack.spec.model import Base, Stack
+from hpcstack.oci.client import Answer
+from hpcstack.recipe.model import Base, Stack
+from hpcstack.resolve.base import resolve
 
 CONFIG: dict[str, Any] = {
     "config": {

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from hpcstack.errors import InputError
-from hpcstack.lock.inside import read_apt, read_conda, read_pip, want_files
+from hpcstack.core.errors import InputError
 from hpcstack.lock.model import LockedPip
+from hpcstack.recipe.model import Stack
 from hpcstack.render.steps import requirements, step_files, steps
-from hpcstack.spec.model import Stack
+from hpcstack.resolve.answers import read_apt, read_conda, read_pip, want_files
 from support.locks import base_lock
 
 SIMULATED = """\

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcstack.errors import InputError, ProblemsError
-from hpcstack.spec.catalog import Catalog
-from hpcstack.spec.merge import Policy, expand, merge, plain
-from hpcstack.yamlfile import Document, parse
+from hpcstack.core.errors import InputError, ProblemsError
+from hpcstack.core.yaml import Document, parse
+from hpcstack.recipe.catalog import Catalog
+from hpcstack.recipe.merge import Policy, expand, merge, plain
 
 HEAD = 'apiVersion: hpcstack/v1\nsummary: s\nbase: {image: "nvcr.io/nvidia/pytorch:24.11-py3"}\n'
 

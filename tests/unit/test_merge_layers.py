@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpcstack.oci.merge import ClimbsOut, Entry, Newest, Unsure, clean, plan, whiteout
+from hpcstack.oci.flatten import ClimbsOut, Entry, Newest, Unsure, clean, plan, whiteout
 
 Layer = list[Entry]
 Tree = dict[str, tuple[str, int, int]]

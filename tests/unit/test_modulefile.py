@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcstack import data
-from hpcstack.errors import InputError
-from hpcstack.render.module import Release, extensions, help_text, modulefile, modulefile_tcl, whatis
-from hpcstack.render.quote import line
-from hpcstack.spec.catalog import Catalog
+from hpcstack.core import data
+from hpcstack.core.errors import InputError
+from hpcstack.core.quote import line
+from hpcstack.publish.modulefile import Release, extensions, help_text, modulefile, modulefile_tcl, whatis
+from hpcstack.recipe.catalog import Catalog
 
 STACK = Catalog([data.folder("recipes")]).find("pytorch-24.11").stack
 RELEASE = Release(STACK, 3, "/store/i.sqsh", "0" * 64, "/store/r", "nvcr.io/nvidia/pytorch:24.11-py3",

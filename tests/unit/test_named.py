@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcstack.errors import InputError
-from hpcstack.named import Named, named
+from hpcstack.core.errors import InputError
+from hpcstack.releases.named import Named, named
 from support.modules import Place
 
 

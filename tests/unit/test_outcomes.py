@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from hpcstack.outcomes import Found, Size, lagging, outcomes, telling
 from hpcstack.report import Outcome, worst
+from hpcstack.suite.outcomes import Found, Size, lagging, outcomes, telling
 
 SIZE = Size(nodes=2, world=4, tests="ddp.fp32", tier="quick")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.errors import MissingToolError
-from hpcstack.process import Runner
+from hpcstack.core.errors import MissingToolError
+from hpcstack.core.process import Runner
 
 
 def test_a_missing_tool_names_its_package() -> None:
@@ -46,7 +46,7 @@ def test_the_environment_is_added_to() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     script = (
-        "import sys, signal, pathlib; from hpcstack.process import Runner; from hpcstack.cli.session import _terminate\n"
+        "import sys, signal, pathlib; from hpcstack.core.process import Runner; from hpcstack.cli.session import _terminate\n"
         "signal.signal(signal.SIGTERM, _terminate); signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "Runner().logged(['sh', '-c', 'sleep 4242 & echo started; wait'], pathlib.Path(sys.argv[1]))"
     )
@@ -69,7 +69,7 @@ def test_attached_returns_the_programs_status() -> None:
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
 def test_what_ends_us_ends_the_attached_program(number: signal.Signals, tmp_path: Path) -> None:
     script = (
-        "import sys; from hpcstack.process import Runner\n"
+        "import sys; from hpcstack.core.process import Runner\n"
         "sys.exit(Runner().attached(['sh', '-c', 'echo $$ >\"$1\"; exec sleep 4343', 'sh', sys.argv[1]]))"
     )
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "pid")], stdin=subprocess.DEVNULL)

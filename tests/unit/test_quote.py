@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpcstack.render.quote import argv, dockerfile, lua, lua_lines, sh, tcl
+from hpcstack.core.quote import argv, dockerfile, lua, lua_lines, sh, tcl
 from hpcstack.render.template import fill
 
 # What a spec may hold: any text without control characters; surrogates are no text.

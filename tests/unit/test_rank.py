@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.render.launcher import watched
+from hpcstack.render.launchers import watched
 
 SHELLS = ["dash", "bash"]
 ASLEEP = """\

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 from hpcstack.launch import record
 from hpcstack.launch.plan import Plan
-from hpcstack.launch.settings import USER, Setting
+from hpcstack.launch.variables import USER, Setting
 from hpcstack.runtimes import Part
-from hpcstack.store import Artifact
+from hpcstack.store.artifact import Artifact
 
 ARTIFACT = Artifact(
     stack="pytorch-24.11", key="k", sha256="0", size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 from hpcstack.oci.reference import parse
 from support.layers import layout, tar
 

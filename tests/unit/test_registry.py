@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from conftest import make_site
-from hpcstack import registry
-from hpcstack.errors import RegistryError
+from hpcstack.core.errors import RegistryError
+from hpcstack.oci import client as registry
+from hpcstack.oci.client import Registry
 from hpcstack.oci.protocol import may_know, realm_of
-from hpcstack.registry import Registry
-from hpcstack.spec.model import Base
+from hpcstack.recipe.model import Base
 
 CONFIG = json.dumps({"os": "linux", "architecture": "amd64", "config": {"Env": ["A=1"]}}).encode()
 IMAGE = "nvcr.io/nvidia/pytorch:24.11-py3"

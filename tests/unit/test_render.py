@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack import data
-from hpcstack.errors import BuildError
+from hpcstack.core import data
+from hpcstack.core.errors import BuildError
 from hpcstack.lock.model import Lock
+from hpcstack.preview import stack_files
+from hpcstack.recipe.catalog import Catalog
+from hpcstack.recipe.model import Stack
 from hpcstack.render.image import environment_file
-from hpcstack.render.lend import lent_files, registries_conf
 from hpcstack.render.readback import check
-from hpcstack.render.stack import stack_files
+from hpcstack.render.site_files import lent_files, registries_conf
 from hpcstack.render.steps import steps
-from hpcstack.site import Site
-from hpcstack.spec.catalog import Catalog
-from hpcstack.spec.model import Stack
+from hpcstack.site.load import Site
 from support.locks import example_lock
 
 CATALOG = Catalog([data.folder("recipes")])

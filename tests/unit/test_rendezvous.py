@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.render.launcher import inner
+from hpcstack.render.launchers import inner
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.history import Past
 from hpcstack.report import Outcome, Report, html, markdown, prometheus
 from hpcstack.report.plots import binary, ticks
+from hpcstack.suite.history import Past
 
 LINE = {
     "name": "all_reduce float32",

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
-from hpcstack import data
-from hpcstack.spec.catalog import Catalog
+from hpcstack.core import data
+from hpcstack.recipe.catalog import Catalog
 
 
 def schema(*options: str) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
+from hpcstack.core.process import Runner
+from hpcstack.core.progress import Talk
 from hpcstack.lock.model import Lock, LockedPip
-from hpcstack.process import Runner
-from hpcstack.registry import Registry
-from hpcstack.settle import _commit, settle
-from hpcstack.spec.catalog import Catalog
-from hpcstack.spec.packages import Source
-from hpcstack.talk import Talk
+from hpcstack.oci.client import Registry
+from hpcstack.recipe.catalog import Catalog
+from hpcstack.recipe.packages import Source
+from hpcstack.resolve.packages import _commit, settle
 from support.locks import base_lock
 
 

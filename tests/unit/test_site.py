@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack import site
-from hpcstack.errors import InputError, ProblemsError
+from hpcstack.core.errors import InputError, ProblemsError
+from hpcstack.site import load
 
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setattr(site, "SYSTEM", tmp_path / "etc.yaml")
+    monkeypatch.setattr(load, "SYSTEM", tmp_path / "etc.yaml")
     return {"HOME": str(tmp_path / "home")}
 
 
@@ -23,7 +23,7 @@ def put(path: Path, text: str) -> str:
 
 
 def test_without_a_file_everything_is_below_home(environ: dict[str, str], tmp_path: Path) -> None:
-    loaded = site.load(environ=environ)
+    loaded = load.load(environ=environ)
     assert loaded.site.store == tmp_path / "home/.local/share/hpcstack/store"
     assert loaded.origins["store"] == "built-in"
 
@@ -33,7 +33,7 @@ def test_each_layer_overrides_the_weaker_key_by_key(environ: dict[str, str], tmp
     put(tmp_path / "home/.config/hpcstack/site.yaml", "name: b\nbuild: {tmpdir: /b}\nstore: /b\n")
     environ["HPCSTACK_SITE"] = put(tmp_path / "env.yaml", "name: c\nbuild: {tmpdir: /c}\n")
     explicit = put(tmp_path / "explicit.yaml", "name: d\n")
-    loaded = site.load(explicit, environ)
+    loaded = load.load(explicit, environ)
     assert (loaded.site.name, loaded.site.build.tmpdir, str(loaded.site.store)) == ("d", "/c", "/b")
     assert (loaded.site.build.compression, loaded.site.runtime) == ("gzip", "pyxis")
     assert loaded.origins["build.tmpdir"] == str(tmp_path / "env.yaml")
@@ -43,7 +43,7 @@ def test_each_layer_overrides_the_weaker_key_by_key(environ: dict[str, str], tmp
 def test_what_etc_forces_nothing_overrides(environ: dict[str, str], tmp_path: Path) -> None:
     put(tmp_path / "etc.yaml", "store: /a\nforce: {store: /forced}\n")
     explicit = put(tmp_path / "explicit.yaml", "store: /mine\n")
-    loaded = site.load(explicit, environ)
+    loaded = load.load(explicit, environ)
     assert str(loaded.site.store) == "/forced"
     assert loaded.origins["store"].endswith("(force)")
 
@@ -51,21 +51,21 @@ def test_what_etc_forces_nothing_overrides(environ: dict[str, str], tmp_path: Pa
 def test_force_elsewhere_is_refused_and_not_ignored(environ: dict[str, str], tmp_path: Path) -> None:
     explicit = put(tmp_path / "explicit.yaml", "force: {store: /mine}\n")
     with pytest.raises(ProblemsError, match="explicit.yaml:1:1: force: `force` counts in"):
-        site.load(explicit, environ)
+        load.load(explicit, environ)
 
 
 def test_a_site_that_cannot_be_read(environ: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "explicit.yaml"
     path.write_bytes(b"name: \xff\n")
     with pytest.raises(InputError, match="not UTF-8"):
-        site.load(str(path), environ)
+        load.load(str(path), environ)
 
 
 def test_a_named_file_must_be_there(environ: dict[str, str]) -> None:
     with pytest.raises(InputError, match="--site"):
-        site.load("/nowhere.yaml", environ)
+        load.load("/nowhere.yaml", environ)
     with pytest.raises(InputError, match="HPCSTACK_SITE"):
-        site.load("", environ | {"HPCSTACK_SITE": "/nowhere.yaml"})
+        load.load("", environ | {"HPCSTACK_SITE": "/nowhere.yaml"})
 
 
 @pytest.mark.parametrize(
@@ -96,20 +96,20 @@ def test_a_named_file_must_be_there(environ: dict[str, str]) -> None:
 def test_a_wrong_site_says_where(environ: dict[str, str], tmp_path: Path, text: str, says: str) -> None:
     explicit = put(tmp_path / "explicit.yaml", text)
     with pytest.raises(ProblemsError) as caught:
-        site.load(explicit, environ)
+        load.load(explicit, environ)
     assert says in str(caught.value)
 
 
 def test_real_gpus_are_those_with_a_device_behind_them() -> None:
-    virtual = site.NodeType(gpus=site.Gpus(model="virtual", count=4))
-    assert (virtual.real_gpus, site.NodeType(gpus=site.Gpus(model="H100", count=8)).real_gpus) == (0, 8)
+    virtual = load.NodeType(gpus=load.Gpus(model="virtual", count=4))
+    assert (virtual.real_gpus, load.NodeType(gpus=load.Gpus(model="H100", count=8)).real_gpus) == (0, 8)
 
 
 def test_the_policies_of_all_layers_are_one(tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text("policy: {defaults: {packages: {pip: [numpy]}, environment: {A: first}}}\n")
     second.write_text("policy: {defaults: {packages: {pip: [scipy]}, environment: {A: second}}}\n")
-    loaded = site.load(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
+    loaded = load.load(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
     assert loaded.policy.defaults and loaded.policy.defaults.value["packages"]["pip"] == ["numpy", "scipy"]
     assert str(loaded.policy.defaults.mark(("environment", "A"))) == f"{second}:1"
     assert loaded.site.policy.defaults["packages"]["pip"] == ["numpy", "scipy"]  # what is shown is what counts
@@ -135,7 +135,7 @@ def test_a_wrong_site_says_so(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "site.yaml"
     path.write_text(text)
     with pytest.raises(ProblemsError) as caught:
-        site.load(str(path), {"HOME": str(tmp_path)})
+        load.load(str(path), {"HOME": str(tmp_path)})
     assert says in caught.value.message, caught.value.message
 
 
@@ -143,5 +143,5 @@ def test_two_layers_of_nonsense_are_refused(tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text("policy: [x]\n")
     second.write_text("policy: {}\n")
-    loaded = site.load(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
+    loaded = load.load(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
     assert loaded.policy.defaults is None

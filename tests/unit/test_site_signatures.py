@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack import signing
-from hpcstack.errors import InputError, ProblemsError
-from hpcstack.process import Runner
-from hpcstack.render.launcher import importer
-from hpcstack.site import load
+from hpcstack.core.errors import InputError, ProblemsError
+from hpcstack.core.process import Runner
+from hpcstack.render.launchers import importer
+from hpcstack.site.load import load
+from hpcstack.store import signing
 from support.modules import Place
 
 

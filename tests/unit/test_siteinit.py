@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack import site
-from hpcstack.probe import Nodes, Probe, probe, read_gres, read_mpi, read_sinfo
-from hpcstack.process import Completed, Runner
-from hpcstack.siteinit import site_text
+from hpcstack.core.process import Completed, Runner
+from hpcstack.site import load as site
+from hpcstack.site.discover import Nodes, Probe, probe, read_gres, read_mpi, read_sinfo
+from hpcstack.site.write import site_text
 
 SINFO = (
     "gpu*|16|112|gpu:h100:8(S:0-1)\ncpu|4|64|(null)\nmixed|2|64+|gpu:a100:4(S:0),gpu:a100:4(S:1)\nmixed|1|32|(null)\n"

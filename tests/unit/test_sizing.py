@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.errors import InputError
-from hpcstack.sizing import (
+from hpcstack.core.errors import InputError
+from hpcstack.hardware.memory import (
     GIB,
     activations,
     deepspeed_config,

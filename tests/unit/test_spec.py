@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack import data
-from hpcstack.errors import InputError, ProblemsError
-from hpcstack.spec.catalog import Catalog, Recipe
-from hpcstack.spec.model import Stack
+from hpcstack.core import data
+from hpcstack.core.errors import InputError, ProblemsError
+from hpcstack.recipe.catalog import Catalog, Recipe
+from hpcstack.recipe.model import Stack
 
 GOOD = """\
 apiVersion: hpcstack/v1
@@ -183,8 +183,8 @@ def test_a_recipe_that_only_adds_packages_of_pips_is_a_layer(tmp_path: Path, tex
 
 def test_a_bundles_recipe_holds_the_text_of_its_files(tmp_path: Path) -> None:
     """It is the same recipe, so that the lock that comes with it is its lock."""
-    from hpcstack.bundle import _recipes
-    from hpcstack.spec.catalog import Catalog
+    from hpcstack.build.bundle import _recipes
+    from hpcstack.recipe.catalog import Catalog
 
     (tmp_path / "a.sh").write_text("#!/bin/sh\necho said\n")
     (tmp_path / "demo-1.yaml").write_text(

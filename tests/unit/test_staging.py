@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 from hpcstack.launch.staging import staging
 from hpcstack.render.template import plain
-from hpcstack.store import Artifact
+from hpcstack.store.artifact import Artifact
 
 ARTIFACT = Artifact(
     stack="pytorch-24.11", key="k", sha256="0", size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0",

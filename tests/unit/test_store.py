@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.errors import StoreError
-from hpcstack.store import Artifact, Store, digest_of, write_text, write_tree
+from hpcstack.core.errors import StoreError
+from hpcstack.core.files import digest_of, write_text, write_tree
+from hpcstack.store.artifact import Artifact
+from hpcstack.store.store import Store
 
 
 def artifact(image: Path, key: str = "k1") -> Artifact:
@@ -122,7 +124,7 @@ def test_one_holder_at_a_time(tmp_path: Path) -> None:
 
 def test_an_empty_lease_blocks_nobody_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a machine that lost its power may leave: a file whose content was not written."""
-    monkeypatch.setattr("hpcstack.lease.PATIENCE_S", 1.0)
+    monkeypatch.setattr("hpcstack.core.lease.PATIENCE_S", 1.0)
     store = Store(tmp_path)
     (tmp_path / "leases").mkdir()
     (tmp_path / "leases/k").touch()
@@ -205,7 +207,7 @@ def test_a_process_that_proc_hides_is_not_taken_for_dead(
     """/proc with hidepid cannot be mounted for one test: a pid that /proc has not, and a kernel that says whose it is."""
     import os
 
-    from hpcstack import lease
+    from hpcstack.core import lease
 
     def kill(*_: int) -> None:
         raise refusal

@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import Any
 
 from hpcstack.render.template import fill
-from hpcstack.sweep import Swept, judge
+from hpcstack.suite.sweep import Swept, judge
 
 NODES = [f"n{number}" for number in range(5)]
 
@@ -43,8 +43,8 @@ def test_the_job_quotes_what_it_is_given() -> None:
 
 
 def test_what_slurm_says_when_it_does_not_drain_is_told() -> None:
-    from hpcstack.process import Completed, Runner
-    from hpcstack.sweep import drain
+    from hpcstack.core.process import Completed, Runner
+    from hpcstack.suite.sweep import drain
 
     class Refusing(Runner):
         def output(self, argv: Any, **_: Any) -> Completed:

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcstack.render.module import Release, wrappers
-from hpcstack.spec.model import ModuleSpec
+from hpcstack.publish.modulefile import Release, wrappers
+from hpcstack.recipe.model import ModuleSpec
 from support.modules import Place
 
 FAKE = '#!/bin/sh\nprintf "%s\\n" "{name}" "$@"\n'

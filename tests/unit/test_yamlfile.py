@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.errors import ProblemsError
-from hpcstack.yamlfile import dotted, parse
+from hpcstack.core.errors import ProblemsError
+from hpcstack.core.yaml import dotted, parse
 
 
 def test_scalars_stay_the_text_that_was_written() -> None:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from hpcstack import OWN_VARIABLES, __version__
-from hpcstack.errors import HpcstackError, visible
+from hpcstack.core.errors import HpcstackError, visible
 
 # verb -> what it is for. The module cli/VERB.py is loaded only when the verb is used.
 VERBS = {
@@ -77,7 +77,7 @@ class Verbs(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from hpcstack.errors import did_you_mean
+            from hpcstack.core.errors import did_you_mean
 
             raise click.UsageError(f"there is no verb {args[0]!r}{did_you_mean(args[0], VERBS)}", ctx)
         return super().resolve_command(ctx, args)

@@ -11,13 +11,13 @@ import click
 from hpcstack.cli.session import Session, answer, chosen, complete, events_option, json_option, progress, say
 
 if TYPE_CHECKING:
-    from hpcstack.batch import Outcome
-    from hpcstack.build import How
+    from hpcstack.build.batch import Outcome
+    from hpcstack.build.build import How
+    from hpcstack.build.request import Order
+    from hpcstack.core.progress import Talk
     from hpcstack.lock.model import Lock
-    from hpcstack.ordering import Order
-    from hpcstack.site import Site
-    from hpcstack.spec.catalog import Recipe
-    from hpcstack.talk import Talk
+    from hpcstack.recipe.catalog import Recipe
+    from hpcstack.site.load import Site
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Options:
     sif: str
 
     def how(self) -> How:
-        from hpcstack.build import How
+        from hpcstack.build.build import How
 
         return How(fresh=self.no_cache, offline=self.offline)
 
@@ -72,11 +72,11 @@ def command(
     events: str, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Build the images of stacks into the store. What is there already is not built again."""
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
 
     options = Options(**given)
     if options.engine:
-        from hpcstack.engines import check_name
+        from hpcstack.build.engines import check_name
 
         check_name(options.engine)
     stacks = _own(session) if every else chosen(session, names)
@@ -98,8 +98,8 @@ def command(
 
 def _own(session: Session) -> list[str]:
     """The site's and the user's own stacks; those that come with hpcstack are named, or built by a pattern."""
-    from hpcstack import data
-    from hpcstack.errors import InputError
+    from hpcstack.core import data
+    from hpcstack.core.errors import InputError
 
     shipped = data.folder("recipes").resolve()
     found = [name for name, path in session.names.items() if path.resolve().parent != shipped]
@@ -109,24 +109,25 @@ def _own(session: Session) -> list[str]:
 
 
 def _order(session: Session, name: str, options: Options, talk: Talk | None) -> Order:
-    from hpcstack import locking, ordering
+    from hpcstack.build import request
+    from hpcstack.resolve import make_lock
 
     recipe, site = session.recipe(name), session.site
     if options.locked:
-        lock = locking.locked_only(recipe, site, options.platform or recipe.stack.base.platforms[0])
+        lock = make_lock.locked_only(recipe, site, options.platform or recipe.stack.base.platforms[0])
     elif talk is None:
-        lock = locking.lock_to_show(recipe, site, session.registry, say)
+        lock = make_lock.lock_to_show(recipe, site, session.registry, say)
     elif options.offline:
         lock = _offline_lock(recipe, site)
     else:
-        lock = locking.lock_to_build(recipe, site, session.registry, session.runner, talk)
-    return ordering.order(recipe, lock, site, session.runner, options.platform, options.engine, offline=options.offline)
+        lock = make_lock.lock_to_build(recipe, site, session.registry, session.runner, talk)
+    return request.order(recipe, lock, site, session.runner, options.platform, options.engine, offline=options.offline)
 
 
 def _offline_lock(recipe: Recipe, site: Site) -> Lock:
     """The lock that is there: without a network none can be made."""
-    from hpcstack.errors import InputError
-    from hpcstack.locking import current_lock
+    from hpcstack.core.errors import InputError
+    from hpcstack.resolve.make_lock import current_lock
 
     lock = current_lock(recipe, site)
     if lock is None:
@@ -137,22 +138,22 @@ def _offline_lock(recipe: Recipe, site: Site) -> Lock:
 
 def _one(session: Session, name: str, options: Options, talk: Talk) -> tuple[dict[str, Any], list[str]]:
     """One stack, built here: the answer as a document and as lines."""
-    from hpcstack import ordering
-    from hpcstack.outputs import new_file
-    from hpcstack.store import as_dict
+    from hpcstack.build import request
+    from hpcstack.core.outputs import new_file
+    from hpcstack.store.artifact import as_dict
 
     if options.sif:
         new_file(Path(options.sif), force=True)  # told now, not after the build
     order = _order(session, name, options, talk)
-    artifact, built = (None if options.no_cache else ordering.there(order, session.store)), False
+    artifact, built = (None if options.no_cache else request.there(order, session.store)), False
     if artifact is None:
-        from hpcstack import build
+        from hpcstack.build import build
 
         artifact, built = build.build(order, session.store, session.registry, session.runner, talk, options.how())
     was = "built" if built else "was there"
     lines = [str(artifact.image), f"  {was}, {artifact.size / 1e6:.0f} MB, sha256 {artifact.sha256}"]
     if options.sif:
-        from hpcstack.sif import assemble
+        from hpcstack.store.sif import assemble
 
         lines.append(f"  SIF: {assemble(artifact.image, artifact.platform, Path(options.sif), session.runner)}")
     lines += [f"  {order.engine.name}: {order.why}"] if built else []
@@ -161,7 +162,7 @@ def _one(session: Session, name: str, options: Options, talk: Talk) -> tuple[dic
 
 
 def _dry_run(session: Session, stacks: list[str], options: Options, as_json: bool) -> None:
-    from hpcstack.errors import HpcstackError
+    from hpcstack.core.errors import HpcstackError
 
     documents: list[dict[str, Any]] = []
     lines, failed = [], None
@@ -189,8 +190,8 @@ def _dry_run(session: Session, stacks: list[str], options: Options, as_json: boo
 
 def _many(session: Session, stacks: list[str], options: Options, events: str, as_json: bool) -> None:
     """One after another; the first failure's exit code, once all were tried."""
-    from hpcstack.batch import Outcome
-    from hpcstack.errors import HpcstackError
+    from hpcstack.build.batch import Outcome
+    from hpcstack.core.errors import HpcstackError
 
     for name in stacks:
         session.recipe(name)  # what is wrong is told before anything is built
@@ -210,7 +211,7 @@ def _many(session: Session, stacks: list[str], options: Options, events: str, as
 def _on_slurm(
     session: Session, stacks: list[str], options: Options, limit: int, partition: str, events: str, as_json: bool
 ) -> None:
-    from hpcstack.batch import build_on_slurm
+    from hpcstack.build.batch import build_on_slurm
 
     for name in stacks:
         session.recipe(name)  # what is wrong is told here, before a job waits in the queue
@@ -222,7 +223,7 @@ def _on_slurm(
 
 
 def _tell(outcomes: list[Outcome], as_json: bool) -> None:
-    from hpcstack.batch import failures
+    from hpcstack.build.batch import failures
 
     documents = [
         {"stack": one.stack, "status": one.status, "log": str(one.log), "artifact": one.artifact, "said": one.said}

@@ -23,14 +23,15 @@ def command() -> None:
 @click.pass_obj
 def create(session: Session, name: str, output: Path | None, platform: str, as_json: bool) -> None:
     """Write the bundle of a stack, as it is locked."""
-    from hpcstack import bundle, locking, ordering
+    from hpcstack.build import bundle, request
+    from hpcstack.resolve import make_lock
 
     recipe, site = session.recipe(name), session.site
     with progress(f"bundling {name}") as talk:
-        lock = locking.lock_to_build(recipe, site, session.registry, session.runner, talk)
-        order = ordering.order(recipe, lock, site, session.runner, platform)
+        lock = make_lock.lock_to_build(recipe, site, session.registry, session.runner, talk)
+        order = request.order(recipe, lock, site, session.runner, platform)
         final = output or Path(f"{recipe.stack.full_name}.bundle.tar")
-        artifact = ordering.there(order, session.store)
+        artifact = request.there(order, session.store)
         size = bundle.create(order, recipe, final, artifact, session.registry, session.runner, talk)
     answer({"bundle": str(final.absolute()), "size": size}, as_json, lambda: f"{final}\n  {size / 1e6:.0f} MB")
 
@@ -44,7 +45,7 @@ def apply(session: Session, file: Path, recipes_to: Path | None, as_json: bool) 
     """Put what a bundle holds where `build --offline` finds it."""
     from dataclasses import asdict
 
-    from hpcstack import bundle_apply
+    from hpcstack.build import bundle_apply
 
     with progress(f"applying {file.name}") as talk:
         done = bundle_apply.apply(file, session.site, recipes_to, talk)

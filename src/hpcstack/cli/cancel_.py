@@ -28,8 +28,8 @@ def command(session: Session, jobs: tuple[str, ...], as_json: bool) -> None:
     """Cancel jobs of yours, by number; of an array also by NUMBER_TASK."""
     import re
 
-    from hpcstack.errors import InputError, SlurmError
-    from hpcstack.jobs import states
+    from hpcstack.core.errors import InputError, SlurmError
+    from hpcstack.launch.jobs import states
 
     for job in jobs:
         if not re.fullmatch(r"[0-9]+(_[0-9]+)?(\.[0-9]+)?", job):

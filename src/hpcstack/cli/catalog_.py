@@ -17,10 +17,10 @@ from hpcstack.cli.session import Session, answer, json_option
 @click.pass_obj
 def command(session: Session, output: Path, as_json: bool) -> None:
     """A site of plain pages about everything that is published: for a web server, or a browser on the files."""
-    from hpcstack.modules import catalog
+    from hpcstack.publish import website
 
-    files = catalog.pages(session.site, session.store)
+    files = website.pages(session.site, session.store)
     with session.store.acting("the catalogue was not written"):
-        catalog.write(files, output)
-    index = output.absolute() / catalog.MARK
+        website.write(files, output)
+    index = output.absolute() / website.MARK
     answer({"index": str(index), "files": len(files)}, as_json, lambda: f"{index}: {len(files)} files")

@@ -14,7 +14,7 @@ from hpcstack.cli.session import Session, answer, say
 def compare(session: Session, names: tuple[str, ...], wanted: Any, options: dict[str, Any], *, as_json: bool) -> None:
     """Both on the same nodes. Outside an allocation, salloc gets one and this verb runs again in it."""
     from hpcstack.cli.test_ import one
-    from hpcstack.launch.cluster import allocation
+    from hpcstack.slurm.query import allocation
 
     if options["runtime"] != "local" and not allocation(os.environ):
         _in_allocation(session, options)

@@ -18,8 +18,8 @@ CHOSEN = ", chosen: newer versions do not take its place; to follow the newest a
 @click.pass_obj
 def command(session: Session, name: str, newest: bool, reason: str, force: bool, dry_run: bool, as_json: bool) -> None:
     """Choose the version that `module load NAME` means; of a NAME alone, show it."""
-    from hpcstack.errors import InputError
-    from hpcstack.modules.changes import defaulted
+    from hpcstack.core.errors import InputError
+    from hpcstack.releases.changes import defaulted
 
     ledger, version, release = split(session, name)
     if release:

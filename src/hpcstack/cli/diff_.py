@@ -12,7 +12,7 @@ from hpcstack.cli.session import Session, answer, complete, json_option, say, ta
 
 if TYPE_CHECKING:
     from hpcstack.lock.model import Lock
-    from hpcstack.spec.catalog import Recipe
+    from hpcstack.recipe.catalog import Recipe
 
 
 @click.command("diff")
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(session: Session, before: str, after: str, as_markdown: bool, check: bool, as_json: bool) -> None:
     """What differs between two locks (files) or two stacks: base, what it holds, packages, sources, spec."""
-    from hpcstack.errors import InputError
-    from hpcstack.lock import compare
+    from hpcstack.core.errors import InputError
+    from hpcstack.lock import diff
 
     low, high = _side(session, before), _side(session, after)
     if low[1] is None or high[1] is None:
@@ -33,13 +33,13 @@ def command(session: Session, before: str, after: str, as_markdown: bool, check:
             unlocked = after if high[1] is None else before
             raise InputError(f"{unlocked} has no lock to compare", f"hpcstack lock {unlocked}")
         say(f"only the specs are compared: {after if high[1] is None else before} is not locked")
-    changes = compare.locks(low[1], high[1]) if low[1] and high[1] else []
+    changes = diff.locks(low[1], high[1]) if low[1] and high[1] else []
     if low[0] and high[0]:
-        changes += compare.specs(_spec(low[0]), _spec(high[0]))
+        changes += diff.specs(_spec(low[0]), _spec(high[0]))
 
     def text() -> str:
         if as_markdown:
-            return compare.markdown(changes, before, after)
+            return diff.markdown(changes, before, after)
         rows = [(c.section, c.name, c.before or "-", c.after or "-") for c in changes]
         return table(rows, ("", "", before, after)) if rows else "no difference"
 
@@ -55,7 +55,7 @@ def _spec(recipe: Recipe) -> dict[str, object]:
 def _side(session: Session, name: str) -> tuple[Recipe | None, Lock | None]:
     """The recipe that NAME is (None for a lock's file), and its lock (None if there is none)."""
     from hpcstack.lock import model
-    from hpcstack.lock.place import lock_path
+    from hpcstack.lock.path import lock_path
 
     if name.endswith(".json"):
         return None, model.read(Path(name).resolve())

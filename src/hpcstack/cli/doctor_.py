@@ -10,7 +10,7 @@ import click
 from hpcstack.cli.session import Session, answer, json_option, progress
 
 if TYPE_CHECKING:
-    from hpcstack.remedies import Finding
+    from hpcstack.diagnose.advice import Finding
 
 
 @click.command("doctor")
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(session: Session, nodelist: str, job: str, partition: str, as_json: bool) -> None:
     """Say what is wrong here for building and launching stacks, why it matters, and what to type. Exit 1: something."""
-    from hpcstack.examine import examine
+    from hpcstack.diagnose.run import examine
 
     with progress("looking") as talk:
         found = examine(session.site, session.runner, nodelist, job, partition, talk)

@@ -12,7 +12,7 @@ import click
 from hpcstack.cli.session import Session, answer, json_option, say
 
 if TYPE_CHECKING:
-    from hpcstack.explain import Finding
+    from hpcstack.diagnose.logs import Finding
 
 JOB = re.compile(r"[0-9]+(_[0-9]+)?")
 MOST = 256 << 20  # bytes of a log; of a longer one the end is read
@@ -28,8 +28,8 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
 
     Exit 1: nothing that is known.
     """
-    from hpcstack.explain import explain, relevant
-    from hpcstack.failure import failure_in
+    from hpcstack.diagnose.logs import explain, relevant
+    from hpcstack.launch.failure import failure_in
     from hpcstack.launch.hang import judge, parse, summary
 
     text = _text(session, what)
@@ -49,15 +49,15 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
 
 def _slurm_says(session: Session, what: str) -> str:
     """How a job ended, where Slurm itself ended it."""
-    from hpcstack.jobs import ended_how
+    from hpcstack.launch.jobs import ended_how
 
     return ended_how(what, session.runner) if JOB.fullmatch(what) else ""
 
 
 def _ended_well(session: Session, what: str) -> bool:
     """Whether the job or launch that is meant is known to have ended with 0."""
-    from hpcstack.errors import InputError
-    from hpcstack.jobs import states
+    from hpcstack.core.errors import InputError
+    from hpcstack.launch.jobs import states
     from hpcstack.launch.record import find
 
     if JOB.fullmatch(what):
@@ -70,7 +70,7 @@ def _ended_well(session: Session, what: str) -> bool:
 
 def _whole(said: str, shown: list[Finding], hidden: int) -> str:
     """What happened first, then what is known of the log's lines."""
-    from hpcstack.errors import counted
+    from hpcstack.core.errors import counted
 
     if said and not shown:
         return f"{said}\n\n{counted(hidden, 'known message')} besides: --all" if hidden else said
@@ -109,7 +109,7 @@ def _shown(shown: list[Finding], hidden: int) -> str:
 
 def _text(session: Session, what: str) -> str:
     """The log that WHAT means: a file, standard input, or what a job of Slurm has written."""
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
 
     if what == "-":
         return sys.stdin.buffer.read(MOST).decode(errors="replace")
@@ -126,7 +126,7 @@ def _text(session: Session, what: str) -> str:
             return ""
         return end_of(own) if own.is_file() else _text(session, newest.job or "nothing")
     if JOB.fullmatch(what):
-        from hpcstack.jobs import logs_of
+        from hpcstack.launch.jobs import logs_of
 
         paths = logs_of(what, session.runner)
         say(f"job {what}: {', '.join(map(str, paths))}")
@@ -136,7 +136,7 @@ def _text(session: Session, what: str) -> str:
 
 def end_of(path: Path) -> str:
     """The last bytes of a log, as text: MOST of them."""
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
 
     try:
         with path.open("rb") as file:

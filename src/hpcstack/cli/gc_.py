@@ -18,18 +18,18 @@ from hpcstack.cli.session import Session, answer, json_option, say, table
 def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, every: bool, as_json: bool) -> None:
     """Remove images, bases and kept steps that nobody needs: not published, not in use, not the newest, not young; and
     releases that were withdrawn, retired or removed longer ago than the site keeps them (modules.keep_days)."""
-    from hpcstack import collect
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
+    from hpcstack.publish import gc
 
     if not 0 <= older_than < 1e6:
         raise InputError(f"--older-than {older_than:g}: a number of days, 0 or more")
-    found = collect.items(session.site, session.runner, older_than, slurm=not no_slurm)
+    found = gc.items(session.site, session.runner, older_than, slurm=not no_slurm)
     going = [item for item in found if not item.keep]
     if not dry_run:
         _purge(session, [item.what for item in going if item.kind == "release"], slurm=not no_slurm)
     for item in () if dry_run else going:
         say(f"removing {item.kind} {item.what or item.path.name}")
-        collect.remove(item, session.site)
+        gc.remove(item, session.site)
     total = sum(item.size for item in going)
     document = {
         "removed" if not dry_run else "would_remove": [_shown(item) for item in going],
@@ -62,7 +62,7 @@ def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, 
 
 def _purge(session: Session, releases: list[str], *, slurm: bool) -> None:
     """RELEASES (`pytorch/24.11-r1`) are gone in their ledgers, with their modulefiles, before their files go."""
-    from hpcstack.modules.changes import purged
+    from hpcstack.releases.changes import purged
 
     acts = publisher(session, slurm=slurm)
     for name in sorted({one.partition("/")[0] for one in releases}):

@@ -14,8 +14,8 @@ from hpcstack.cli.session import Session, answer, json_option, table
 @click.pass_obj
 def command(session: Session, name: str, as_json: bool) -> None:
     """What was published, promoted, rolled back, retired, removed and undone under a name: when, by whom, why."""
-    from hpcstack.modules.shown import history
-    from hpcstack.modules.tree import Tree
+    from hpcstack.publish.status import history
+    from hpcstack.releases.tree import Tree
 
     ledger, version, _ = split(session, name)
     events = history(Tree(session.site.module_root), ledger.name, version if name != ledger.name else "")

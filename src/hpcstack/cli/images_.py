@@ -13,7 +13,7 @@ from hpcstack.cli.session import Session, answer, json_option, table
 @click.pass_obj
 def command(session: Session, every: bool, as_json: bool) -> None:
     """The images in the store, the newest of each stack."""
-    from hpcstack.store import as_dict
+    from hpcstack.store.artifact import as_dict
 
     found = session.store.images() if every else list(session.store.stacks().values())
     rows = [(a.stack, a.engine, a.key[:12], f"{a.size / 1e6:.0f} MB", a.sha256[:12], str(a.image)) for a in found]

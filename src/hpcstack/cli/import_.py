@@ -26,7 +26,7 @@ def command(
 
     IMAGE is a registry's (nvcr.io/nvidia/pytorch:24.11-py3), or oci:FOLDER, docker-archive:FILE, docker-daemon:NAME.
     """
-    from hpcstack.bases import import_image
+    from hpcstack.build.base import import_image
 
     with progress(f"importing {image}", events) as talk:
         done = import_image(image, platform, output, session.site, session.registry, session.runner, talk, force=force)

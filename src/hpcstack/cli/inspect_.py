@@ -13,9 +13,9 @@ from hpcstack.cli.session import Session, answer, image_named, json_option
 @click.pass_obj
 def command(session: Session, image: str, as_json: bool) -> None:
     """What an image is: its stack, base, packages, releases. IMAGE is a stack, STACK@ENGINE, a key or a file."""
-    from hpcstack import verifying
+    from hpcstack.build import verify
 
-    about = verifying.about(image_named(session, image), session.store, session.runner)
+    about = verify.about(image_named(session, image), session.store, session.runner)
 
     def text() -> str:
         lines = []

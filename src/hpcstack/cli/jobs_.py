@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(session: Session, most: int, as_json: bool) -> None:
     """Past launches, the newest first. Each has a folder with its script, image, lock and variables."""
-    from hpcstack.jobs import states
+    from hpcstack.launch.jobs import states
     from hpcstack.launch.record import launches
 
     found = launches()[:most]

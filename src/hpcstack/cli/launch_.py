@@ -14,7 +14,7 @@ from hpcstack.cli.session import Session, answer, json_option, optional_stack, s
 
 if TYPE_CHECKING:
     from hpcstack.cli.launching import Launching
-    from hpcstack.store import Artifact
+    from hpcstack.store.artifact import Artifact
 
 MODES = ("torchrun", "deepspeed", "task-per-gpu", "mpi", "plain")
 STAGES = ("none", "copy", "sbcast")
@@ -55,7 +55,7 @@ def command(
     rank as a task of Slurm's; plain runs the command itself. A .py file or -m MODULE is Python. Any other option of
     srun (with --batch: of sbatch) comes before the `--`, written with `=`.
     """
-    from hpcstack.errors import HpcstackError, InputError
+    from hpcstack.core.errors import HpcstackError, InputError
     from hpcstack.launch import OWN_FAILURE
     from hpcstack.launch.commands import advice, check_step
 
@@ -114,8 +114,8 @@ def _example(name: str) -> str:
 
 def _mount(said: str) -> str:
     """What --mount names, a folder below this one made absolute. InputError for what no runtime takes."""
-    from hpcstack.errors import InputError
-    from hpcstack.spec.text import mount
+    from hpcstack.core.errors import InputError
+    from hpcstack.recipe.fields import mount
 
     source, colon, target = said.partition(":")
     if source and not source.startswith("/"):
@@ -146,10 +146,10 @@ def answer_template(
     ctx: click.Context, name: str, template: str, options: dict[str, Any], argv: tuple[str, ...], *, as_json: bool
 ) -> None:
     """A job script that users copy, with all that was asked for beside --template; it needs no image."""
-    from hpcstack.errors import InputError
-    from hpcstack.modules.tree import Tree
-    from hpcstack.named import named
-    from hpcstack.render.launcher import job_template
+    from hpcstack.core.errors import InputError
+    from hpcstack.releases.named import named
+    from hpcstack.releases.tree import Tree
+    from hpcstack.render.launchers import job_template
 
     session: Session = ctx.obj
     if not name.endswith(".yaml"):
@@ -192,9 +192,9 @@ def _launching(
 ) -> Launching:  # fmt: skip
     """What would be launched, judged: InputError for what cannot be."""
     from hpcstack.cli.launching import Launching
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
     from hpcstack.launch import Extras, plan
-    from hpcstack.launch.added import added
+    from hpcstack.launch.packages import added
     from hpcstack.launch.staging import staging
 
     artifact, why, layer = _image(session, name)
@@ -217,8 +217,8 @@ def _launching(
 
 def _check_grace(grace: int, limit: str) -> None:
     """InputError where the ranks would be told before they began."""
-    from hpcstack.errors import InputError
-    from hpcstack.launch.cluster import minutes
+    from hpcstack.core.errors import InputError
+    from hpcstack.slurm.query import minutes
 
     if grace and limit and (most := minutes(limit) or 0) and grace >= most * 60:
         raise InputError(f"--grace {grace}: the job has {most * 60} s in all (--time {limit})", "a smaller --grace")
@@ -228,8 +228,8 @@ def _trusted(session: Session, artifact: Artifact) -> None:
     """InputError where the site runs only what is signed, and this is not."""
     wanted = session.site.signatures
     if wanted.required:
-        from hpcstack import signing
-        from hpcstack.errors import InputError
+        from hpcstack.core.errors import InputError
+        from hpcstack.store import signing
 
         if why := signing.trusted(artifact, wanted.keys, session.runner):
             raise InputError(f"this site runs only signed images; {artifact.image}: {why}",
@@ -239,10 +239,10 @@ def _trusted(session: Session, artifact: Artifact) -> None:
 def _image(session: Session, name: str) -> tuple[Artifact, str, tuple[str, ...]]:
     """The image that NAME means, why, and what is added to it. Its recipe is not needed: who loads a module need not
     have it; only a refusal asks, and a recipe that only adds packages of pip's to a stack that has an image."""
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
     from hpcstack.launch import image_to_launch
-    from hpcstack.modules.tree import Tree
-    from hpcstack.named import Named, named
+    from hpcstack.releases.named import Named, named
+    from hpcstack.releases.tree import Tree
 
     if name.endswith(".yaml"):
         meant, recipe = Named(session.recipe(name).stack.full_name), name
@@ -265,9 +265,9 @@ def _image(session: Session, name: str) -> tuple[Artifact, str, tuple[str, ...]]
 
 def _passed(ctx: click.Context, session: Session, argv: tuple[str, ...], *, batch: bool) -> tuple[str, ...]:
     """The options that are not ours, as srun or sbatch knows them."""
-    from hpcstack.errors import InputError, did_you_mean
-    from hpcstack.launch.cluster import read_options
+    from hpcstack.core.errors import InputError, did_you_mean
     from hpcstack.launch.script import JOB_ONLY
+    from hpcstack.slurm.query import read_options
 
     passed: tuple[str, ...] = ctx.meta["passed"]
     if passed and argv != ctx.meta["command"]:

@@ -10,18 +10,18 @@ from pathlib import Path
 import click
 
 from hpcstack.cli.session import Session, answer, progress, say
-from hpcstack.errors import SlurmError, visible
-from hpcstack.failure import Failure, last_line
+from hpcstack.core.errors import SlurmError, visible
 from hpcstack.launch import OWN_FAILURE, Plan, record
-from hpcstack.launch.added import Added, make
-from hpcstack.launch.cluster import allocation as allocation_of
+from hpcstack.launch.failure import Failure, last_line
 from hpcstack.launch.folders import own_folder
-from hpcstack.launch.inside import missing
+from hpcstack.launch.packages import Added, make
+from hpcstack.launch.preflight import missing
 from hpcstack.launch.script import allocation, directives, on_terminal, text
-from hpcstack.launch.settings import all_of
 from hpcstack.launch.stderr import Stderr
+from hpcstack.launch.variables import all_of
 from hpcstack.runtimes import Part
-from hpcstack.store import Artifact
+from hpcstack.slurm.query import allocation as allocation_of
+from hpcstack.store.artifact import Artifact
 
 
 @dataclass(frozen=True)

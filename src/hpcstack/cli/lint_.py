@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcstack.cli.session import Session, answer, complete, json_option
-from hpcstack.errors import counted
+from hpcstack.core.errors import counted
 
 if TYPE_CHECKING:
-    from hpcstack.errors import Problem
-    from hpcstack.spec.catalog import Recipe
+    from hpcstack.core.errors import Problem
+    from hpcstack.recipe.catalog import Recipe
 
 
 @click.command("lint")
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(session: Session, names: tuple[str, ...], everything: bool, strict: bool, as_json: bool) -> None:
     """Check recipes; all problems at once, each as file:line:column. Warnings do not fail unless --strict says so."""
-    from hpcstack.errors import InputError, ProblemsError
+    from hpcstack.core.errors import InputError, ProblemsError
 
     paths = session.catalog.files() if everything else []
     if not names and not everything:
@@ -48,7 +48,7 @@ def _summary(stacks: int, count: int) -> str:
 
 def _read(session: Session, names: tuple[str, ...], paths: list[Path]) -> tuple[list[Recipe], list[Problem]]:
     """The recipes that can be read, and the problems of the others."""
-    from hpcstack.errors import InputError, Problem, ProblemsError
+    from hpcstack.core.errors import InputError, Problem, ProblemsError
 
     recipes: list[Recipe] = []
     problems: list[Problem] = []
@@ -70,10 +70,10 @@ def _read(session: Session, names: tuple[str, ...], paths: list[Path]) -> tuple[
 def _warnings(session: Session, recipe: Recipe) -> list[Problem]:
     from datetime import date
 
-    from hpcstack import data
-    from hpcstack.errors import InputError, Problem
+    from hpcstack.core import data
+    from hpcstack.core.errors import InputError, Problem
     from hpcstack.lint import warnings
-    from hpcstack.lock.place import lock_path
+    from hpcstack.lock.path import lock_path
 
     lock = None
     try:

@@ -16,8 +16,8 @@ def command(session: Session, words: tuple[str, ...], as_json: bool) -> None:
 
     WORDs narrow the list to stacks that name all of them.
     """
-    from hpcstack.errors import ProblemsError
-    from hpcstack.evidence import evidence, recorded
+    from hpcstack.core.errors import ProblemsError
+    from hpcstack.recipe.evidence import evidence, recorded
 
     rows = []
     whole, records, seen = session.store.stacks(), recorded(), set()

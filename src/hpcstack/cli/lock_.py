@@ -38,7 +38,7 @@ def command(session: Session, names: tuple[str, ...], check: bool, base_only: bo
 
 def _many(session: Session, stacks: list[str], *, check: bool, base_only: bool, as_json: bool) -> None:
     """One after another; the first failure's exit code, once all were tried."""
-    from hpcstack.errors import HpcstackError
+    from hpcstack.core.errors import HpcstackError
     from hpcstack.lock.check import verdict
 
     rows, failed = [], 0
@@ -59,7 +59,7 @@ def _many(session: Session, stacks: list[str], *, check: bool, base_only: bool, 
 
 
 def _locked(session: Session, name: str, *, base_only: bool) -> tuple[Path, Lock]:
-    from hpcstack.locking import make_lock, write_lock
+    from hpcstack.resolve.make_lock import make_lock, write_lock
 
     recipe = session.recipe(name)
     with progress(f"locking {recipe.stack.full_name}") as step:
@@ -89,9 +89,9 @@ def _added(platform: LockedPlatform) -> str:
 
 
 def _check(session: Session, name: str, as_json: bool) -> None:
-    from hpcstack.errors import AnswerIsNo
+    from hpcstack.core.errors import AnswerIsNo
     from hpcstack.lock.check import verdict
-    from hpcstack.lock.place import lock_path
+    from hpcstack.lock.path import lock_path
 
     recipe = session.recipe(name)
     path, full = lock_path(recipe, session.site), recipe.stack.full_name

@@ -23,8 +23,8 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
     Of a launch that you waited for, what it wrote to stderr: the rest went to your terminal.
     """
     from hpcstack.cli.session import say
-    from hpcstack.jobs import NotStarted, logs_of
     from hpcstack.launch import stderr
+    from hpcstack.launch.jobs import NotStarted, logs_of
     from hpcstack.launch.record import find
 
     try:

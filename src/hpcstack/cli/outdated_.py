@@ -10,7 +10,7 @@ import click
 from hpcstack.cli.session import Session, answer, complete, json_option, say, table
 
 if TYPE_CHECKING:
-    from hpcstack.spec.catalog import Recipe
+    from hpcstack.recipe.catalog import Recipe
 
 
 @click.command("outdated")
@@ -42,8 +42,8 @@ def command(session: Session, names: tuple[str, ...], check: bool, as_json: bool
 
 
 def _locked(session: Session) -> list[Recipe]:
-    from hpcstack.errors import ProblemsError
-    from hpcstack.lock.place import lock_path
+    from hpcstack.core.errors import ProblemsError
+    from hpcstack.lock.path import lock_path
 
     out = []
     for path in session.catalog.files():
@@ -55,10 +55,11 @@ def _locked(session: Session) -> list[Recipe]:
 
 
 def _row(session: Session, recipe: Recipe, tags: dict[str, list[str]]) -> dict[str, Any]:
+    from hpcstack.hardware.facts import facts_of
     from hpcstack.lint import base_environment
     from hpcstack.lock import model
-    from hpcstack.lock.compare import holds, newer
-    from hpcstack.lock.place import lock_path
+    from hpcstack.lock.diff import holds, newer
+    from hpcstack.lock.path import lock_path
 
     base = recipe.stack.base
     repository = f"{base.registry}/{base.repository}"
@@ -69,7 +70,7 @@ def _row(session: Session, recipe: Recipe, tags: dict[str, list[str]]) -> dict[s
     if found:
         path = lock_path(recipe, session.site)
         lock = model.read(path) if path.exists() else None
-        had = model.facts_of(base_environment(recipe, lock))
+        had = facts_of(base_environment(recipe, lock))
         latest = base.model_copy(update={"image": f"{repository}:{found[-1]}", "platforms": base.platforms[:1]})
         changes = [asdict(change) for change in holds(had, session.registry.facts(latest))]
     return {

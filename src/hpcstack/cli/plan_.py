@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcstack.cli.session import answer, json_option, table
-from hpcstack.errors import counted
+from hpcstack.core.errors import counted
 
 if TYPE_CHECKING:
-    from hpcstack.sizing import Model, Use
+    from hpcstack.hardware.memory import Model, Use
 
 
 @click.command("plan")
@@ -39,41 +39,41 @@ def command(
 
     Mixed precision with Adam. Arithmetic from the papers that it names, not a measurement.
     """
-    from hpcstack import sizing
+    from hpcstack.hardware import memory
 
-    name, count = sizing.read_gpus(gpus)
-    have, source = (gib * sizing.GIB, "--memory") if gib else sizing.memory(name)
-    one = sizing.model(sizing.read_params(params), layers, hidden, heads, sequence, batch, attention=attention,
+    name, count = memory.read_gpus(gpus)
+    have, source = (gib * memory.GIB, "--memory") if gib else memory.memory(name)
+    one = memory.model(memory.read_params(params), layers, hidden, heads, sequence, batch, attention=attention,
                        recompute=recompute, vocabulary=vocabulary)  # fmt: skip
-    found = sizing.uses(one, count, nodes)
-    first = next((use for use in found if sizing.fits(use, have)), None)
+    found = memory.uses(one, count, nodes)
+    first = next((use for use in found if memory.fits(use, have)), None)
     if deepspeed:
-        answer(sizing.deepspeed_config(one, first.strategy if first else ""), True, str)
+        answer(memory.deepspeed_config(one, first.strategy if first else ""), True, str)
         return
-    fewest = sizing.fewest_nodes(one, count, have)
+    fewest = memory.fewest_nodes(one, count, have)
     document = {
         "fewest_nodes": fewest,
         "model": asdict(one), "gpu": name, "gpus_per_node": count, "nodes": nodes, "bytes_per_gpu": have,
-        "reserved": sizing.RESERVED, "source": source, "choose": first.strategy if first else "",
+        "reserved": memory.RESERVED, "source": source, "choose": first.strategy if first else "",
         "strategies": [
-            {**asdict(use), "total": use.total, "fits": sizing.fits(use, have),
-             "most_batch": sizing.most_batch(one, use, have)} for use in found
+            {**asdict(use), "total": use.total, "fits": memory.fits(use, have),
+             "most_batch": memory.most_batch(one, use, have)} for use in found
         ],
     }  # fmt: skip
-    gpu = f"{name}: {have / sizing.GIB:.1f} GiB, {source}"
+    gpu = f"{name}: {have / memory.GIB:.1f} GiB, {source}"
     answer(document, as_json, lambda: _text(one, found, have, first, gpu, fewest))
     raise click.exceptions.Exit(0 if first else 1)
 
 
 def _text(one: Model, found: list[Use], have: float, first: Use | None, gpu: str, fewest: int) -> str:
-    from hpcstack import sizing
+    from hpcstack.hardware import memory
 
     def gib(number: float) -> str:
-        return f"{number / sizing.GIB:.1f}"
+        return f"{number / memory.GIB:.1f}"
 
     rows = [
         (use.strategy, gib(use.weights), gib(use.gradients), gib(use.optimizer), gib(use.activations), gib(use.total),
-         "fits" if sizing.fits(use, have) else "NO", str(sizing.most_batch(one, use, have)), use.formula)
+         "fits" if memory.fits(use, have) else "NO", str(memory.most_batch(one, use, have)), use.formula)
         for use in found
     ]  # fmt: skip
     head = (
@@ -91,18 +91,18 @@ def _text(one: Model, found: list[Use], have: float, first: Use | None, gpu: str
     told = f"choose {first.strategy}: the simplest that fits" if first else _none(one, found, have)
     told += f"; it fits from {counted(fewest, 'node')} on" if fewest else ""
     return "\n".join([
-        f"{shape}; {one.batch} x {one.sequence} tokens a GPU; {gpu}; {sizing.RESERVED:.0%} of it left free",
+        f"{shape}; {one.batch} x {one.sequence} tokens a GPU; {gpu}; {memory.RESERVED:.0%} of it left free",
         "", table(rows, head), told, "",
-        *[f"  {line.strip()}" for line in (sizing.__doc__ or "").splitlines()[2:]],
+        *[f"  {line.strip()}" for line in (memory.__doc__ or "").splitlines()[2:]],
     ])  # fmt: skip
 
 
 def _none(one: Model, found: list[Use], have: float) -> str:
-    from hpcstack import sizing
+    from hpcstack.hardware import memory
 
     if not one.recompute:
         least = min(found, key=lambda use: use.total - use.activations)
-        with_less = least.total - least.activations + sizing.activations(sizing.smaller(one))
-        if with_less <= have * (1 - sizing.RESERVED):
+        with_less = least.total - least.activations + memory.activations(memory.smaller(one))
+        if with_less <= have * (1 - memory.RESERVED):
             return f"none fits; with all activations recomputed {least.strategy} would: --recompute"
     return "none fits: more nodes, a smaller batch, or offload to the host's memory (ZeRO-Offload, ZeRO-Infinity)"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from hpcstack.errors import InputError, visible
-from hpcstack.talk import Talk
+from hpcstack.core.errors import InputError, visible
+from hpcstack.core.progress import Talk
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -34,10 +34,10 @@ def command(
     as_json: bool,
 ) -> None:
     """A testing release becomes a production one: a new release whose help carries the report that proves it."""
-    from hpcstack.errors import InputError
-    from hpcstack.modules import proof
-    from hpcstack.modules.shown import planned
-    from hpcstack.modules.words import one_line
+    from hpcstack.core.errors import InputError
+    from hpcstack.publish import reports
+    from hpcstack.publish.status import planned
+    from hpcstack.releases.inputs import one_line
 
     override, reason = one_line(override, "--override"), one_line(reason, "--reason")
     acts = publisher(session)
@@ -60,8 +60,8 @@ def command(
         hint = f"retire {ledger.name}/{version} --cancel" if retired else f"publish {ledger.name}-{version}"
         raise InputError(what, f"hpcstack {hint}")
     stack, artifact = acts.record(ledger.name, candidates[-1].release)
-    given = [proof.read(path) for path in reports_] or proof.reports(stack.full_name, artifact.sha256)
-    report, override = proof.proven(stack, artifact, session.site, given, override, named=bool(reports_))
+    given = [reports.read(path) for path in reports_] or reports.reports(stack.full_name, artifact.sha256)
+    report, override = reports.proven(stack, artifact, session.site, given, override, named=bool(reports_))
     pinned = ledger.default.rpartition("-r")[0] if keep_default else None
     if dry_run or diff:
         changes, files = planned(acts, stack, artifact, "production", report, override, pinned)

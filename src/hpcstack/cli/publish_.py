@@ -12,10 +12,10 @@ from hpcstack.cli.published import DRY_RUN, REASON
 from hpcstack.cli.session import Session, answer, chosen, complete, json_option, say
 
 if TYPE_CHECKING:
-    from hpcstack.modules.publishable import Published
-    from hpcstack.spec.catalog import Recipe
-    from hpcstack.spec.model import Stack
-    from hpcstack.store import Artifact
+    from hpcstack.publish.publishable import Published
+    from hpcstack.recipe.catalog import Recipe
+    from hpcstack.recipe.model import Stack
+    from hpcstack.store.artifact import Artifact
 
 OVERRIDE = click.option("--override", default="", metavar="REASON", help="Pass a shut gate; REASON is written down.")
 DIFF = click.option("--diff", is_flag=True, help="Like --dry-run, and every file as a diff.")
@@ -67,8 +67,8 @@ def command(
 
     Several stacks, or 'mine-*' (those that are built), come in turn.
     """
-    from hpcstack.errors import InputError
-    from hpcstack.modules.words import one_line
+    from hpcstack.core.errors import InputError
+    from hpcstack.releases.inputs import one_line
 
     wanted = Wanted(channel, reports_, one_line(override, "--override"), one_line(reason, "--reason"), key)
     stacks = _built(session, names)
@@ -86,7 +86,7 @@ def command(
 
 def _built(session: Session, names: tuple[str, ...]) -> list[str]:
     """The stacks of NAMES; of a pattern's those that have an image."""
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
     from hpcstack.launch import image_of
 
     out: list[str] = []
@@ -105,7 +105,7 @@ def _built(session: Session, names: tuple[str, ...]) -> list[str]:
 
 def _many(session: Session, stacks: list[str], wanted: Wanted, *, foretell: bool, as_json: bool) -> None:
     """One after another; the first failure's exit code, once all were tried."""
-    from hpcstack.errors import HpcstackError
+    from hpcstack.core.errors import HpcstackError
 
     rows: list[dict[str, Any]] = []
     failed = 0
@@ -127,8 +127,8 @@ def _many(session: Session, stacks: list[str], wanted: Wanted, *, foretell: bool
 
 def _asked(session: Session, name: str, wanted: Wanted) -> tuple[Recipe, Artifact, Any, str]:
     """(recipe, image, the report that counts or None, the reason to pass a shut gate) of one stack."""
-    from hpcstack.errors import InputError
-    from hpcstack.modules import proof
+    from hpcstack.core.errors import InputError
+    from hpcstack.publish import reports as proof
 
     recipe = session.recipe(name)
     stack, artifact = recipe.stack, _image(session, recipe.stack.full_name, wanted.key)
@@ -146,7 +146,7 @@ def _asked(session: Session, name: str, wanted: Wanted) -> tuple[Recipe, Artifac
 
 def _image(session: Session, stack: str, key: str) -> Artifact:
     """The newest image of STACK, or the one whose key begins with KEY."""
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
     from hpcstack.launch import image_of
 
     if not key:
@@ -159,8 +159,8 @@ def _image(session: Session, stack: str, key: str) -> Artifact:
 
 def check_withdrawn(session: Session, stack: Stack, artifact: Artifact, wanted: Wanted) -> None:
     """A word where this image was published once and withdrawn; AnswerIsNo for production, unless there is a reason."""
-    from hpcstack.errors import AnswerIsNo
-    from hpcstack.modules.tree import Tree
+    from hpcstack.core.errors import AnswerIsNo
+    from hpcstack.releases.tree import Tree
 
     same = [one for one in Tree(session.site.module_root).ledger(stack.name).entries if one.sha256 == artifact.sha256]
     if not same or any(one.state == "live" for one in same) or same[-1].state != "withdrawn":
@@ -175,9 +175,9 @@ def check_withdrawn(session: Session, stack: Stack, artifact: Artifact, wanted: 
 
 def _publish(session: Session, name: str, wanted: Wanted) -> Published:
     from hpcstack.lock.check import verdict
-    from hpcstack.lock.place import lock_path
-    from hpcstack.modules.acts import Publisher
-    from hpcstack.modules.extras import extras
+    from hpcstack.lock.path import lock_path
+    from hpcstack.publish.attachments import extras
+    from hpcstack.publish.publisher import Publisher
 
     recipe, artifact, report, override = _asked(session, name, wanted)
     check_withdrawn(session, recipe.stack, artifact, wanted)
@@ -193,8 +193,8 @@ def _publish(session: Session, name: str, wanted: Wanted) -> Published:
 
 
 def _foretold(session: Session, name: str, wanted: Wanted) -> tuple[list[str], str]:
-    from hpcstack.modules.acts import Publisher
-    from hpcstack.modules.shown import planned
+    from hpcstack.publish.publisher import Publisher
+    from hpcstack.publish.status import planned
 
     recipe, artifact, report, override = _asked(session, name, wanted)
     publisher = Publisher(session.site, session.store, session.runner, say)
@@ -203,8 +203,8 @@ def _foretold(session: Session, name: str, wanted: Wanted) -> tuple[list[str], s
 
 def check_commands(session: Session, stack: Stack, artifact: Artifact) -> None:
     """InputError where the image lacks a command that the recipe's module is to offer."""
-    from hpcstack.errors import InputError
-    from hpcstack.launch.inside import missing
+    from hpcstack.core.errors import InputError
+    from hpcstack.launch.preflight import missing
 
     lacks = [one for one in stack.module.commands if missing(artifact, (one,), Path("/"), (), session.runner)]
     if lacks:
@@ -214,8 +214,8 @@ def check_commands(session: Session, stack: Stack, artifact: Artifact) -> None:
 
 def sign_and_check(session: Session, artifact: Artifact) -> None:
     """ARTIFACT's image, signed where the site says that publish signs; AnswerIsNo where no trusted key has."""
-    from hpcstack import signing
-    from hpcstack.errors import AnswerIsNo, InputError
+    from hpcstack.core.errors import AnswerIsNo, InputError
+    from hpcstack.store import signing
 
     wanted = session.site.signatures
     why = signing.trusted(artifact, wanted.keys, session.runner) if wanted.keys else "it is not signed"
@@ -239,7 +239,7 @@ def show_foretold(changes: list[str], files: str, *, diff: bool, as_json: bool) 
 
 def shown(done: object) -> str:
     """What was published, and what a user types."""
-    from hpcstack.modules.publishable import Published
+    from hpcstack.publish.publishable import Published
 
     assert isinstance(done, Published)
     was = f"published in {done.channel}: {done.checked}" if done.new else f"was already published in {done.channel}"

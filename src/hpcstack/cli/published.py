@@ -10,14 +10,14 @@ import click
 from hpcstack.cli.session import Session, answer, say
 
 if TYPE_CHECKING:
-    from hpcstack.modules.acts import Publisher
-    from hpcstack.modules.ledger import Event, Ledger
+    from hpcstack.publish.publisher import Publisher
+    from hpcstack.releases.ledger import Event, Ledger
 
 
 def complete(ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
     """Every published name and version that begins with START."""
-    from hpcstack.errors import HpcstackError
-    from hpcstack.modules.tree import Tree
+    from hpcstack.core.errors import HpcstackError
+    from hpcstack.releases.tree import Tree
 
     session = ctx.find_root().obj or Session("", ())
     try:
@@ -60,9 +60,9 @@ def change(
     slurm: bool = True,
 ) -> tuple[Ledger, list[str]]:
     """(NAME's ledger after ACT, what that changed, a line each); with DRY_RUN nothing is written."""
-    from hpcstack.errors import InputError
-    from hpcstack.modules.changes import told
-    from hpcstack.modules.words import one_line
+    from hpcstack.core.errors import InputError
+    from hpcstack.releases.changes import told
+    from hpcstack.releases.inputs import one_line
 
     reason = one_line(reason, "--reason")
     if force and not reason:
@@ -89,7 +89,7 @@ def tell(document: dict[str, Any], changes: list[str], *, dry_run: bool, as_json
 
 def with_version(session: Session, verb: str, name: str) -> tuple[Ledger, str, str]:
     """`split`, for verbs that must not guess which version is meant."""
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
 
     found = split(session, name)
     if found[0].name == name:
@@ -99,7 +99,7 @@ def with_version(session: Session, verb: str, name: str) -> tuple[Ledger, str, s
 
 
 def publisher(session: Session, *, slurm: bool = True) -> Publisher:
-    from hpcstack.modules.acts import Publisher
+    from hpcstack.publish.publisher import Publisher
 
     return Publisher(session.site, session.store, session.runner, say, slurm)
 
@@ -109,9 +109,9 @@ def split(session: Session, name: str) -> tuple[Ledger, str, str]:
 
     The version of a name alone is that of its default; release is empty unless it was named. InputError for others.
     """
-    from hpcstack.errors import InputError
-    from hpcstack.modules.ledger import split as parts
-    from hpcstack.modules.tree import Tree
+    from hpcstack.core.errors import InputError
+    from hpcstack.releases.ledger import split as parts
+    from hpcstack.releases.tree import Tree
 
     tree = Tree(session.site.module_root)
     one, rest = parts(name, tree.names())

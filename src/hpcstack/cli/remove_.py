@@ -20,9 +20,9 @@ from hpcstack.cli.session import Session, json_option
 def command(session: Session, /, name: str, every: bool, no_slurm: bool, as_json: bool, **asked: Any) -> None:
     """Take a release, a version or all of a name out of the module tree. `hpcstack undo` brings it back until `gc`
     has taken its files, after the site's days (modules.keep_days)."""
-    from hpcstack.errors import InputError
-    from hpcstack.modules.changes import removed
-    from hpcstack.modules.tree import Tree
+    from hpcstack.core.errors import InputError
+    from hpcstack.releases.changes import removed
+    from hpcstack.releases.tree import Tree
 
     if bool(name) == every:
         raise InputError("name what is to go, or say --all", "hpcstack remove NAME/VERSION-rN, NAME/VERSION or NAME")

@@ -22,11 +22,11 @@ def command(session: Session, name: str, output: str, platform: str, offline: bo
     Without a lock the registry is asked; where it does not answer, what could not be looked up is said, here and in the
     files.
     """
+    from hpcstack.core.files import write_tree
     from hpcstack.lock.known import lacking
-    from hpcstack.locking import lock_to_look_at
+    from hpcstack.preview import stack_files
     from hpcstack.render import readback
-    from hpcstack.render.stack import stack_files
-    from hpcstack.store import write_tree
+    from hpcstack.resolve.make_lock import lock_to_look_at
 
     recipe = session.recipe(name)
     lock = lock_to_look_at(recipe, session.site, None if offline else lambda: session.hasty_registry, say)

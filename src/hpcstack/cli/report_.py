@@ -9,7 +9,7 @@ import click
 
 from hpcstack.cli.reports import FORMS, JsonFile, on_stdout, write_forms
 from hpcstack.cli.session import Session, answer, json_option
-from hpcstack.errors import counted
+from hpcstack.core.errors import counted
 
 
 @click.command("report", cls=JsonFile)
@@ -30,7 +30,7 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
         answer({"stack": path, "runs": rows}, as_json, lambda: table(pasts))
         if options["html"]:
             page = reports.html(loaded(file), pasts)
-            from hpcstack.outputs import write_output
+            from hpcstack.core.outputs import write_output
 
             with session.store.acting(f"{options['html']} was not written"):
                 write_output(Path(options["html"]), page)
@@ -46,9 +46,9 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
 
 def past(stack: str) -> list[Any]:
     """The runs of STACK that this user has made. InputError where there are none."""
-    from hpcstack import history
-    from hpcstack.errors import InputError
-    from hpcstack.launch.record import state_folder
+    from hpcstack.core.dirs import state_folder
+    from hpcstack.core.errors import InputError
+    from hpcstack.suite import history
 
     found = history.load(state_folder() / "history" / f"{Path(stack).name}.jsonl")
     if not found:
@@ -74,7 +74,7 @@ def loaded(file: Path) -> Any:
     from pydantic import ValidationError
 
     from hpcstack import report as reports
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
 
     try:
         return reports.Report.model_validate_json(file.read_text(encoding="utf-8"))

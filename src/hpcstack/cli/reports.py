@@ -59,7 +59,7 @@ def write_forms(session: Any, report: Any, document: dict[str, Any], options: di
     import json
 
     from hpcstack import report as reports
-    from hpcstack.outputs import write_output
+    from hpcstack.core.outputs import write_output
     from hpcstack.report import scalars
 
     makers: dict[str, Callable[[], str]] = {

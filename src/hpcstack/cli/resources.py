@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 from hpcstack.launch import Resources
 
 

@@ -39,10 +39,10 @@ def command(
     from dataclasses import asdict
     from datetime import date, timedelta
 
-    from hpcstack.errors import InputError
-    from hpcstack.modules import words
-    from hpcstack.modules.changes import retired
-    from hpcstack.modules.ledger import Dates
+    from hpcstack.core.errors import InputError
+    from hpcstack.releases import inputs
+    from hpcstack.releases.changes import retired
+    from hpcstack.releases.ledger import Dates
 
     if (now and (remove or warn)) or (cancel and (now or remove or warn or successor)):
         raise InputError("--now and --cancel take only a --reason", "hpcstack retire NAME/VERSION --now")
@@ -52,19 +52,19 @@ def command(
             f"{ledger.name}/{release} is one release; a version is retired", f"hpcstack retire {ledger.name}/{version}"
         )
     old = ledger.dates.get(version, Dates())
-    begin = words.day(warn, "--warn") if warn else min(old.deprecate or words.today(), words.today())
-    later = (date.fromisoformat(max(begin, words.today())) + timedelta(days=NOTICE_DAYS)).isoformat()
-    end = words.today() if now else words.day(remove, "--on") if remove else later
+    begin = inputs.day(warn, "--warn") if warn else min(old.deprecate or inputs.today(), inputs.today())
+    later = (date.fromisoformat(max(begin, inputs.today())) + timedelta(days=NOTICE_DAYS)).isoformat()
+    end = inputs.today() if now else inputs.day(remove, "--on") if remove else later
     if end < begin:
         raise InputError(f"it would be refused on {end}, before anybody is warned on {begin}", "--warn DAY --on DAY")
     if successor:
         _loads(session, successor, ledger.name, version)
     told_before = (successor or old.successor, reason or old.reason)
-    dates = Dates(begin, end, words.successor(told_before[0]), words.one_line(told_before[1], "--reason"))
+    dates = Dates(begin, end, inputs.successor(told_before[0]), inputs.one_line(told_before[1], "--reason"))
     dates = Dates() if cancel else dates
     verb = "retire --cancel" if cancel else "retire"
     after, changes = change(
-        session, ledger.name, verb, lambda old, event: retired(old, version, dates, words.today(), event),
+        session, ledger.name, verb, lambda old, event: retired(old, version, dates, inputs.today(), event),
         reason=reason, force=force, dry_run=dry_run,
     )  # fmt: skip
     default = f"{ledger.name}/{after.default}" if after.default else ""
@@ -74,19 +74,19 @@ def command(
 
 def _loads(session: Session, successor: str, name: str, version: str) -> None:
     """InputError for a SUCCESSOR that users could not load."""
-    from hpcstack.errors import InputError
-    from hpcstack.modules import words
-    from hpcstack.modules.ledger import Dates
-    from hpcstack.modules.ledger import split as parts
-    from hpcstack.modules.tree import Tree
+    from hpcstack.core.errors import InputError
+    from hpcstack.releases import inputs
+    from hpcstack.releases.ledger import Dates
+    from hpcstack.releases.ledger import split as parts
+    from hpcstack.releases.tree import Tree
 
     tree = Tree(session.site.module_root)
-    one, rest = parts(words.successor(successor), tree.names())
+    one, rest = parts(inputs.successor(successor), tree.names())
     ledger = tree.ledger(one)
     meant = rest or ledger.default.rpartition("-r")[0]
     if (one, meant) == (name, version):
         raise InputError(f"--successor: {successor} is what is retired", "name what users should load instead")
-    if meant not in ledger.aliases or ledger.dates.get(meant, Dates()).refuses(words.today()):
+    if meant not in ledger.aliases or ledger.dates.get(meant, Dates()).refuses(inputs.today()):
         known = ", ".join(f"{one}/{each}" for each in ledger.aliases) or "nothing"
         raise InputError(
             f"--successor: {successor} cannot be loaded; of {one} there is {known}", f"hpcstack status {one}"

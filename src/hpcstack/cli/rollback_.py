@@ -16,7 +16,7 @@ from hpcstack.cli.session import Session, json_option
 def command(session: Session, name: str, reason: str, force: bool, dry_run: bool, as_json: bool) -> None:
     """Return a version to its earlier production release, or to the one that is named. Running jobs keep what they
     loaded. `hpcstack undo` takes it back."""
-    from hpcstack.modules.changes import rolled_back
+    from hpcstack.releases.changes import rolled_back
 
     ledger, version, release = with_version(session, "rollback", name)
     after, changes = change(

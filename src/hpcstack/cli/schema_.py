@@ -14,11 +14,11 @@ from hpcstack.cli.session import echo
 def command(of_site: bool) -> None:
     """The JSON Schema of a recipe's file or of site.yaml, for editors."""
     if of_site:
-        from hpcstack.site import Site
+        from hpcstack.site.load import Site
 
         schema = Site.model_json_schema(by_alias=True)
     else:
-        from hpcstack.spec.schema import file_schema
+        from hpcstack.recipe.schema import file_schema
 
         schema = file_schema()
     echo(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1))

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.errors import visible
+from hpcstack.core.errors import visible
 
 if TYPE_CHECKING:
-    from hpcstack.process import Runner
-    from hpcstack.registry import Registry
-    from hpcstack.site import Loaded, Site
-    from hpcstack.spec.catalog import Catalog, Recipe
-    from hpcstack.store import Store
-    from hpcstack.talk import Talk
+    from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Talk
+    from hpcstack.oci.client import Registry
+    from hpcstack.recipe.catalog import Catalog, Recipe
+    from hpcstack.site.load import Loaded, Site
+    from hpcstack.store.store import Store
 
 
 @dataclass
@@ -35,7 +35,8 @@ class Session:
 
     @cached_property
     def loaded(self) -> Loaded:
-        from hpcstack import sharing, site
+        from hpcstack.core import sharing
+        from hpcstack.site import load as site
 
         loaded = site.load(self.site_file)
         sharing.share(loaded.site.group)
@@ -48,8 +49,8 @@ class Session:
     @cached_property
     def folders(self) -> list[Path]:
         """Where recipes are looked for, first to last."""
-        from hpcstack import data
-        from hpcstack.errors import InputError
+        from hpcstack.core import data
+        from hpcstack.core.errors import InputError
 
         named = [folder for folder in os.environ.get("HPCSTACK_RECIPES", "").split(":") if folder]
         given = [*self.recipe_options, *named]
@@ -68,7 +69,7 @@ class Session:
 
     @cached_property
     def catalog(self) -> Catalog:
-        from hpcstack.spec.catalog import Catalog
+        from hpcstack.recipe.catalog import Catalog
 
         return Catalog(self.folders, self.loaded.policy)
 
@@ -79,7 +80,7 @@ class Session:
 
     def recipe(self, name: str) -> Recipe:
         """The recipe of NAME-VERSION, of NAME/VERSION, or of the default of what is published as NAME."""
-        from hpcstack.errors import InputError, ProblemsError
+        from hpcstack.core.errors import InputError, ProblemsError
 
         try:
             return self.catalog.find(name)
@@ -92,9 +93,9 @@ class Session:
 
     def _published(self, name: str) -> str:
         """The stack that NAME means in the module tree; empty where it means none there."""
-        from hpcstack.errors import InputError
-        from hpcstack.modules.tree import Tree
-        from hpcstack.named import is_file, named
+        from hpcstack.core.errors import InputError
+        from hpcstack.releases.named import is_file, named
+        from hpcstack.releases.tree import Tree
 
         try:
             return "" if is_file(name) else named(name, Tree(self.site.module_root), os.environ).stack
@@ -103,13 +104,13 @@ class Session:
 
     @cached_property
     def store(self) -> Store:
-        from hpcstack.store import Store
+        from hpcstack.store.store import Store
 
         return Store(self.site.store)
 
     @cached_property
     def runner(self) -> Runner:
-        from hpcstack.process import Runner
+        from hpcstack.core.process import Runner
 
         signal.signal(signal.SIGTERM, _terminate)
         signal.signal(signal.SIGHUP, _terminate)
@@ -117,14 +118,14 @@ class Session:
 
     @cached_property
     def registry(self) -> Registry:
-        from hpcstack.registry import Registry
+        from hpcstack.oci.client import Registry
 
         return Registry(self.site)
 
     @property
     def hasty_registry(self) -> Registry:
         """For what works without an answer, too: nothing is asked twice."""
-        from hpcstack.registry import Registry
+        from hpcstack.oci.client import Registry
 
         return Registry(self.site, timeout=5, tries=1)
 
@@ -135,10 +136,10 @@ def image_named(session: Session, text: str) -> str:
     NAME/VERSION, NAME-VERSION and NAME mean what is published, as in `launch`; what is not published, what was built
     last. Files, STACK@ENGINE and keys stay.
     """
-    from hpcstack.errors import StoreError
-    from hpcstack.modules.tree import Tree
-    from hpcstack.named import is_file, named
-    from hpcstack.releases import released
+    from hpcstack.core.errors import StoreError
+    from hpcstack.releases.lookup import released
+    from hpcstack.releases.named import is_file, named
+    from hpcstack.releases.tree import Tree
 
     if is_file(text) or "@" in text or session.store.artifact(text):
         return text
@@ -199,7 +200,7 @@ def chosen(session: Session, names: Sequence[str]) -> list[str]:
     """NAMES, of which those with * or ? mean every stack that fits. InputError where none does."""
     import fnmatch
 
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
 
     out: list[str] = []
     for name in names:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcstack.cli.session import Session, answer, complete, json_option, table
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 
 if TYPE_CHECKING:
-    from hpcstack.spec.catalog import Recipe
-    from hpcstack.yamlfile import Mark
+    from hpcstack.core.yaml import Mark
+    from hpcstack.recipe.catalog import Recipe
 
 
 @click.command("show")

@@ -17,12 +17,13 @@ from hpcstack.cli.session import Session, answer, image_named, json_option
 @click.pass_obj
 def command(session: Session, image: str, key: str, as_json: bool) -> None:
     """Sign an image: a .sqsh beside it by ssh-keygen, a SIF inside by Apptainer. `verify --signature` checks it."""
-    from hpcstack import signing, verifying
-    from hpcstack.errors import AnswerIsNo
+    from hpcstack.build import verify
+    from hpcstack.core.errors import AnswerIsNo
+    from hpcstack.store import signing
 
     image = image_named(session, image)
-    path = verifying.find(image, session.store)
-    what, wanted = verifying.statement(image, session.store, session.runner), session.site.signatures
+    path = verify.find(image, session.store)
+    what, wanted = verify.statement(image, session.store, session.runner), session.site.signatures
     key = key or wanted.sign_with
     good = wanted.keys and path.suffix != ".sif" and signing.verify_by(path, wanted.keys, session.runner, what)[0]
     if good and not signing.is_trusted(key, wanted.keys, session.runner):

@@ -23,11 +23,11 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
     """Ask Slurm, the driver, /sys, Pyxis, Enroot, Apptainer and Lmod what is here; write a commented site.yaml."""
     import socket
 
-    from hpcstack.errors import InputError
-    from hpcstack.outputs import write_output
-    from hpcstack.probe import probe
-    from hpcstack.siteinit import site_text
-    from hpcstack.store import Store
+    from hpcstack.core.errors import InputError
+    from hpcstack.core.outputs import write_output
+    from hpcstack.site.discover import probe
+    from hpcstack.site.write import site_text
+    from hpcstack.store.store import Store
 
     path = Path(output)
     if output and path.is_dir():
@@ -55,9 +55,9 @@ def importer(session: Session, output: str, check: str) -> None:
 
     In plugstack.conf: required .../spank_pyxis.so importer=FILE. Any other image behaves as before.
     """
-    from hpcstack.outputs import write_output
-    from hpcstack.render.launcher import importer as script
-    from hpcstack.store import Store
+    from hpcstack.core.outputs import write_output
+    from hpcstack.render.launchers import importer as script
+    from hpcstack.store.store import Store
 
     text = script(session.site, check)
     if not output:

@@ -8,7 +8,7 @@ import click
 
 from hpcstack.cli.published import optional, split
 from hpcstack.cli.session import Session, answer, json_option, table
-from hpcstack.errors import counted
+from hpcstack.core.errors import counted
 
 
 @click.command("status")
@@ -18,9 +18,9 @@ from hpcstack.errors import counted
 @click.pass_obj
 def command(session: Session, name: str, check: bool, as_json: bool) -> None:
     """What users see of what is published, and what is wrong with it; of one NAME, also what is hidden."""
-    from hpcstack.errors import AnswerIsNo
-    from hpcstack.modules.shown import rows, unsigned
-    from hpcstack.modules.tree import Tree
+    from hpcstack.core.errors import AnswerIsNo
+    from hpcstack.publish.status import rows, unsigned
+    from hpcstack.releases.tree import Tree
 
     tree = Tree(session.site.module_root)
     chosen = split(session, name)[0].name if name else ""

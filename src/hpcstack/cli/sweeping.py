@@ -10,17 +10,17 @@ from typing import Any
 import click
 
 from hpcstack.cli.session import Session, answer, progress, say
-from hpcstack.errors import counted
+from hpcstack.core.errors import counted
 
 
 def sweep_partition(
     session: Session, name: str, wanted: Any, options: dict[str, Any], rounds: int, *, drain: bool, as_json: bool
 ) -> None:
     """Measure, name the odd ones, write the drain list; with DRAIN ask, then drain. Ends 1 if one is odd or failed."""
-    from hpcstack import sweep
+    from hpcstack.core.dirs import state_folder
+    from hpcstack.core.outputs import write_output
     from hpcstack.launch import image_of
-    from hpcstack.launch.record import state_folder
-    from hpcstack.outputs import write_output
+    from hpcstack.suite import sweep
 
     recipe = session.recipe(name)
     stack = recipe.stack.full_name
@@ -51,7 +51,7 @@ def sweep_partition(
 
 def _rest(stack: str, wanted: Any, options: dict[str, Any]) -> list[str]:
     """The words of `hpcstack test` for one pair."""
-    from hpcstack import sweep
+    from hpcstack.suite import sweep
 
     out = [stack, "--tier", "standard" if wanted.tier == "quick" else wanted.tier, "--runtime", options["runtime"]]
     out += ["--only", ",".join(wanted.tests) or sweep.ONLY]
@@ -78,8 +78,8 @@ def text(swept: Any, path: Path) -> str:
 
 def _drain(odd: dict[str, str], session: Session) -> None:
     """Ask on the terminal; without one nothing is drained."""
-    from hpcstack import sweep
-    from hpcstack.errors import SlurmError
+    from hpcstack.core.errors import SlurmError
+    from hpcstack.suite import sweep
 
     if not click.confirm(f"drain {', '.join(sorted(odd))}?", default=False, err=True):
         say("nothing was drained")

@@ -14,8 +14,8 @@ from hpcstack.cli.session import Session, answer, complete, json_option, progres
 
 def checked(words: str) -> tuple[str, ...]:
     """The codes, families and groups of an option; InputError names the nearest right one."""
-    from hpcstack.errors import InputError, did_you_mean
-    from hpcstack.spec.model import known_tests
+    from hpcstack.core.errors import InputError, did_you_mean
+    from hpcstack.recipe.model import known_tests
 
     found = tuple(filter(None, words.split(",")))
     for word in found:
@@ -64,15 +64,15 @@ def command(
     **options: Any,
 ) -> None:
     """Run the smoke suite in a stack's image, on every node, and report each check. Two stacks: compare them."""
-    from hpcstack import validate
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
+    from hpcstack.suite import run
 
     if list_:
         return _listed(as_json)
     if not names or len(names) > 2:
         raise InputError("name one stack, or two to compare", "hpcstack test STACK, hpcstack list")
     _refuse_what_does_nothing(names, options, sweep=sweep, drain=drain)
-    wanted = validate.Wanted(
+    wanted = run.Wanted(
         checked(only),
         checked(skip),
         tier or ("standard" if only else "quick"),
@@ -95,7 +95,7 @@ def command(
 
 def _refuse_what_does_nothing(names: tuple[str, ...], options: dict[str, Any], *, sweep: bool, drain: bool) -> None:
     """Options that would be left unheard."""
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
 
     forms = [name for name in FORM_NAMES if options.get(name)]
     if drain and not sweep:
@@ -111,16 +111,16 @@ def _refuse_what_does_nothing(names: tuple[str, ...], options: dict[str, Any], *
 
 def one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tuple[Any, Path]:
     """One run, judged, with its report.json and its line in the history."""
-    from hpcstack import history, validate
-    from hpcstack.judging import judged
+    from hpcstack.core.dirs import state_folder
+    from hpcstack.core.files import write_text
     from hpcstack.launch import image_of
-    from hpcstack.launch.record import state_folder
-    from hpcstack.store import write_text
+    from hpcstack.suite import history, run
+    from hpcstack.suite.judge import judged
 
     recipe = session.recipe(name)
     artifact = image_of(recipe.stack.full_name, session.store)
     with progress(f"testing {recipe.stack.full_name}") as step:
-        report, folder = validate.test(
+        report, folder = run.test(
             recipe.stack, artifact, wanted, resources(options), session.site, session.runner, step
         )
     write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")  # before anything can go wrong

@@ -10,7 +10,7 @@ from hpcstack.cli.published import NO_SLURM, change, changing, published_argumen
 from hpcstack.cli.session import Session, json_option
 
 if TYPE_CHECKING:
-    from hpcstack.modules.ledger import Event, Ledger
+    from hpcstack.releases.ledger import Event, Ledger
 
 
 @click.command("undo")
@@ -24,8 +24,8 @@ def command(session: Session, /, name: str, no_slurm: bool, as_json: bool, **ask
 
     An undo is itself a change, recorded in the history; a second undo brings back what the first took away.
     """
-    from hpcstack.errors import InputError
-    from hpcstack.modules.changes import last_change, undone
+    from hpcstack.core.errors import InputError
+    from hpcstack.releases.changes import last_change, undone
 
     ledger, version, release = split(session, name)
     last = last_change(ledger)

@@ -24,10 +24,10 @@ def command(
 
     IMAGE is a file, a stack, STACK@ENGINE or the beginning of a key.
     """
-    from hpcstack.errors import InputError
+    from hpcstack.core.errors import InputError
 
     if engine:
-        from hpcstack.engines import check_name
+        from hpcstack.build.engines import check_name
 
         check_name(engine)
     if how != "reproducible":
@@ -46,14 +46,14 @@ def command(
 
 
 def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
-    from hpcstack import verifying
-    from hpcstack.errors import AnswerIsNo
+    from hpcstack.build import verify
+    from hpcstack.core.errors import AnswerIsNo
     from hpcstack.oci.compare import LEFT_OUT
 
     with progress("comparing") as talk:
         talk(f"reading {one} and {other}")
-        paths = [verifying.find(text, session.store) for text in (one, other)]
-        verdict = verifying.parity(paths[0], paths[1], session.runner)
+        paths = [verify.find(text, session.store) for text in (one, other)]
+        verdict = verify.parity(paths[0], paths[1], session.runner)
 
     def text() -> str:
         lines = [f"compared {count} {what}" for what, count in verdict.compared.items()]
@@ -71,14 +71,15 @@ def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
 
 
 def _reproducible(session: Session, name: str, engine: str, as_json: bool) -> None:
-    from hpcstack import locking, ordering, verifying
-    from hpcstack.errors import AnswerIsNo
+    from hpcstack.build import request, verify
+    from hpcstack.core.errors import AnswerIsNo
+    from hpcstack.resolve import make_lock
 
     recipe, site = session.recipe(name), session.site
     with progress(f"building {name} twice") as talk:
-        lock = locking.lock_to_build(recipe, site, session.registry, session.runner, talk)
-        order = ordering.order(recipe, lock, site, session.runner, "", engine)
-        differ = verifying.reproducible(order, session.registry, session.runner, talk)
+        lock = make_lock.lock_to_build(recipe, site, session.registry, session.runner, talk)
+        order = request.order(recipe, lock, site, session.runner, "", engine)
+        differ = verify.reproducible(order, session.registry, session.runner, talk)
     document = {"stack": name, "engine": order.engine.name, "same_bytes": differ is None, "differ": differ or []}
     answer(document, as_json, lambda: "the same bytes" if differ is None else "\n".join(differ))
     if differ is not None:
@@ -86,11 +87,12 @@ def _reproducible(session: Session, name: str, engine: str, as_json: bool) -> No
 
 
 def _signature(session: Session, name: str, key: str, stack: str, as_json: bool) -> None:
-    from hpcstack import signing, verifying
-    from hpcstack.errors import AnswerIsNo
+    from hpcstack.build import verify
+    from hpcstack.core.errors import AnswerIsNo
+    from hpcstack.store import signing
 
-    image, keys = verifying.find(name, session.store), session.site.signatures.keys
-    what = verifying.statement(name, session.store, session.runner, stack)
+    image, keys = verify.find(name, session.store), session.site.signatures.keys
+    what = verify.statement(name, session.store, session.runner, stack)
     if keys and not key and image.suffix != ".sif":
         good, said = signing.verify_by(image, keys, session.runner, what)
     else:
@@ -101,16 +103,16 @@ def _signature(session: Session, name: str, key: str, stack: str, as_json: bool)
 
 
 def _stored(session: Session, name: str, as_json: bool) -> None:
-    from hpcstack import verifying
-    from hpcstack.collect import releases
-    from hpcstack.errors import StoreError
-    from hpcstack.store import digest_of
+    from hpcstack.build import verify
+    from hpcstack.core.errors import StoreError
+    from hpcstack.core.files import digest_of
+    from hpcstack.releases.records import releases
 
-    found = verifying.stored(name, session.store)
+    found = verify.stored(name, session.store)
     digest = digest_of(found.image)
     if digest != found.sha256:
         raise StoreError(f"{found.image} has other bytes than were stored", f"hpcstack build --no-cache {found.stack}")
-    if (own := verifying.own_name(found.image, session.runner)) != found.stack:
+    if (own := verify.own_name(found.image, session.runner)) != found.stack:
         raise StoreError(f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}", "build again")
     for release, record in releases(session.store):
         if record["key"] == found.key and record.get("sha256", digest) != digest:

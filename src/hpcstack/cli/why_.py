@@ -15,7 +15,7 @@ from hpcstack.cli.session import answer, json_option
 @json_option
 def command(variable: str, what: str, as_json: bool) -> None:
     """Say where a variable's value came from in a launch: the site, the image, the user, hpcstack. Exit 1: not set."""
-    from hpcstack.errors import did_you_mean
+    from hpcstack.core.errors import did_you_mean
     from hpcstack.launch.record import find, made
 
     launch = find(what)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcstack import facts
-from hpcstack.cpus import mask, spans
-from hpcstack.errors import InputError, did_you_mean
+from hpcstack.core.cpus import mask, spans
+from hpcstack.core.errors import InputError, did_you_mean
+from hpcstack.hardware import facts
 from hpcstack.launch.resources import Resources, Share
-from hpcstack.site import NodeType
+from hpcstack.site.load import NodeType
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from hpcstack.errors import InputError, did_you_mean
+from hpcstack.core.errors import InputError, did_you_mean
 
 STARTERS = {
     "torchrun": "torchrun", "deepspeed": "deepspeed", "accelerate": "torchrun", "horovodrun": "mpi", "mpirun": "mpi",

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hpcstack.errors import counted
+from hpcstack.core.errors import counted
 
 RANK = re.compile(r"hpcstack: rank (\d+) of (\d+) on (\S+) is process (\d+), state (\S): (.*)")
 NONE = re.compile(r"hpcstack: no rank of job \S+ is on (\S+)")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from hpcstack.errors import InputError, did_you_mean
-from hpcstack.launch.cluster import Limits, minutes
+from hpcstack.core.errors import InputError, did_you_mean
 from hpcstack.launch.resources import Resources
+from hpcstack.slurm.query import Limits, minutes
 
 
 def check(resources: Resources, known: Mapping[str, Limits]) -> None:

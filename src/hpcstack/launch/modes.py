@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 from hpcstack.launch.resources import Resources, Share, gpus_said
-from hpcstack.render.launcher import ABOUT, inner
+from hpcstack.render.launchers import ABOUT, inner
 from hpcstack.runtimes.base import Part
 
 

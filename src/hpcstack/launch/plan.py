@@ -9,24 +9,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack import data
-from hpcstack.errors import InputError, MissingToolError, did_you_mean
+from hpcstack.core import data
+from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
+from hpcstack.core.process import Runner
 from hpcstack.launch import commands, limits
-from hpcstack.launch.added import Added
 from hpcstack.launch.binding import Binding, binding
-from hpcstack.launch.cluster import allocation, partitions, pmi_type
 from hpcstack.launch.modes import MODES, check, command_in, tasks
+from hpcstack.launch.packages import Added
 from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share
-from hpcstack.launch.settings import OPTION, OWN, RUNTIME, Setting, of_mode, told
 from hpcstack.launch.staging import Staging
-from hpcstack.process import Runner
-from hpcstack.render.launcher import watched, with_compat
+from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Setting, of_mode, told
+from hpcstack.render.launchers import watched, with_compat
 from hpcstack.runtimes import Part, Runtime, Step, choose
-from hpcstack.site import NodeType, Site
-from hpcstack.store import Artifact
+from hpcstack.site.load import NodeType, Site
+from hpcstack.slurm.query import allocation, partitions, pmi_type
+from hpcstack.store.artifact import Artifact
 
 if TYPE_CHECKING:
-    from hpcstack.fit import Fit
+    from hpcstack.hardware.compatibility import Fit
 
 OWN_FAILURE = 125
 
@@ -229,7 +229,7 @@ def _fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
     """How the nodes' driver and GPU run the image; None where there is no GPU or the site does not say."""
     if not node or not node.gpus or not node.real_gpus or not node.driver:
         return None
-    from hpcstack.fit import fit
+    from hpcstack.hardware.compatibility import fit
 
     return fit(node.driver, node.gpus.model, artifact.environment)
 

@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcstack import __version__
-from hpcstack.errors import InputError, counted
+from hpcstack.core.dirs import state_folder
+from hpcstack.core.errors import InputError, counted
+from hpcstack.core.files import write_text
 from hpcstack.launch.plan import Plan
-from hpcstack.launch.settings import Setting
-from hpcstack.store import Artifact, write_text
+from hpcstack.launch.variables import Setting
+from hpcstack.store.artifact import Artifact
 from hpcstack_smoke.hidden import HIDDEN, LOGIN, SECRET
 
 KEPT = 1000  # launches; older ones go
@@ -46,12 +48,6 @@ class Launch:
     status: int | None = None
     number: str = ""  # the job's own, which for a task of an array is another than NUMBER_TASK
     document: dict[str, Any] = field(default_factory=dict)
-
-
-def state_folder() -> Path:
-    """Where launches and test runs are kept: below the user's home, which the nodes see."""
-    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
-    return Path(home) / "hpcstack"
 
 
 def begin(

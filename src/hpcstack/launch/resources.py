@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 from hpcstack.runtimes.base import Part
-from hpcstack.site import NodeType, Site
+from hpcstack.site.load import NodeType, Site
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstack.errors import InputError, SlurmError
+from hpcstack.core.errors import InputError, SlurmError
+from hpcstack.core.process import Runner
 from hpcstack.launch.record import find
-from hpcstack.process import Runner
 from hpcstack.render.template import plain
 
 ANSWER_S = 60  # what has not answered by then is left out

@@ -11,9 +11,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstack.errors import InputError
-from hpcstack.site import Site
-from hpcstack.store import Artifact
+from hpcstack.core.errors import InputError
+from hpcstack.site.load import Site
+from hpcstack.store.artifact import Artifact
 
 HOW = {
     "none": "the nodes read the shared file",

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from hpcstack.lock import model
 from hpcstack.lock.model import TEMPLATE_VERSION, Lock
-from hpcstack.lock.place import lock_path
-from hpcstack.site import Site
-from hpcstack.spec.catalog import Recipe
-from hpcstack.spec.model import Stack
+from hpcstack.lock.path import lock_path
+from hpcstack.recipe.catalog import Recipe
+from hpcstack.recipe.model import Stack
+from hpcstack.site.load import Site
 
 
 def unresolved(stack: Stack, lock: Lock) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hpcstack.facts import image_environment
+from hpcstack.hardware.facts import image_environment
 from hpcstack.lock.check import unresolved
 from hpcstack.lock.model import TEMPLATE_VERSION, UNKNOWN, Lock, LockedBase, LockedPlatform
-from hpcstack.spec.model import Stack
+from hpcstack.recipe.model import Stack
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # Debian's and Ubuntu's, without what a base adds
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from hpcstack.errors import InputError
-from hpcstack.files import read_bytes
-from hpcstack.oci.config import safe_text
-from hpcstack.spec.text import Commit, Line, Model
+from hpcstack.core.errors import InputError
+from hpcstack.core.files import read_bytes
+from hpcstack.core.untrusted import safe_text
+from hpcstack.hardware.facts import facts_of
+from hpcstack.recipe.fields import Commit, Line, Model
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 PlatformName = Annotated[str, Field(pattern=r"^linux/(amd64|arm64)$")]
@@ -132,28 +132,6 @@ class Lock(Model):
     def facts(self, platform: str) -> dict[str, str]:
         """What the base says that it holds: {CUDA: 12.6.3.001, ...}, from its environment."""
         return facts_of(self.platform(platform).environment)
-
-
-FACTS = {
-    "CUDA": "CUDA_VERSION",
-    "CUDA driver": "CUDA_DRIVER_VERSION",
-    "cuDNN": "CUDNN_VERSION",
-    "NCCL": "NCCL_VERSION",
-    "PyTorch": "PYTORCH_VERSION",
-    "Open MPI": "OPENMPI_VERSION",
-    "UCX": "OPENUCX_VERSION",
-    "HPC-X": "HPCX_VERSION",
-    "rdma-core": "RDMACORE_VERSION",
-    "TensorFlow": "TENSORFLOW_VERSION",
-    "JAX": "JAX_VERSION",
-    "Transformer Engine": "TRANSFORMER_ENGINE_VERSION",
-    "GPU architectures": "TORCH_CUDA_ARCH_LIST",
-}
-
-
-def facts_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """What an image with these variables says that it holds."""
-    return {shown: environment[name] for shown, name in FACTS.items() if name in environment}
 
 
 def read(path: Path) -> Lock:

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hpcstack.spec.guard import FAMILIES
+from hpcstack.recipe.guard import FAMILIES
 
 
 @dataclass(frozen=True)

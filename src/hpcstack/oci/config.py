@@ -9,64 +9,19 @@ The fields: https://github.com/opencontainers/image-spec/blob/main/config.md.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
+from hpcstack.core.untrusted import UNSAFE, Nonsense, called
 
 MAX_MANIFEST, MAX_CONFIG, MAX_OTHER = 4 << 20, 8 << 20, 1 << 20  # bytes; an index is a manifest
-MAX_DEPTH = 64
 MAX_ITEMS, MAX_NAME, MAX_VALUE, MAX_TEXTS = 4096, 256, 128 << 10, 1 << 20  # execve(2) takes 128 KiB a string
 MAX_PATH = 4096
 LISTS = ("Env", "Entrypoint", "Cmd", "Labels")
-# What ends a line somewhere, commands a terminal, turns text around, or is half a character.
-UNSAFE = re.compile(
-    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-NAMES = {"\n": "a line end", "\r": "a carriage return", "\x1b": "an escape character", "\0": "a null character"}
 ADVICE = "do not use this image, or ask its author to fix it"
-
-
-def safe_text(text: str) -> str:
-    """TEXT, as an image may say it. ValueError for what `UNSAFE` names."""
-    if match := UNSAFE.search(text):
-        raise ValueError(f"holds {_called(match[0])}")
-    return text
-
-
-class Nonsense(TypeError):
-    """A document or a config whose parts have other types than they must have."""
-
-
-def document(data: bytes, limit: int) -> dict[str, Any]:
-    """The JSON object that DATA is. ValueError for more than LIMIT bytes, deeper nesting, or anything else."""
-    if len(data) > limit:
-        raise ValueError(f"a document of more than {limit} bytes")
-    try:
-        found = json.loads(data)
-    except RecursionError:
-        raise ValueError("a document that is nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ValueError("a document that is no object")
-    _shallow(found)
-    return found
-
-
-def _shallow(found: object) -> None:
-    level = [found]
-    for _ in range(MAX_DEPTH):
-        level = [item for one in level for item in _items(one)]
-        if not level:
-            return
-    raise ValueError("a document that is nested too deeply")
-
-
-def _items(one: object) -> list[Any]:
-    values: Any = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
-    return [item for item in values if isinstance(item, (dict, list))]
 
 
 def config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -88,7 +43,7 @@ def config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
         if match := UNSAFE.search(text):
             if "\ud800" <= match[0] <= "\udfff":
                 raise Nonsense("half characters, which cannot be written down")
-            raise InputError(f"{name} is not taken: {where} holds {_called(match[0])}", ADVICE)
+            raise InputError(f"{name} is not taken: {where} holds {called(match[0])}", ADVICE)
     _bounded(out, name)
     rootfs = found.get("rootfs")
     return {
@@ -151,10 +106,6 @@ def _said(out: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from (("a label's name", name), (f"its label {name[:MAX_NAME]}", value))
     yield "its WorkingDir", out["WorkingDir"]
     yield "its User", out["User"]
-
-
-def _called(char: str) -> str:
-    return NAMES.get(char, f"the character U+{ord(char):04X}, which is not shown or breaks a line")
 
 
 def _bounded(out: Mapping[str, Any], name: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcstack.errors import MissingToolError
+from hpcstack.core.errors import MissingToolError
 
 NG = {"zstd": ("zstd", "level=1"), "gzip": ("gzip", ""), "xz": ("xz", ""), "lz4": ("lz4", "")}
 SQUASH = {

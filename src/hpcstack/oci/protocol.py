@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from hpcstack.errors import RegistryError
+from hpcstack.core import untrusted
+from hpcstack.core.errors import RegistryError
 from hpcstack.oci import config
-from hpcstack.spec.model import Base
+from hpcstack.recipe.model import Base
 
 ANOTHER = "is this the registry you meant? If so, tell its admin"
 TOKEN_SERVERS = {  # whose token servers have another name than the registry
@@ -95,7 +96,7 @@ def realm_of(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
 def document(content: bytes, host: str, limit: int = config.MAX_OTHER) -> dict[str, Any]:
     """The JSON object of an answer; a proxy's login page is none."""
     try:
-        return config.document(content, limit)
+        return untrusted.document(content, limit)
     except ValueError:
         raise RegistryError(*nonsense(host)) from None
 

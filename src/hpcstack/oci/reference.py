@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from hpcstack.errors import InputError
-from hpcstack.spec.model import Base
+from hpcstack.core.errors import InputError
+from hpcstack.recipe.model import Base
 
 EXAMPLES = "nvcr.io/nvidia/pytorch:24.11-py3, oci:FOLDER, docker-archive:FILE, docker-daemon:NAME"
 LOCAL = {"oci": "oci", "docker-archive": "docker-archive", "docker-daemon": "docker-daemon", "dockerd": "docker-daemon"}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 
-from hpcstack import data
+from hpcstack.core import data
+from hpcstack.core.quote import sh, unbroken, words
 from hpcstack.lock.model import UNKNOWN, Lock, LockedPlatform
-from hpcstack.oci.added import SINGULARITY, apptainer_files
-from hpcstack.render.quote import sh, unbroken, words
+from hpcstack.oci.metadata import SINGULARITY, apptainer_files
+from hpcstack.recipe import guard
+from hpcstack.recipe.fields import VARIABLE
+from hpcstack.recipe.model import Stack
 from hpcstack.render.steps import HOME, step_files, steps
 from hpcstack.render.template import fill, plain
-from hpcstack.spec import guard
-from hpcstack.spec.model import Stack
-from hpcstack.spec.text import VARIABLE
 from hpcstack_smoke import __version__ as suite_version
 
 CONTEXT = "context/hpcstack"

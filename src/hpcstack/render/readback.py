@@ -5,10 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hpcstack.errors import BuildError
+from hpcstack.core.errors import BuildError
 from hpcstack.lock.model import Lock
+from hpcstack.recipe.model import Stack
 from hpcstack.render.steps import steps
-from hpcstack.spec.model import Stack
 
 
 def check(stack: Stack, lock: Lock, platform: str, definition: str) -> None:

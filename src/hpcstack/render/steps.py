@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from hpcstack.core.quote import words
 from hpcstack.lock.model import LockedPlatform
-from hpcstack.render.quote import words
+from hpcstack.recipe.model import Stack
+from hpcstack.recipe.packages import Source
 from hpcstack.render.template import plain
-from hpcstack.spec.model import Stack
-from hpcstack.spec.packages import Source
 
 HOME = "/opt/hpcstack"
 REQUIREMENTS = "build/requirements.txt"  # below HOME: pip's set with hashes, where the lock has one

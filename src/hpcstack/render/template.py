@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hpcstack import data
-from hpcstack.render import quote
+from hpcstack.core import data, quote
 
 if TYPE_CHECKING:
     import jinja2

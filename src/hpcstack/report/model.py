@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from hpcstack.spec.text import Model
+from hpcstack.recipe.fields import Model
 
 FORMAT: Literal["hpcstack/report/v2"] = (
     "hpcstack/report/v2"  # v2: tier, inventory, planted, and each outcome's figures, series and peers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-from hpcstack.errors import counted
+from hpcstack.core.errors import counted
 from hpcstack.report.model import Report
 
 

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from hpcstack.errors import MissingToolError
+from hpcstack.core.errors import MissingToolError
 from hpcstack.report.model import Report
 
 

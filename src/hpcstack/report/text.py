@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcstack.errors import counted
+from hpcstack.core.errors import counted
 from hpcstack.report.model import Outcome, Report
 
 GPU_CHECKS = {"node.gpus", "node.driver", "node.arch", "node.matmul", "node.memory", "nccl.exact", "nccl.bandwidth"}

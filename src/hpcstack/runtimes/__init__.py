@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpcstack.errors import MissingToolError
-from hpcstack.process import Runner
+from hpcstack.core.errors import MissingToolError
+from hpcstack.core.process import Runner
 from hpcstack.runtimes import apptainer, charliecloud, enroot, local, podman, pyxis
 from hpcstack.runtimes.base import Part, Runtime, Step
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted, shield
-from hpcstack.runtimes.handed import kept
+from hpcstack.runtimes.environment import kept
 
 OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")  # Apptainer makes these itself, from both sides
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 
 VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted
-from hpcstack.runtimes.handed import kept
+from hpcstack.runtimes.environment import kept
 
 START = """\
 export USER="${USER:-$(id -un)}"

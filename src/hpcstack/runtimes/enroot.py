@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted, shield
-from hpcstack.runtimes.handed import LEFT, NAMES, kept
+from hpcstack.runtimes.environment import LEFT, NAMES, kept
 
 IN = 'cd "$1" && shift && exec "$@"'
 # Enroot hands on nothing of the task's environment but what is named: all is named, as Pyxis does, but for what is the

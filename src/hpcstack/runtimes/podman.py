@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted
-from hpcstack.runtimes.handed import LEFT, NAMES, kept
+from hpcstack.runtimes.environment import LEFT, NAMES, kept
 
 # Takes away what a task has in the folder $1: its processes, which carry its name, its mount, its storage.
 TIDY = """\

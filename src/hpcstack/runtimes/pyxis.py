@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcstack.errors import InputError
+from hpcstack.core.errors import InputError
 from hpcstack.runtimes.base import SRUN, Part, Step, binds, forced
 
 

@@ -1,0 +1,181 @@
+"""A bundle: all that a locked stack is built from, in one tar, for a machine that reaches nothing.
+
+manifest.json names every file with its size and sha256; what is not named, or differs, is refused. `apply` puts the
+lock, the base and the packages where `build --offline` finds them. The registry's digest cannot be checked of a base
+that was imported elsewhere: it is kept under its own sha256, for the lock that came with it, and serves no other build.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+from hpcstack.core import data
+from hpcstack.store import sbom
+from hpcstack.core import sharing
+from hpcstack.build.base import BUNDLED, base_of
+from hpcstack.build.build import explain, job_in, redact, text_of
+from hpcstack.store.cache import offline_folder
+from hpcstack.core.errors import BuildError, InputError
+from hpcstack.core.files import files_below
+from hpcstack.core.lease import label, sweep
+from hpcstack.lock.model import LockedPlatform
+from hpcstack.lock.path import LOCK_SUFFIX
+from hpcstack.build.request import Order, needs
+from hpcstack.core.outputs import new_file
+from hpcstack.core.process import Runner
+from hpcstack.oci.client import Registry
+from hpcstack.render.steps import requirements
+from hpcstack.render.template import plain
+from hpcstack.recipe import guard
+from hpcstack.recipe.catalog import SUFFIX, Recipe
+from hpcstack.store.artifact import Artifact
+from hpcstack.store.store import Store
+from hpcstack.core.files import digest_of, settle, write_text, write_tree
+from hpcstack.core.progress import Talk
+from hpcstack.build.verify import distribution
+from hpcstack.store.workspace import workspace
+
+FORMAT = "hpcstack/bundle/v1"
+MAX_MANIFEST, MAX_TEXT, MAX_FILES = 16 << 20, 16 << 20, 50_000
+DIGEST = re.compile(r"[0-9a-f]{64}")
+FILE_NAME = re.compile(r"(?!\.|base-)[A-Za-z0-9._+~%:!-]{1,250}")  # of .deb files and wheels
+
+
+def create(
+    order: Order,
+    recipe: Recipe,
+    output: Path,
+    artifact: Artifact | None,
+    registry: Registry,
+    runner: Runner,
+    talk: Talk,
+) -> int:
+    """The bundle of ORDER as the file OUTPUT; the bytes that it has."""
+    locked = order.lock.platform(order.platform)
+    _can_be_bundled(order)
+    output = new_file(output, force=True)
+    base = base_of(order.lock, order.platform, order.site, registry, runner, talk)
+    with workspace(order.site, runner, needs(locked)) as work:
+        packages = _fetched(work, order, base, runner, talk)
+        texts = {f"lock/{order.stack.full_name}{LOCK_SUFFIX}": order.lock.text(), **_recipes(recipe)}
+        if artifact:
+            texts[f"sbom/{order.stack.full_name}.cdx.json"] = sbom.document(
+                artifact, distribution(artifact.image, runner)
+            )
+        write_tree(work / "texts", texts)
+        files = {f"packages/{path.name}": path for path in packages} | {"base/" + base.name: base}
+        files |= {name: work / "texts" / name for name in texts}
+        talk(f"packing {len(files)} files")
+        return _packed(output, order, files)
+
+
+def _can_be_bundled(order: Order) -> None:
+    packages = order.stack.packages
+    if packages.conda.packages or packages.source:
+        raise InputError(
+            f"{order.stack.full_name} takes packages from conda or git, which a bundle cannot hold yet",
+            "build it where there is a network, and copy the image",
+        )
+    if order.lock.unresolved:
+        raise InputError(
+            f"the lock leaves open: {', '.join(order.lock.unresolved)}", f"hpcstack lock {order.stack.full_name}"
+        )
+
+
+def _fetched(work: Path, order: Order, base: Path, runner: Runner, talk: Talk) -> list[Path]:
+    """The locked files of apt and pip, fetched inside the base."""
+    locked = order.lock.platform(order.platform)
+    if not locked.apt and not locked.pip:
+        return []
+    talk("fetching the locked packages")
+    job = job_in(work / "fetch", {}, order.site, base, talk, order.lock.base.registry)
+    job = replace(job, environment=locked.environment)
+    folder = work / "fetch/hpcstack"
+    write_tree(folder, {
+        "build/settle.sh": plain("images", "fetch.sh"), "build/lib.sh": plain("images", "lib.sh"),
+        "build/needs.py": plain("images", "needs.py"), "build/guard.sh": guard.shell(), **_wanted(locked),
+    })  # fmt: skip
+    done = order.engine.run_inside(folder, job, runner)
+    redact(job.log, order.site)
+    if done.status:
+        kept = Store(order.site.store).top / "logs" / f"{order.stack.full_name}-bundle.log"
+        write_text(kept, text_of(job.log), sharing.log_mode())
+        raise explain(done, job.log, kept, order.lock, order.site)
+    fetched = files_below(folder, folder / "settled")  # programs of the base wrote there
+    for path in fetched:
+        if not FILE_NAME.fullmatch(path.name):
+            raise BuildError(f"the base's own tools fetched a file with an odd name: {path.name!r}")
+    return fetched
+
+
+def _wanted(locked: LockedPlatform) -> dict[str, str]:
+    apt = "".join(f"{entry.name}={entry.version}\n" for entry in locked.apt or ())
+    return {"want/apt.txt": apt, "want/requirements.txt": requirements(locked) if locked.pip else ""}
+
+
+def _recipes(recipe: Recipe) -> dict[str, str]:
+    """The effective recipe as one file that extends nothing, unless it comes with hpcstack itself."""
+    if recipe.path.resolve().parent == data.folder("recipes").resolve():
+        return {}
+    import yaml
+
+    spec = recipe.stack.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    for entry in spec.get("files", []):
+        if entry.get("content") is not None:
+            entry.pop("source", None)  # the file's text is here: its own lies beside the recipe it came from
+    text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=1000)
+    name = recipe.stack.full_name
+    return {f"recipes/{name}{SUFFIX}": f"# {name}: the effective recipe, as hpcstack bundle wrote it\n{text}"}
+
+
+def _packed(output: Path, order: Order, files: dict[str, Path]) -> int:
+    named = {name: {"sha256": digest_of(path), "size": path.stat().st_size} for name, path in sorted(files.items())}
+    manifest = {"format": FORMAT, "stack": order.stack.full_name, "platform": order.platform, "files": named}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    sweep(output.parent, f".{output.name}.", lambda old: old.unlink(missing_ok=True))
+    part = output.with_name(f".{output.name}.{label()}part")
+    try:
+        with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
+            text = json.dumps(manifest, indent=1).encode()
+            head = tarfile.TarInfo("manifest.json")
+            head.size = len(text)
+            tar.addfile(head, io.BytesIO(text))
+            for name, path in sorted(files.items()):
+                info = tarfile.TarInfo(name)
+                info.size = path.stat().st_size
+                with path.open("rb") as file:
+                    tar.addfile(info, file)
+        settle(part, output)
+    finally:
+        part.unlink(missing_ok=True)
+    return output.stat().st_size
+
+
+def lend(job_lent: Path, order: Order) -> None:
+    """Into what the site lends to an offline build: the bundle's packages, for pip and apt in place of a network."""
+    folder = offline_folder(order.site, order.lock, order.platform)
+    if not folder.is_dir():
+        locked = order.lock.platform(order.platform)
+        if locked.apt or locked.pip:
+            raise InputError(
+                f"there are no packages of {order.stack.full_name} for a build without a network",
+                "hpcstack bundle create where there is one, hpcstack bundle apply here",
+            )
+        return
+    target = job_lent / "packages"
+    target.mkdir()
+    for path in folder.iterdir():
+        if BUNDLED.fullmatch(path.name):
+            continue
+        with contextlib.suppress(FileExistsError):
+            try:
+                (target / path.name).hardlink_to(path)
+            except OSError:  # another filesystem
+                shutil.copyfile(path, target / path.name)

@@ -1,0 +1,211 @@
+"""What is in a bundle that somebody gave: looked at as a whole, then put where builds find it, and nowhere else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstack.core import sharing
+from hpcstack.build.base import base_name
+from hpcstack.oci.download import room
+from hpcstack.build.bundle import FILE_NAME, FORMAT
+from hpcstack.store.cache import cache_of, offline_folder
+from hpcstack.core.errors import InputError
+from hpcstack.core.files import read_text
+from hpcstack.core.lease import label, sweep
+from hpcstack.lock import model
+from hpcstack.lock.model import Lock
+from hpcstack.lock.path import LOCK_SUFFIX
+from hpcstack.core.untrusted import document
+from hpcstack.oci.manifest import MAX_SIZE
+from hpcstack.oci.tar import Header
+from hpcstack.render.image import KERNEL_NAMES
+from hpcstack.site.load import Site
+from hpcstack.recipe.catalog import EXTENDED, SUFFIX, Catalog
+from hpcstack.store.store import Store
+from hpcstack.core.files import digest_of, write_text
+from hpcstack.core.progress import Talk
+
+MAX_MANIFEST, MAX_TEXT, MAX_FILES = 16 << 20, 16 << 20, 50_000
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a manifest says of one file."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a bundle says that it holds: {path in the tar: what it is}."""
+
+    stack: str
+    platform: str
+    files: dict[str, Named]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What came out of a bundle."""
+
+    stack: str
+    platform: str
+    files: int
+    bytes: int
+    lock: Path
+    recipes: tuple[Path, ...]
+
+
+def apply(file: Path, site: Site, recipes: Path | None, talk: Talk) -> Applied:
+    """What FILE holds, put where builds find it. InputError for a bundle that is damaged or says too much."""
+    try:
+        with tarfile.open(file, "r:", tarinfo=Header) as tar:
+            manifest = _manifest(tar)
+            cache = cache_of(site)
+            cache.top.mkdir(parents=True, exist_ok=True)
+            room(cache.top, 2 * sum(entry.size for entry in manifest.files.values()), f"the bundle {file}")
+            sweep(cache.top, ".bundle-", lambda old: shutil.rmtree(old, ignore_errors=True))
+            part = cache.top / f".bundle-{label()}"
+            try:
+                _extracted(tar, manifest, part, talk)
+                return _placed(part, manifest, site, recipes, talk)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+    except (tarfile.TarError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InputError(f"{file} is no bundle that can be read: {error}", "copy it again") from None
+
+
+def _manifest(tar: tarfile.TarFile) -> Manifest:
+    """The first member, whole and of the right types, before anything of the bundle is believed. ValueError else."""
+    first = tar.next()
+    body = tar.extractfile(first) if first and first.name == "manifest.json" and first.isreg() else None
+    if not first or not body:
+        raise ValueError("it does not begin with a manifest.json")
+    found = document(body.read(min(first.size, MAX_MANIFEST + 1)), MAX_MANIFEST)
+    if found.get("format") != FORMAT:
+        raise ValueError(f"its format is not {FORMAT}")
+    name, platform, named = found.get("stack"), found.get("platform"), found.get("files")
+    if not isinstance(name, str) or not EXTENDED.fullmatch(name) or name.startswith("_"):
+        raise ValueError(f"{name!r} is no stack's name")
+    if platform not in KERNEL_NAMES:
+        raise ValueError(f"{platform!r} is no platform that is known")
+    if not isinstance(named, dict) or len(named) > MAX_FILES:
+        raise ValueError("its manifest names no files, or too many")
+    files = {}
+    for path, entry in named.items():
+        if not _in_place(path, name):
+            raise ValueError(f"its manifest names {path!r}, and nobody knows what that is for")
+        size, digest = entry["size"], entry["sha256"]
+        if (
+            type(size) is not int
+            or not 0 <= size <= MAX_SIZE
+            or not isinstance(digest, str)
+            or not DIGEST.fullmatch(digest)
+        ):
+            raise ValueError(f"its manifest says no size or no sha256 of {path}")
+        files[path] = Named(size, digest)
+    if f"lock/{name}{LOCK_SUFFIX}" not in files:
+        raise ValueError("it has no lock")
+    if sum(path.startswith("base/") for path in files) > 1:
+        raise ValueError("it has more than one base")
+    return Manifest(name, str(platform), files)
+
+
+def _in_place(path: str, stack: str) -> bool:
+    """Whether PATH is one that a bundle of STACK has: its own lock, recipe and SBOM, one base, packages."""
+    own = (f"lock/{stack}{LOCK_SUFFIX}", f"recipes/{stack}{SUFFIX}", f"sbom/{stack}.cdx.json")
+    folder, _, name = path.partition("/")
+    return path in own or (folder in ("base", "packages") and FILE_NAME.fullmatch(name) is not None)
+
+
+def _extracted(tar: tarfile.TarFile, manifest: Manifest, part: Path, talk: Talk) -> None:
+    seen: set[str] = set()
+    for member in tar:
+        if member.name == "manifest.json" and not seen:
+            continue
+        named = manifest.files.get(member.name)
+        if not named or not member.isreg() or member.name in seen:
+            raise ValueError(f"it holds {member.name!r}, which its manifest does not name")
+        if member.size != named.size:
+            raise ValueError(f"{member.name} has another size than its manifest says")
+        target = part / member.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        body = tar.extractfile(member)
+        assert body
+        with target.open("xb") as out:
+            shutil.copyfileobj(body, out, 1 << 20)
+        if digest_of(target) != named.sha256:
+            raise ValueError(f"{member.name} has other bytes than its manifest says")
+        seen.add(member.name)
+        talk.amount("unpacking", len(seen), len(manifest.files))
+    if missing := set(manifest.files) - seen:
+        raise ValueError(f"it lacks {sorted(missing)[0]}")
+
+
+def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, talk: Talk) -> Applied:
+    """All of it looked at first; then what is not there yet is written, the lock last."""
+    name, platform = manifest.stack, manifest.platform
+    lock = model.read(part / "lock" / f"{name}{LOCK_SUFFIX}")
+    if lock.stack != name:
+        raise ValueError(f"its lock is of {lock.stack}")
+    lock.platform(platform)
+    recipe = _recipe_in(part / f"recipes/{name}{SUFFIX}", lock, recipes)
+    target = (recipe.parent if recipe else site.lock_dir) / f"{name}{LOCK_SUFFIX}"
+    _not_another(target, lock.text())
+    base = _base_in(part / "base", base_name(lock, platform, site))
+    with Store(site.store).acting("the bundle was not applied"):
+        final = offline_folder(site, lock, platform)
+        (part / "packages").mkdir(exist_ok=True)
+        if base:
+            base.rename(part / "packages" / f"base-{manifest.files[f'base/{base.name}'].sha256}.sqsh")
+        shutil.rmtree(final, ignore_errors=True)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        sharing.hand_over(part / "packages")
+        (part / "packages").rename(final)
+        if recipe:
+            talk(f"writing {recipe}")
+            write_text(recipe, (part / f"recipes/{name}{SUFFIX}").read_text(encoding="utf-8"))
+        talk(f"writing {target}")
+        write_text(target, lock.text())
+    sizes = [entry.size for entry in manifest.files.values()]
+    return Applied(name, platform, len(sizes), sum(sizes), target, (recipe,) if recipe else ())
+
+
+def _base_in(folder: Path, wanted: str) -> Path | None:
+    for base in folder.glob("*"):
+        if base.name != wanted:
+            raise InputError(f"the bundle's base is {base.name}, this hpcstack would look for {wanted}",
+                             "make the bundle with the same version and the same build.compression")  # fmt: skip
+        return base
+    return None
+
+
+def _recipe_in(path: Path, lock: Lock, folder: Path | None) -> Path | None:
+    """Where the bundle's own recipe goes, if it brings one: its stack's, as the lock has it, and no other."""
+    if not path.exists():
+        return None
+    if folder is None:
+        raise InputError("the bundle brings a recipe of its own", "say where it goes: --recipes-to DIR")
+    recipe = Catalog([]).read(path)
+    if [one.stack.full_name for one in recipe] != [lock.stack]:
+        raise ValueError(f"its recipe is not that of {lock.stack} alone")
+    if recipe[0].stack.checksum() != lock.spec_sha256:
+        raise ValueError("its lock is of another recipe than it brings")
+    _not_another(folder / path.name, path.read_text(encoding="utf-8"))
+    return folder / path.name
+
+
+def _not_another(path: Path, text: str) -> None:
+    """InputError where PATH is there with another text than TEXT: nobody's recipe or lock is overwritten."""
+    try:
+        there = read_text(path, MAX_TEXT)
+    except FileNotFoundError:
+        return
+    if there != text:
+        raise InputError(f"{path} is there already, and is another than the bundle's", "move it away, and apply again")

@@ -1,0 +1,48 @@
+"""Engines that build an image. One visible table; a module per entry, loaded when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import cast
+
+from hpcstack.build.engines.base import Engine, Job
+from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
+from hpcstack.core.process import Runner
+
+ENGINES = ("apptainer", "enroot", "builtin", "docker")  # in the order in which `auto` tries them
+
+
+def engine(name: str) -> Engine:
+    """The engine NAME, one of ENGINES."""
+    return cast(Engine, importlib.import_module(f"hpcstack.build.engines.{name}").ENGINE)
+
+
+def check_name(name: str) -> None:
+    """InputError for an engine that there is not."""
+    if name not in (*ENGINES, "auto"):
+        raise InputError(
+            f"--engine {name}: no such engine{did_you_mean(name, ENGINES)}", f"one of {', '.join(ENGINES)}, auto"
+        )
+
+
+def choose(name: str, runner: Runner, *, offline: bool = False) -> tuple[Engine, str]:
+    """The engine NAME (which is looked at when it has to build), or for `auto` the first that can be used; and why.
+
+    OFFLINE: one that can shut the network out. Apptainer needs root for that: in a user namespace of one user it cannot
+    give a base's files to the groups that own them.
+    """
+    if name != "auto":
+        return engine(name), "asked for"
+    reasons: list[str] = []
+    for one in map(engine, ENGINES):
+        reason = one.usable(runner)
+        if offline and one.name == "apptainer" and os.geteuid() != 0:
+            reason = reason or "only root can shut its network out"
+        if not reason:
+            return one, "; ".join([*reasons, f"{one.name} is the first that can be used"])
+        reasons.append(f"{one.name}: {reason}")
+    raise MissingToolError("no engine can be used here: " + "; ".join(reasons), "install apptainer or bubblewrap")
+
+
+__all__ = ["ENGINES", "Engine", "Job", "check_name", "choose", "engine"]

@@ -1,0 +1,116 @@
+"""What an engine is: an imported base and rendered files in, one squashfs out."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from hpcstack.core.errors import StoreError
+from hpcstack.core.process import Completed, Runner
+from hpcstack.core.progress import Talk
+
+if TYPE_CHECKING:
+    from hpcstack.render.steps import Step
+    from hpcstack.site.load import BuildSite
+
+STEP = "== hpcstack step "
+EPOCH = 1704067200  # what a build makes gets this time: images/lib.sh says the same
+
+
+@dataclass(frozen=True)
+class Job:
+    """One build: `work` is on local disk, and private to it.
+
+    `context` holds the rendered files, `lent` what the site lends (bound at /mnt), `base` is the imported base as a
+    squashfs, `environment` its variables, `output` becomes the image. `cache` is a folder in which an engine may keep
+    the unpacked base and finished steps; `fresh` says not to use what is there.
+    """
+
+    context: Path
+    lent: Path
+    work: Path
+    base: Path
+    cache: Path
+    output: Path
+    log: Path
+    settings: BuildSite
+    talk: Talk
+    steps: tuple[Step, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    fresh: bool = False
+    offline: bool = False
+
+    clock: list[tuple[str, float]] = field(default_factory=list)  # each step, and when it began
+
+    def on_line(self, line: str) -> None:
+        """Of all that a build prints, the lines that say where it is."""
+        if line.startswith(STEP):
+            title = line.removeprefix(STEP)
+            self.clock.append((title, time.monotonic()))
+            self.talk(f"step {title}")
+            self.talk.event("step", title=title)
+
+    def room_to_pack(self) -> None:
+        """StoreError where what is left of the disk cannot take the image: it is hardly smaller than its base."""
+        free, needed = shutil.disk_usage(self.work).free, self.base.stat().st_size
+        if free < needed:
+            raise StoreError(
+                f"{self.work.parent} has {free / 1e9:.1f} GB free, the image needs about {needed / 1e9:.1f} GB more",
+                "make room and build again: what is done is kept; or name another folder: build.tmpdir in site.yaml",
+            )
+
+    def times(self) -> str:
+        """How long each step took, for the end of the log."""
+        if not self.clock:
+            return ""
+        ends = [began for _, began in self.clock[1:]] + [time.monotonic()]
+        return "".join(f"== hpcstack took {end - began:.1f} s: {title}\n"
+                       for (title, began), end in zip(self.clock, ends, strict=True))  # fmt: skip
+
+
+class Engine(Protocol):
+    """`build` makes job.output or returns the program that failed; it leaves clean-up of job.work to the caller.
+
+    `run_inside` runs FOLDER/build/settle.sh in the image BASE, with FOLDER at /opt/hpcstack, nothing of the user's home
+    and no other folder of the host but what the site lends.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tools(self) -> tuple[str, ...]: ...
+
+    def usable(self, runner: Runner) -> str:
+        """Why this engine cannot be used here; empty where it can."""
+        ...
+
+    def build(self, job: Job, runner: Runner) -> Completed: ...
+
+    def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed: ...
+
+
+def proxies(settings: BuildSite) -> dict[str, str]:
+    """The site's proxy and CA bundle for a program that an engine starts."""
+    proxy, bundle = settings.proxy, settings.ca_bundle
+    said = {"http_proxy": proxy.http, "https_proxy": proxy.https, "no_proxy": proxy.no, "SSL_CERT_FILE": bundle}
+    return {name: value for name, value in said.items() if value}
+
+
+def missing(tools: tuple[str, ...], runner: Runner) -> str:
+    """Which of TOOLS are not installed, as a reason; empty where all are."""
+    lacking = [tool for tool in tools if not runner.has(tool)]
+    return f"{', '.join(lacking)} not installed" if lacking else ""
+
+
+def squash_argv(source: str, output: Path, compression: str) -> list[str]:
+    """mksquashfs of a tree: owned by root, no times of its own, the same bytes for the same tree."""
+    level = ["-Xcompression-level", "1"] if compression == "zstd" else []
+    return [
+        "mksquashfs", source, str(output), "-noappend", "-quiet", "-no-progress", "-all-root", "-no-xattrs",
+        "-mkfs-time", str(EPOCH), "-mem", "256M", "-comp", compression, *level,
+    ]  # fmt: skip

@@ -1,0 +1,84 @@
+"""No engine at all: user namespaces by bubblewrap over the unpacked base. For machines that have nothing else.
+
+Neither root nor an entry in /etc/subuid is needed: one id is mapped, and a seccomp filter lets changes of owner succeed
+(seccomp.py). Steps are layers that are kept (layers.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstack.build.engines.base import Job, missing
+from hpcstack.build.engines.overlay import Layered, Started, base_folder, overlay_refused, scratch
+from hpcstack.build.engines.seccomp import ARCHITECTURES, program
+from hpcstack.core.process import Completed, Runner
+
+DNS = "/etc/resolv.conf"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def contained(root: Path, job: Job, binds: dict[Path, str], command: list[str], descriptor: int) -> list[str]:
+    """bwrap's argv: ROOT as /, nothing of the host but what the site lends, BINDS and the network.
+
+    DESCRIPTOR holds the seccomp filter.
+    """
+    env = {"PATH": PATH, "HOME": "/root", "TERM": "dumb", **job.environment, "HPCSTACK_ONE_ID": "yes"}
+    argv = ["bwrap", "--bind", str(root), "/", "--dev", "/dev", "--proc", "/proc"]
+    argv += ["--ro-bind", "/sys", "/sys", "--unshare-pid", "--unshare-uts", "--unshare-ipc", "--die-with-parent"]
+    argv += ["--unshare-net"] if job.offline else []
+    argv += [*_dns(base_folder(job)), "--ro-bind", str(job.lent), "/mnt", "--chdir", "/"]
+    for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp")):
+        argv += ["--bind", str(source), target]
+    argv += ["--seccomp", str(descriptor), "--clearenv"]
+    for name, value in env.items():
+        argv += ["--setenv", name, value]
+    return [*argv, "--", *command]
+
+
+@contextlib.contextmanager
+def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) -> Iterator[Started]:
+    """COMMAND under bubblewrap, with the filter in a file that it reads from a descriptor."""
+    with tempfile.TemporaryFile() as file:
+        file.write(program(platform.machine()))
+        file.flush()
+        file.seek(0)
+        yield Started(contained(root, job, binds, command, file.fileno()), {}, (file.fileno(),))
+
+
+LAYERED = Layered("builtin", started)
+
+
+@dataclass(frozen=True)
+class Builtin:
+    name: str = "builtin"
+    tools: tuple[str, ...] = ("bwrap", "unshare", "mount", "sh", "unsquashfs", "mksquashfs")
+
+    def usable(self, runner: Runner) -> str:
+        if reason := missing(self.tools, runner):
+            return reason
+        if platform.machine() not in ARCHITECTURES:
+            return f"{platform.machine()} has no seccomp filter here"
+        return overlay_refused(runner)
+
+    def build(self, job: Job, runner: Runner) -> Completed:
+        return LAYERED.build(job, runner)
+
+    def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed:
+        return LAYERED.run_inside(folder, job, runner)
+
+
+def _dns(base: Path) -> list[str]:
+    """The machine's resolv.conf; where the unpacked BASE has a link in its place, at what that points to."""
+    source, target = os.path.realpath(DNS), DNS
+    with contextlib.suppress(OSError):
+        target = os.path.normpath(Path("/etc") / (base / DNS.lstrip("/")).readlink())
+    return [*(["--tmpfs", "/run"] if target.startswith("/run/") else []), "--ro-bind-try", source, target]
+
+
+ENGINE = Builtin()

@@ -1,0 +1,134 @@
+"""Docker, or podman's compatible socket: the rendered Dockerfile through Docker's SDK, then straight into a squashfs.
+
+The base comes from the import, not from a pull. What the site lends lies in a layer of its own below the build's (a
+Dockerfile's RUN has no mounts), is left out when the image is taken from the daemon, and is removed from it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstack.build.engines.base import Job, missing, proxies
+from hpcstack.core.errors import HpcstackError, MissingToolError
+from hpcstack.oci.metadata import VARIABLE, file
+from hpcstack.core.process import Completed, Runner
+from hpcstack.core.quote import dockerfile
+
+MARK = "org.hpcstack.build.build"  # on what is made from the lent files, so that none of it stays in the daemon
+FROM = re.compile(r"^FROM .*$", re.MULTILINE)
+SETTLE = """\
+FROM {base}
+COPY hpcstack /opt/hpcstack
+RUN /bin/bash /opt/hpcstack/build/settle.sh
+"""
+
+
+def changes(environment: dict[str, str]) -> list[str]:
+    """What makes an imported tree an image with the base's variables."""
+    return [f"ENV {name}={dockerfile(value)}" for name, value in environment.items() if VARIABLE.fullmatch(name)]
+
+
+def left_out(job: Job) -> list[str]:
+    """Paths of the daemon's image that are not the stack's: what was lent, and the daemon's own files."""
+    lent = [f"mnt/.wh.{path.name}" for path in job.lent.iterdir()]
+    return [".wh..dockerenv", "tmp/.wh..wh..opq", "var/tmp/.wh..wh..opq", *lent]
+
+
+@dataclass(frozen=True)
+class Docker:
+    name: str = "docker"
+    tools: tuple[str, ...] = ("sqfs2tar",)
+
+    def usable(self, runner: Runner) -> str:
+        from hpcstack.oci.daemon import connect
+
+        if reason := missing(self.tools, runner):
+            return reason
+        try:
+            connect()
+        except MissingToolError as error:
+            return error.message
+        return ""
+
+    def build(self, job: Job, runner: Runner) -> Completed:
+        text = (job.context / "Dockerfile").read_text()
+
+        def finish(found: str) -> Completed:
+            from hpcstack.oci.daemon import connect
+            from hpcstack.oci.importer import pack_tars, tars_of
+
+            job.talk("packing")
+            above = [file(path, "") for path in left_out(job)]
+            tars = tars_of(above, connect().filesystem(found))
+            pack_tars(tars, job.output, job.work, job.settings.compression, runner)
+            return Completed(("docker", "build"), 0)
+
+        return self._with_base(job, runner, text, job.context, finish)
+
+    def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed:
+        def finish(found: str) -> Completed:
+            from hpcstack.oci.daemon import connect
+
+            connect().copy_out(found, "/opt/hpcstack/settled", folder)
+            return Completed(("docker", "build"), 0)
+
+        return self._with_base(job, runner, SETTLE, folder.parent, finish)
+
+    def _with_base(self, job: Job, runner: Runner, text: str, context: Path, then: object) -> Completed:
+        """TEXT built on the imported base with what the site lends; THEN is called with the image, all is removed."""
+        from hpcstack.oci.daemon import connect
+
+        daemon, mark = connect(), uuid.uuid4().hex[:12]
+        made: list[str] = []
+        network = "none" if job.offline else "host"
+        try:
+            base = f"hpcstack-base:{re.sub('[^a-z0-9]', '-', job.base.stem)[:100]}"
+            if not daemon.has(base):
+                job.talk("handing the base to the daemon")
+                with runner.read(["sqfs2tar", str(job.base)]) as tar:
+                    daemon.import_tree(tar, base, changes(dict(job.environment)))
+            lent = f"hpcstack-lent:{mark}"
+            (job.lent.parent / "Dockerfile.lent").write_text(
+                f"FROM {base}\nLABEL {MARK}={mark}\nCOPY {job.lent.name} /mnt\n"
+            )
+            made.append(lent)
+            tail: list[str] = []
+            lines = daemon.build(job.lent.parent, "Dockerfile.lent", lent, network, proxies(job.settings), fresh=True)
+            if error := _follow(lines, job, tail):
+                return Completed(("docker", "build", "--file", "Dockerfile.lent", "."), 1, (*tail[-20:], error))
+            local = context / "Dockerfile.local"
+            local.write_text(FROM.sub(f"FROM {lent}", text, count=1).replace("{base}", lent))
+            image = f"hpcstack-build:{mark}"
+            made.insert(0, image)
+            lines = daemon.build(context, local.name, image, network, proxies(job.settings), fresh=True)
+            if error := _follow(lines, job, tail):
+                return Completed(("docker", "build", "--file", str(local), "."), 1, (*tail[-20:], error))
+            assert callable(then)
+            done: Completed = then(image)
+            return done
+        except HpcstackError as error:
+            return Completed(("docker", "build"), 1, tuple(error.message.splitlines()))
+        finally:
+            daemon.remove(made, f"{MARK}={mark}")
+
+
+def _follow(lines: Iterator[dict[str, object]], job: Job, tail: list[str]) -> str:
+    """The daemon's answers into the log; what failed, or nothing."""
+    with job.log.open("a", encoding="utf-8") as log:
+        for line in lines:
+            if "error" in line:
+                log.write(f"{line['error']}\n")
+                return str(line["error"])
+            text = str(line.get("stream") or line.get("status") or "")
+            log.write(text if text.endswith("\n") else f"{text}\n" if text else "")
+            for one in text.splitlines():
+                tail.append(one)
+                job.on_line(one)
+    return ""
+
+
+ENGINE = Docker()

@@ -1,0 +1,110 @@
+"""Enroot: each step as its remapped root, which lets changes of owner succeed, over the unpacked base.
+
+Steps are layers that are kept (layers.py). Where the kernel lets ordinary users mount no overlay, the rendered
+enroot.sh creates a container of the imported base, runs all steps in it, and exports it. Defaults taken: folders of
+the build's own, Enroot's own mounts, none of its hooks (they write the builder's name and home into the image).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstack.build.engines.base import EPOCH, Job, missing, proxies
+from hpcstack.build.engines.overlay import Layered, Started, overlay_refused, scratch
+from hpcstack.core.errors import InputError
+from hpcstack.core.process import Completed, Runner
+
+OPTIONS = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
+SYSTEM = ("/etc/enroot", "/usr/local/etc/enroot")
+# Enroot finds a container by its name below its data folder: the mounted tree is bound there.
+NAMED = 'mount --rbind "$1" "$2" && shift 2 && exec "$@"'
+# What a step leaves running ends with it, and all of it if we are killed.
+APART = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+RC = 'exec "$@"\n'
+
+
+def environment(job: Job) -> dict[str, str]:
+    """Enroot's folders below the build's own, and how it packs."""
+    own = job.work / "enroot"
+    folders = {
+        f"ENROOT_{name.upper()}_PATH": str(own / name) for name in ("data", "cache", "runtime", "temp", "config")
+    }
+    for folder in folders.values():
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    return {
+        **proxies(job.settings),
+        **folders,
+        "HPCSTACK_BASE": str(job.base),
+        "HPCSTACK_LENT": str(job.lent),
+        "HPCSTACK_ONE_ID": "yes",
+        "NVIDIA_VISIBLE_DEVICES": "void",
+        "ENROOT_SQUASH_OPTIONS": f"{OPTIONS[job.settings.compression]} -mkfs-time {EPOCH} -no-xattrs",
+    }
+
+
+def system_without_hooks(job: Job) -> Path:
+    """Enroot's system folder for one build: its settings and mounts, no hook."""
+    own = job.work / "enroot/system"
+    if not own.is_dir():
+        (own / "hooks.d").mkdir(parents=True)
+        named = os.environ.get("ENROOT_SYSCONF_PATH")
+        top = next((Path(place) for place in ((named,) if named else SYSTEM) if place and Path(place).is_dir()), None)
+        for path in top.iterdir() if top else ():
+            if path.name == "mounts.d":
+                shutil.copytree(path, own / path.name)
+            elif path.name == "enroot.conf":
+                shutil.copyfile(path, own / path.name)
+    return own
+
+
+@contextlib.contextmanager
+def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) -> Iterator[Started]:
+    """COMMAND by `enroot start`, in the tree ROOT."""
+    if re.search(r"[\s:]", str(job.work)):
+        raise InputError(f"{job.work}: Enroot splits a path at blanks and ':'", "name another build.tmpdir")
+    env = {**environment(job), "ENROOT_SYSCONF_PATH": str(system_without_hooks(job))}
+    place = Path(env["ENROOT_DATA_PATH"]) / "build"
+    place.mkdir(exist_ok=True)
+    rc = job.work / "enroot/rc"
+    rc.write_text(RC)
+    mounts = [f"{source}:{target}:none:x-create=dir,bind,rw" for source, target in binds.items()]
+    mounts.append(f"{job.lent}:/mnt:none:bind,ro")
+    mounts += [f"{scratch(job)}:{target}:none:bind,rw" for target in ("/tmp", "/var/tmp")]
+    argv = ["enroot", "start", "--root", "--rw", "--rc", str(rc), "--env", "NVIDIA_VISIBLE_DEVICES",
+            "--env", "HPCSTACK_ONE_ID", *(word for mount in mounts for word in ("--mount", mount)),
+            "build", *command]  # fmt: skip
+    argv = ["unshare", "--net", *argv] if job.offline else argv
+    yield Started([*APART, "sh", "-c", NAMED, "sh", str(root), str(place), *argv], env)
+
+
+LAYERED = Layered("enroot", started, left_behind=(".lock", "etc/machine-id"))
+
+
+@dataclass(frozen=True)
+class Enroot:
+    name: str = "enroot"
+    tools: tuple[str, ...] = ("enroot", "setpriv", "unshare", "mksquashfs", "unsquashfs")
+
+    def usable(self, runner: Runner) -> str:
+        return missing(self.tools, runner)
+
+    def build(self, job: Job, runner: Runner) -> Completed:
+        if not overlay_refused(runner):
+            return LAYERED.build(job, runner)
+        argv = ["bash", "enroot.sh", str(job.output)]
+        argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
+        return runner.logged(argv, job.log, env=environment(job), cwd=job.context, on_line=job.on_line)
+
+    def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed:
+        if reason := overlay_refused(runner):
+            return Completed(("enroot", "start"), 1, (reason, "settle the lock with another engine"))
+        return LAYERED.run_inside(folder, job, runner)
+
+
+ENGINE = Enroot()

@@ -1,0 +1,124 @@
+"""What one build is made from, and the key of its image: cheap to say, so that a build with nothing to do is quick."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from hpcstack import __version__
+from hpcstack.core import data
+from hpcstack.store.cache import cache_of
+from hpcstack.build.engines import Engine, choose
+from hpcstack.core.errors import InputError, StoreError
+from hpcstack.lock.model import Lock, LockedPlatform
+from hpcstack.core.process import Runner
+from hpcstack.site.load import Site
+from hpcstack.recipe.catalog import Recipe
+from hpcstack.recipe.model import Stack
+from hpcstack.store.artifact import Artifact
+from hpcstack.store.store import Store
+from hpcstack.core.files import write_text
+
+LEAST_BYTES, UNPACKED = 2 << 30, 5  # an unpacked base, its squashfs in a SIF, and out of it
+OWN = ("render", "oci", "recipe", "lock", "hardware")  # the parts of this package that decide what is rendered
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that one build is made from."""
+
+    stack: Stack
+    lock: Lock
+    site: Site
+    platform: str
+    engine: Engine
+    why: str = ""  # that engine
+    bundled: str = ""  # the base, where a bundle brought it and no registry vouches for it
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """{path: text} of all that determines the image."""
+        from hpcstack.render.image import image_files
+
+        return image_files(self.stack, self.lock, self.platform)
+
+    @property
+    def needs(self) -> int:
+        """Bytes of local disk that a build takes, from the compressed size of the base."""
+        return needs(self.lock.platform(self.platform))
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of all that determines the image; which registry answered is not among it, the base's digest is.
+
+        To know it, everything must be rendered. What was rendered from the same spec and lock by the same hpcstack
+        before had the same key: that is remembered in the user's own cache.
+        """
+        memo = cache_of(self.site).top / "keys" / self._asked
+        with contextlib.suppress(OSError):
+            if len(known := memo.read_text()) == 40:
+                return known
+        key = self._rendered_key()
+        with contextlib.suppress(OSError):
+            write_text(memo, key)
+        return key
+
+    def _rendered_key(self) -> str:
+        digest = hashlib.sha256()
+        settings = {"engine": self.engine.name, "compression": self.site.build.compression}
+        for path, text in sorted({**self.files, "": json.dumps(settings, sort_keys=True)}.items()):
+            digest.update(f"{path}\0{len(text)}\0{text}".encode())
+        return digest.hexdigest()[:40]
+
+    @property
+    def _asked(self) -> str:
+        asked = (self.stack.checksum(), self.lock.digest(), self.platform, self.engine.name,
+                 self.site.build.compression, _own())  # fmt: skip
+        return hashlib.sha256("\0".join(asked).encode()).hexdigest()[:40]
+
+
+def _own() -> str:
+    """This very hpcstack: its version, and which files of it decide what is rendered, by size and time."""
+    here = Path(__file__).parents[1]
+    folders = [data.folder("images"), here.parent / "hpcstack_smoke", *(here / name for name in OWN)]
+    files = [entry for folder in folders for entry in os.scandir(folder) if entry.is_file()]
+    facts = sorted((entry.path, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files)
+    return f"{__version__} {facts}"
+
+
+def needs(locked: LockedPlatform) -> int:
+    """Bytes of local disk that a build on this base takes, from the base's compressed size."""
+    return max(LEAST_BYTES, UNPACKED * locked.compressed_bytes)
+
+
+def order(
+    recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "", engine: str = "", *,
+    offline: bool = False,
+) -> Order:  # fmt: skip
+    """What would be built. MissingToolError if no engine can be used here, or none without a network (OFFLINE)."""
+    if lock.not_looked_up:
+        raise InputError(f"no registry has said what the base of {lock.stack} is", f"hpcstack lock {lock.stack}")
+    platform = platform or recipe.stack.base.platforms[0]
+    chosen, why = choose(engine or site.build.engine, runner, offline=offline)
+    return Order(recipe.stack, lock, site, platform, chosen, why)
+
+
+def there(order: Order, store: Store) -> Artifact | None:
+    """The image of ORDER where STORE has it; its stack's pointer then names it.
+
+    One that was built on the base of a bundle does not count where the registry's base is wanted.
+    """
+    try:
+        found = store.artifact(order.key)
+    except StoreError:  # damaged, or without its image: it is made anew
+        return None
+    if found and found.bundled and not order.bundled:
+        return None
+    if found and order.platform == order.stack.base.platforms[0]:
+        store.point(order.stack.full_name, found.key)
+    return found

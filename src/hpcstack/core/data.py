@@ -1,0 +1,32 @@
+"""Where the package's data folders lie: inside the wheel, or at the top of a source checkout."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+FOLDERS = ("recipes", "images", "modules", "launchers", "facts")
+
+
+@cache
+def root() -> Path:
+    """The folder that holds recipes/, images/, modules/, launchers/ and facts/."""
+    here = Path(__file__).resolve().parents[1]
+    packed = here / "_data"
+    return packed if packed.is_dir() else here.parents[1]
+
+
+def folder(name: str) -> Path:
+    """One data folder, e.g. `recipes`."""
+    if name not in FOLDERS:
+        raise ValueError(f"no data folder {name!r}")
+    return root() / name
+
+
+def smoke_files() -> dict[str, str]:
+    """The smoke-test suite's source, as {path below its package: text}; it is baked into every image."""
+    package = Path(__file__).resolve().parents[2] / "hpcstack_smoke"
+    return {
+        path.relative_to(package.parent).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(package.rglob("*.py"))
+    }

@@ -1,0 +1,259 @@
+"""Files that somebody else may have made: links are not followed, and what is no ordinary file is not read.
+
+In a folder that others can write to, a name is whatever its owner made of it: a link to a file of ours, a pipe that
+never ends, a folder that changes under us. What is opened here is looked at after it was opened, not before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from hpcstack.core import sharing
+from hpcstack.core.errors import InputError, StoreError
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+LINK = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
+RENAME_EXCHANGE = 2  # renameat2(2)
+
+
+def open_file(path: Path, *, below: Path | None = None, own: bool = False) -> BinaryIO:
+    """The ordinary file PATH, for reading. InputError for a link, a pipe, a device or a folder.
+
+    No folder of PATH's way BELOW that one may be a link either. OWN: the file is ours or root's, and nobody else can
+    write to it. FileNotFoundError where there is nothing.
+    """
+    try:
+        descriptor = _open_below(below, path) if below else os.open(path, FILE)
+    except OSError as error:
+        if error.errno in LINK:
+            raise InputError(f"{path} is a symbolic link, or lies behind one", "put the file itself there") from None
+        raise
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise InputError(f"{path} is no ordinary file", "put the file itself there")
+        if own and about.st_uid not in (os.geteuid(), 0) and about.st_uid != _seen_as(path.parent):
+            raise InputError(f"{path} belongs to {owner(path)}")
+        if own and about.st_mode & 0o022:
+            raise InputError(f"{path} can be written by others than its owner", f"chmod go-w {path}, or remove it")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def owner(path: Path) -> str:
+    """Who owns PATH, for people."""
+    import pwd
+
+    try:
+        number = path.lstat().st_uid
+    except OSError:
+        return "an unknown user"
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
+def _seen_as(folder: Path) -> int:
+    """Who we are to the file server of FOLDER, which may take root for somebody else; -1 where we may not write."""
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".who-") as file:
+            return os.fstat(file.fileno()).st_uid
+    except OSError:
+        return -1
+
+
+def _open_below(top: Path, path: Path) -> int:
+    """A descriptor of PATH; each part of its way from TOP on is opened from the one before."""
+    around = _open_folder(top, path.parent)
+    try:
+        return os.open(path.name, FILE, dir_fd=around)
+    finally:
+        os.close(around)
+
+
+def _open_folder(top: Path, folder: Path) -> int:
+    around = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in folder.relative_to(top).parts:
+        try:
+            if part == "..":
+                raise InputError(f"{folder} leads out of {top}")
+            inner = os.open(part, FOLDER, dir_fd=around)
+        finally:
+            os.close(around)
+        around = inner
+    return around
+
+
+def read_bytes(path: Path, limit: int, *, below: Path | None = None, own: bool = False) -> bytes:
+    """All of the ordinary file PATH, as `open_file` takes it. InputError for more than LIMIT bytes."""
+    with open_file(path, below=below, own=own) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise InputError(f"{path} is larger than {limit} bytes")
+    return content
+
+
+def read_text(path: Path, limit: int, *, below: Path | None = None, own: bool = False) -> str:
+    """The same as text; what is no UTF-8 in it is replaced."""
+    return read_bytes(path, limit, below=below, own=own).decode("utf-8", "replace")
+
+
+def files_below(top: Path, folder: Path) -> list[Path]:
+    """The ordinary files of FOLDER, sorted. InputError where it is behind a link below TOP, or holds another thing."""
+    try:
+        descriptor = _open_folder(top, folder)
+    except OSError as error:
+        if error.errno in LINK:
+            raise InputError(f"{folder} is a symbolic link, or lies behind one") from None
+        raise
+    try:
+        found = []
+        for name in sorted(os.listdir(descriptor)):  # noqa: PTH208
+            if not stat.S_ISREG(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                raise InputError(f"{folder / name} is no ordinary file")
+            found.append(folder / name)
+        return found
+    finally:
+        os.close(descriptor)
+
+
+def without_links(top: Path, path: Path, *, ours: bool = False) -> None:
+    """StoreError where a part of PATH's way below TOP is no real folder; OURS takes links of ours and root's."""
+    here = top
+    for part in path.relative_to(top).parts:
+        here = here / part
+        with contextlib.suppress(FileNotFoundError):
+            about = here.lstat()
+            led = ours and stat.S_ISLNK(about.st_mode) and about.st_uid in (os.geteuid(), 0)  # to a larger disk, say
+            if not stat.S_ISDIR(about.st_mode) and not (led and here.is_dir()):
+                raise StoreError(
+                    f"{here} is no folder of its own", f"it was put there by {owner(here)}: look, and remove it"
+                )
+
+
+def private_folder(path: Path, remedy: str) -> Path:
+    """The folder PATH, made if it is not there, ours and closed to others. StoreError, with REMEDY, for any other."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    about, around = path.lstat(), path.parent.stat()
+    if not stat.S_ISDIR(about.st_mode) or (about.st_uid != os.geteuid() and about.st_uid != _seen_as(path)):
+        raise StoreError(f"{path} was made by somebody else: what lies there cannot be trusted", remedy)
+    if around.st_mode & 0o002 and not around.st_mode & 0o1000:
+        raise StoreError(
+            f"{path.parent} lets anybody put something else in the place of {path.name}", f"chmod +t {path.parent}"
+        )
+    if about.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Two names change places at once; False where this filesystem cannot do that."""
+    import ctypes
+
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    here = -100  # AT_FDCWD
+    return call is not None and call(here, os.fsencode(one), here, os.fsencode(other), RENAME_EXCHANGE) == 0
+
+
+@contextlib.contextmanager
+def new_file_beside(path: Path, mode: int) -> Iterator[Path]:
+    """A temporary name beside PATH for a file that is renamed to it; whatever becomes of it, the name is gone then."""
+    import uuid
+
+    part = path.with_name(f".{path.name[:200]}.{uuid.uuid4().hex[:8]}.part")
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
+    try:
+        yield part
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """PATH, a file or a folder, on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def settle(part: Path, final: Path) -> None:
+    """PART, which lies beside FINAL, on disk and under that name, also after a power failure."""
+    sync(part)
+    if sharing.is_shared():
+        part.chmod(sharing.mode(part.stat().st_mode & 0o777 | 0o044))
+    part.replace(final)
+    sync(final.parent)
+
+
+def digest_of(path: Path) -> str:
+    """sha256 of a file, in hex."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def copy_range(source: Path, target: Path, start: int, length: int) -> None:
+    """LENGTH bytes of SOURCE from START into TARGET."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        reader.seek(start)
+        while length:
+            block = reader.read(min(length, 1 << 20))
+            if not block:
+                raise StoreError(f"{source} ends before its partition does", "build again")
+            writer.write(block)
+            length -= len(block)
+
+
+def remove_tree(folder: Path) -> None:
+    """FOLDER and all in it, also folders that their owner may not write; of a link only the link."""
+    if folder.is_symlink():
+        folder.unlink(missing_ok=True)
+        return
+    for top, folders, _ in os.walk(folder):
+        for name in folders:
+            path = Path(top) / name
+            with contextlib.suppress(OSError):
+                if not path.is_symlink():
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    """TEXT into PATH by a temporary file, fsync and rename. A link that is there is replaced, not followed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file_beside(path, 0o600) as part:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(sharing.mode(mode))
+        part.replace(path)
+
+
+def write_tree(folder: Path, files: Mapping[str, str]) -> None:
+    """{path: text} below FOLDER. Files that begin with `#!` are executable."""
+    for name, text in files.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise StoreError(f"{name} leads out of {folder}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text, 0o755 if text.startswith("#!") else 0o644)

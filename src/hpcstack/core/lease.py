@@ -1,0 +1,213 @@
+"""One builder per key, on one host or several: a lease made by link(), whose dead holder is detected.
+
+A holder on this kernel and in this PID namespace is looked up: by process and by when it started. Any other one is
+known by its heartbeat: it renews the lease's time every few seconds, and one that has not done so while somebody
+watched for PATIENCE seconds is dead. Nobody's clock is compared with another's, and no flock is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstack.core.files import read_text
+
+POLL_S, BEAT_S, PATIENCE_S = 0.5, 5.0, 60.0
+ABANDONED_S = 7 * 86400.0  # what an owner who is not seen from here has not touched for so long is nobody's
+HIDDEN = "hidden"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lease, as it is written into it: HOST+BOOT+NAMESPACE+PID+START+JOB."""
+
+    host: str
+    boot: str
+    namespace: str
+    pid: str
+    start: str
+    job: str = ""
+
+    def __str__(self) -> str:
+        return "+".join((self.host, self.boot, self.namespace, self.pid, self.start, self.job))
+
+    @property
+    def told(self) -> str:
+        """For people."""
+        return f"process {self.pid} on {self.host}" + (f", job {self.job}" if self.job else "")
+
+
+def read_holder(text: str) -> Holder | None:
+    """What `str(Holder)` wrote; None for anything else."""
+    parts = text.strip().split("+")
+    return Holder(*parts) if len(parts) == 6 and parts[3].isdigit() else None
+
+
+def me() -> Holder:
+    """This process."""
+    pid = str(os.getpid())
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
+    job = re.sub(r"[^A-Za-z0-9_.-]", "", os.environ.get("SLURM_JOB_ID", ""))
+    return Holder(host, _boot(), _namespace(), pid, _born(pid), job)
+
+
+def known(holder: Holder) -> bool | None:
+    """Whether HOLDER lives; None where this process cannot see it: another machine, another PID namespace."""
+    mine = me()
+    if (holder.boot, holder.namespace) != (mine.boot, mine.namespace):
+        return None
+    return _born(holder.pid) in (holder.start, HIDDEN)
+
+
+def alive(path: Path, prefix: str = "") -> bool:
+    """Whether PATH, called PREFIX and then as `str(me())` begins, may have a living owner.
+
+    Who is not seen from here may live for as long as a week has not passed since it was touched.
+    """
+    holder = read_holder("+".join([*path.name.removeprefix(prefix).split("+")[:5], ""]))
+    if holder is None:
+        return True
+    lives = known(holder)
+    return time.time() - path.lstat().st_ctime < ABANDONED_S if lives is None else lives
+
+
+def label() -> str:
+    """The beginning of a name that `alive` understands: this process, without its job."""
+    return str(me()).rpartition("+")[0] + "+"
+
+
+class Watch:
+    """Somebody else's lease, watched: `dead` says when its holder is known to be."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.seen, self.since = path, (0, 0), time.monotonic()
+
+    def dead(self, text: str) -> bool:
+        holder = read_holder(text)
+        lives = known(holder) if holder else None
+        if lives is not None:
+            return not lives
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return False
+        now = (found.st_ino, found.st_mtime_ns)
+        if now != self.seen:
+            self.seen, self.since = now, time.monotonic()
+        return time.monotonic() - self.since > PATIENCE_S
+
+
+@contextlib.contextmanager
+def held(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    """The lease PATH, once nobody else has it; WAITING is told for whom we wait. OSError where it cannot be had."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sweep(path.parent, f".{path.name}.", lambda old: old.unlink(missing_ok=True))
+    mine = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
+    text = str(me())
+    mine.write_text(text)
+    try:
+        _acquire(mine, path, waiting)
+        ended = threading.Event()
+        beat = threading.Thread(target=_beat, args=(path, text, ended), daemon=True)
+        beat.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            beat.join()
+            if _read(path) == text:
+                path.unlink(missing_ok=True)
+    finally:
+        mine.unlink(missing_ok=True)
+
+
+def _acquire(mine: Path, path: Path, waiting: Callable[[str], None] | None) -> None:
+    watch, told = Watch(path), False
+    while not _link(mine, path):
+        owner = _read(path)
+        if owner is None:
+            continue
+        if watch.dead(owner):
+            _break(path, owner)
+            continue
+        if waiting and not told:
+            holder = read_holder(owner)
+            waiting(holder.told if holder else f"the holder of {path}")
+            told = True
+        time.sleep(POLL_S)
+
+
+def _beat(path: Path, text: str, ended: threading.Event) -> None:
+    while not ended.wait(BEAT_S):
+        with contextlib.suppress(OSError):
+            if _read(path) == text:
+                os.utime(path)
+
+
+def _link(mine: Path, path: Path) -> bool:
+    """Whether PATH is now MINE. A file server may say `exists` of a link that it made: the count of links tells."""
+    with contextlib.suppress(FileExistsError):
+        os.link(mine, path)
+        return True
+    return mine.stat().st_nlink == 2
+
+
+def _break(path: Path, owner: str) -> None:
+    """Remove the lease of a dead OWNER; by rename, so that of two who try only one removes it."""
+    grave = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
+    with contextlib.suppress(FileNotFoundError):
+        if _read(path) == owner:
+            path.rename(grave)
+            if _read(grave) != owner:  # a new owner came between the two looks: give it back
+                _link(grave, path)
+            grave.unlink()
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return read_text(path, 4096)
+    except FileNotFoundError:
+        return None
+
+
+def _boot() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+    return "0"
+
+
+def _namespace() -> str:
+    """The number of our PID namespace."""
+    with contextlib.suppress(OSError):
+        return re.sub(r"\D", "", str(Path("/proc/self/ns/pid").readlink())) or "0"
+    return "0"
+
+
+def _born(pid: str) -> str:
+    """When process PID started, in the kernel's ticks; empty if it has ended, also if nobody has waited for it yet."""
+    with contextlib.suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return HIDDEN  # a process of somebody else, which /proc does not show us (hidepid)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return ""
+    return HIDDEN
+
+
+def sweep(parent: Path, prefix: str, remove: Callable[[Path], None]) -> None:
+    """Remove below PARENT what is called PREFIX and a label of ours whose owner is dead."""
+    for old in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if not alive(old, prefix) and old.lstat().st_uid == os.getuid():
+                remove(old)

@@ -1,0 +1,272 @@
+"""The runner: the one place that starts programs. It is passed in, so nothing needs to patch `subprocess`."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import fcntl
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from hpcstack import OWN_VARIABLES
+from hpcstack.core.errors import BuildError, MissingToolError
+
+PACKAGES = {
+    "apptainer": "apptainer (https://apptainer.org/docs/admin/latest/installation.html)",
+    "unsquashfs": "squashfs-tools",
+    "mksquashfs": "squashfs-tools",
+    "srun": "slurm-client",
+    "sinfo": "slurm-client",
+    "luac": "lua5.3",
+    "tar2sqfs": "squashfs-tools-ng",
+    "sqfs2tar": "squashfs-tools-ng",
+    "bwrap": "bubblewrap",
+    "podman": "podman",
+    "ch-run": "charliecloud",
+    "enroot": "enroot (https://github.com/NVIDIA/enroot)",
+    "unshare": "util-linux",
+}
+TAIL, PIPE = 20, 1 << 20
+LINE, LOG_CHARACTERS = 1 << 16, 256 << 20
+PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # found now: between fork and exec nothing may be loaded
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A program that has ended: its status, and the last lines of what it said."""
+
+    argv: tuple[str, ...]
+    status: int
+    tail: tuple[str, ...] = ()
+    stdout: str = ""
+
+    def command(self) -> str:
+        return shlex.join(self.argv)
+
+
+@dataclass(frozen=True)
+class Fed:
+    """A program that reads from DESCRIPTOR."""
+
+    descriptor: int
+    argv: tuple[str, ...]
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def finish(self) -> Completed:
+        """Close its input and wait for its end."""
+        assert self.process.stdin
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        status = self.process.wait()
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return Completed(self.argv, status, tuple(lines[-TAIL:]))
+
+
+class Runner:
+    """Starts programs with an argv, never through a shell."""
+
+    def which(self, tool: str) -> str:
+        """The path of TOOL; MissingToolError names the package that brings it."""
+        path = shutil.which(tool)
+        if path is None:
+            package = PACKAGES.get(tool, tool)
+            raise MissingToolError(f"{tool} is not installed, or not on PATH", f"install {package}")
+        return path
+
+    def has(self, tool: str) -> bool:
+        return shutil.which(tool) is not None
+
+    def output(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60,
+        stdin: Path = Path(os.devnull),
+    ) -> Completed:  # fmt: skip
+        """Run ARGV to its end; all that it said on stdout is in `tail`, stderr after it. STDIN is a file."""
+        self.which(argv[0])
+        try:
+            with stdin.open("rb") as given:
+                done = subprocess.run(
+                    argv, capture_output=True, text=True, errors="replace", env=_env(env), timeout=timeout,
+                    stdin=given, check=False,
+                )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Completed(tuple(argv), 124, (f"no answer within {timeout:.0f} s",))
+        except OSError as error:  # not a program, or its interpreter is not there
+            return Completed(tuple(argv), 126, (f"{argv[0]}: {error.strerror}",))
+        return Completed(tuple(argv), done.returncode, tuple((done.stdout + done.stderr).splitlines()), done.stdout)
+
+    def logged(
+        self,
+        argv: Sequence[str],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        on_line: Callable[[str], None] | None = None,
+        keep: tuple[int, ...] = (),
+    ) -> Completed:
+        """Run ARGV with all its output appended to LOG, each line shown to ON_LINE; it inherits the descriptors KEEP.
+
+        The program and what it starts are one process group, which is ended if the caller is interrupted.
+        """
+        self.which(argv[0])
+        tail: collections.deque[str] = collections.deque(maxlen=TAIL)
+        with log.open("a", encoding="utf-8") as sink, _group(argv, env, cwd, keep) as process:
+            sink.write(f"> {shlex.join(argv)}\n")
+            assert process.stdout is not None
+            output, room = process.stdout, LOG_CHARACTERS
+            for line in iter(lambda: output.readline(LINE), ""):  # a program may write lines, and logs, without end
+                if (room := room - len(line)) > 0:
+                    sink.write(line)
+                    sink.flush()
+                tail.append(line.rstrip("\n"))
+                if on_line:
+                    on_line(line.rstrip("\n"))
+            status = process.wait()
+        return Completed(tuple(argv), status, tuple(tail))
+
+    @contextlib.contextmanager
+    def fed(self, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None) -> Iterator[Fed]:
+        """Run ARGV, which reads what the caller writes; its output goes to LOG. Ended if the caller fails."""
+        self.which(argv[0])
+        with log.open("ab") as sink:
+            sink.write(f"> {shlex.join(argv)}\n".encode())
+            sink.flush()
+            process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.STDOUT, env=_env(env), bufsize=0,
+                start_new_session=True, preexec_fn=_end_with_parent,
+            )  # fmt: skip
+        assert process.stdin
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(process.stdin, fcntl.F_SETPIPE_SZ, PIPE)
+        try:
+            yield Fed(process.stdin.fileno(), tuple(argv), process, log)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            process.wait()
+
+    @contextlib.contextmanager
+    def read(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[IO[bytes]]:
+        """Run ARGV and read what it writes. BuildError if it fails in the end, with its last words."""
+        self.which(argv[0])
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=_env(env), bufsize=0,
+                start_new_session=True, preexec_fn=_end_with_parent,
+            )  # fmt: skip
+            assert process.stdout
+            with contextlib.suppress(OSError, AttributeError):
+                fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE)
+            try:
+                yield process.stdout
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+            finally:
+                process.stdout.close()
+            if status := process.wait():
+                said.seek(0)
+                tail = said.read().decode(errors="replace").splitlines()[-TAIL:]
+                raise BuildError("\n".join([f"{shlex.join(argv)} failed (exit {status})", *tail]))
+
+    def attached(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, meanwhile: Callable[[], None] | None = None,
+        errors: Callable[[bytes], None] | None = None,
+    ) -> int:  # fmt: skip
+        """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended it).
+
+        Ctrl-C on a terminal reaches the program itself; what is sent to us alone, it gets as a TERM; and it gets one
+        if we are killed. We wait for how it ends. MEANWHILE is done while it starts; where that fails, it is ended.
+        ERRORS sees what it writes to stderr, which is ours, too.
+        """
+        self.which(argv[0])
+        stderr = subprocess.PIPE if errors else None
+        process = subprocess.Popen(argv, env=_env(env), preexec_fn=_end_with_parent, stderr=stderr)
+        reader = threading.Thread(target=_passed_on, args=(process.stderr, errors), daemon=True) if errors else None
+        if reader:
+            reader.start()
+        ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        handlers = {number: signal.getsignal(number) for number in ends}
+        try:
+            for number in ends:
+                signal.signal(number, lambda *_: process.terminate())
+            if _on_terminal():
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            try:
+                if meanwhile:
+                    meanwhile()
+            except BaseException:
+                process.terminate()
+                process.wait()
+                raise
+            status = process.wait()
+            if reader:
+                reader.join(5)  # what it has left running may hold the other end
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return status if status >= 0 else 128 - status
+
+
+def _passed_on(source: IO[bytes], errors: Callable[[bytes], None]) -> None:
+    """What SOURCE says goes to our stderr as it comes, and to ERRORS."""
+    while data := os.read(source.fileno(), 1 << 16):
+        with contextlib.suppress(OSError):  # nobody reads ours any more
+            sys.stderr.flush()
+            left = memoryview(data)
+            while left:
+                left = left[os.write(2, left) :]
+        with contextlib.suppress(Exception):  # whatever it makes of it, what is said is passed on
+            errors(data)
+
+
+def _on_terminal() -> bool:
+    """Whether we are in the foreground of a terminal, whose Ctrl-C our children get as well."""
+    with contextlib.suppress(OSError):
+        return os.tcgetpgrp(0) == os.getpgrp()
+    return False
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel for a TERM when our parent dies, so that a killed build does not go on in the dark."""
+    if PRCTL:
+        PRCTL(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, prctl(2)
+
+
+def _env(extra: Mapping[str, str] | None) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
+    return {**inherited, **(extra or {})}
+
+
+@contextlib.contextmanager
+def _group(
+    argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, keep: tuple[int, ...]
+) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
+        env=_env(env), cwd=cwd, start_new_session=True, preexec_fn=_end_with_parent, pass_fds=keep,
+    )  # fmt: skip
+    try:
+        yield process
+    except BaseException:
+        for number, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(process.pid, number)
+                process.wait(seconds)
+        raise

@@ -1,0 +1,217 @@
+"""Examine: the doctor's probe on this machine and on compute nodes, and what only the login side can see."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+import re
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hpcstack.core.errors import InputError, SlurmError, counted
+from hpcstack.core.process import Runner
+from hpcstack.core.progress import Talk
+from hpcstack.diagnose import checks
+from hpcstack.diagnose.advice import Finding, fine, skipped, wrong
+from hpcstack.oci.client import Registry
+from hpcstack.oci.credentials import credentials
+from hpcstack.publish.load_test import LMOD
+from hpcstack.render.template import plain
+from hpcstack.runtimes import choose
+from hpcstack.site.load import Site
+from hpcstack.slurm.query import partitions, read_pmi
+
+LABELLED = re.compile(r"^\s*(\d+): (.*)$")
+
+
+def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str, talk: Talk) -> list[Finding]:
+    """All that is right and wrong with this machine, with the cluster as seen from it, and with the nodes named."""
+    script = plain("launchers", "doctor.sh")
+    paths = [str(site.store)] if site.store.exists() else []  # else `_places` says so
+    askable = runner.has("srun") or runner.has("apptainer")
+    runtime = choose(site.runtime, runner)[0].name if askable else "apptainer"
+    talk("looking at this machine")
+    mine = checks.read(runner.output(["/bin/sh", "-c", script, "doctor", *paths], timeout=60).stdout)
+    found = checks.machine(mine, runtime, None, compute=False)
+    found += _cluster(site, runner, mine.get("host", "?"), runtime)
+    found += _registries(site, mine.get("host", "?"))
+    found += _places(site, mine.get("host", "?"))
+    found += _named(site, mine.get("host", "?"), runner)
+    if nodelist or job:
+        began = time.monotonic()
+        probes = _on_nodes(runner, script, paths, nodelist, job, partition, talk)
+        spent = time.monotonic() - began
+        node = site.node_type(partition or (_job(runner, job)[1] if job else ""))
+        for probe in probes:
+            found += checks.machine(probe, runtime, node, compute=True)
+        found += checks.clocks([mine, *probes], spent)
+    return found
+
+
+def _on_nodes(
+    runner: Runner, script: str, paths: list[str], nodelist: str, job: str, partition: str, talk: Talk
+) -> list[dict[str, str]]:
+    """The probe of each node, as one step with a task a node."""
+    where = ["--jobid", job, "--overlap"] if job else [f"--nodelist={nodelist}", "--time=5"]
+    count = _count(runner, nodelist, job)
+    if partition and not job:
+        where.append(f"--partition={partition}")
+    argv = ["srun", *where, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--label", "--export=ALL"]
+    argv += ["/bin/sh", "-c", script, "doctor", *paths]
+    talk(f"looking at {counted(count, 'node')}")
+    done = runner.output(argv, timeout=300)
+    lines: dict[str, list[str]] = defaultdict(list)
+    for line in done.stdout.splitlines():
+        if match := LABELLED.match(line):
+            lines[match[1]].append(match[2])
+    probes = [checks.read("\n".join(one)) for one in lines.values()]
+    if not probes:
+        raise SlurmError(f"the nodes were not reached: {' '.join(done.tail[-3:])}", "sinfo -R; scontrol show node")
+    return probes
+
+
+def _count(runner: Runner, nodelist: str, job: str) -> int:
+    if job:
+        return int(_job(runner, job)[0])
+    plain_list = re.fullmatch(r"[A-Za-z0-9_.,\[\]-]+", nodelist)
+    done = runner.output(["scontrol", "show", "hostnames", nodelist])
+    if not plain_list or done.status or not done.stdout.split():
+        raise InputError(f"--nodelist {nodelist}: no list of nodes", "e.g. --nodelist node[1-4]")
+    return len(done.stdout.split())
+
+
+def _job(runner: Runner, job: str) -> list[str]:
+    """How many nodes a job has, and its partition; InputError for one that does not run."""
+    done = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%D %P"])
+    found = done.stdout.split()
+    if done.status or len(found) != 2 or not found[0].isdigit():
+        raise InputError(f"job {job} is not running", "squeue --me")
+    return found
+
+
+def _cluster(site: Site, runner: Runner, where: str, runtime: str) -> Iterator[Finding]:
+    """Slurm as seen from here."""
+    if not runner.has("srun"):
+        yield skipped("slurm", where, "there is no srun on this machine")
+        return
+    known = partitions(runner)
+    if not known:
+        said = runner.output(["sinfo"], timeout=20).tail[-1:]
+        yield wrong("slurm", where, f"sinfo does not answer: {' '.join(said)}")
+        return
+    yield fine("slurm", where, f"{counted(len(known), 'partition')}: {', '.join(known)}")
+    for name in site.partitions:
+        if name not in known:
+            yield wrong("partition", where, f"site.yaml names partition {name}, Slurm has none", known=", ".join(known))
+        elif not known[name].up:
+            yield wrong("partition.down", where, f"partition {name} is not up", partition=name)
+    why = runner.output(["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"], timeout=20).stdout.splitlines()
+    if why:
+        yield wrong("nodes", where, f"{counted(len(why), 'node')} down or drained: {why[0].strip()}")
+    yield from _plugins(runner, where, runtime)
+
+
+def _plugins(runner: Runner, where: str, runtime: str) -> Iterator[Finding]:
+    """What srun can start."""
+    pmi = read_pmi("\n".join(runner.output(["srun", "--mpi=list"], timeout=20).tail))
+    if any(name.startswith("pmi") for name in pmi):
+        yield fine("pmi", where, f"srun --mpi: {', '.join(pmi)}")
+    else:
+        yield wrong("pmi", where, "srun has neither PMIx nor PMI-2")
+    if runtime == "pyxis":
+        yield fine("pyxis", where, "srun knows --container-image")
+    elif runner.has("enroot") and "--container-image" not in "\n".join(
+        runner.output(["srun", "--help"], timeout=20).tail
+    ):
+        yield wrong("pyxis", where, "Enroot is here, srun has no --container-image")
+
+
+def _registries(site: Site, where: str) -> Iterator[Finding]:
+    """Each registry that the site names: does it answer, and is there a login for it?"""
+    if site.build.ca_bundle and not Path(site.build.ca_bundle).is_file():
+        return  # `_named` says so: without it nothing can be asked
+    registry = Registry(site, timeout=5)
+    for name in dict.fromkeys([*site.registries, "nvcr.io"]):
+        status, who = registry.ping(name)
+        if status in (200, 401):
+            user, _ = credentials(who, site.registry(name).credentials)
+            login = f"as {user}" if user and user != "$oauthtoken" else "with a key" if user else "without a login"
+            yield fine("registry", where, f"{name} answers at {who}, {login}")
+        else:
+            said = f"{name}: answered {status}" if status else who if who.startswith(name) else f"{name}: {who}"
+            yield wrong("registry", where, said, "FAIL" if name in site.registries else "WARN")
+
+
+def _places(site: Site, where: str) -> Iterator[Finding]:
+    """The store and the module tree, there, open for their readers, with room; and Lmod."""
+    for what, path in (("store", site.store), ("modules", site.module_root)):
+        yield from _place(what, path, where)
+    if any(Path(path).exists() for path in LMOD):
+        yield fine("lmod", where, "Lmod is there")
+    else:
+        yield wrong("lmod", where, "Lmod is not found")
+
+
+def _place(what: str, path: Path, where: str) -> Iterator[Finding]:
+    try:
+        if not path.exists():
+            yield wrong("place", where, f"{what}: {path} is not there yet", path=str(path))
+            return
+        free = shutil.disk_usage(path).free / (1 << 30)
+    except OSError as error:
+        yield wrong("store", where, f"{what}: {path} cannot be looked at: {error.strerror}")
+        return
+    if (shut := _closed(path)) and not path.is_relative_to(Path.home()):
+        yield wrong("place.closed", where, f"{what}: {shut} is closed to others", path=str(shut))
+    judge = fine if free > checks.TMP_GIB else wrong
+    yield judge("place.room", where, f"{what}: {path} has {free:.0f} GiB free")
+
+
+def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
+    """What site.yaml names and this machine or Slurm does not have."""
+    build = site.build
+    folders = [("build.tmpdir", build.tmpdir), ("build.cachedir", build.cachedir)]
+    folders += [("recipe_dirs", str(path)) for path in site.recipe_dirs]
+    folders += [("mounts", mount.partition(":")[0]) for mount in site.mounts]
+    for key, path in folders:
+        if path and not Path(path).exists():
+            yield wrong("named", where, f"{key}: {path} is not there", key=key)
+    if build.ca_bundle and not Path(build.ca_bundle).is_file():
+        yield wrong("named", where, f"build.ca_bundle: {build.ca_bundle} is not there", "FAIL", key="build.ca_bundle")
+    key = site.signatures.sign_with
+    if key and not Path(key).expanduser().is_file():
+        yield wrong("named", where, f"signatures.sign_with: {key} is not there", key="signatures.sign_with")
+    for key, group in (("group", site.group), ("modules.group", site.modules.group)):
+        if group and not _known(grp.getgrnam, group):
+            yield wrong("named", where, f"{key}: there is no group {group}", "FAIL", key=key)
+    if site.modules.check_as and not _known(pwd.getpwnam, site.modules.check_as):
+        yield wrong("named", where, f"modules.check_as: there is no user {site.modules.check_as}", "FAIL",
+                    key="modules.check_as")  # fmt: skip
+    slurms = partitions(runner)
+    for name, partition in site.partitions.items():
+        node, has = site.node_types[partition.node_type], slurms.get(name)
+        promised = node.gpus.count if node.gpus else 0
+        if slurms and not has:
+            yield wrong("named", where, f"partitions: Slurm has no partition {name}", "FAIL", key=f"partitions.{name}")
+        elif has and promised > has.gpus:
+            said = f"node_types.{partition.node_type}: {promised} GPUs a node, Slurm has {has.gpus} in {name}"
+            yield wrong("named", where, said, "FAIL", key=f"node_types.{partition.node_type}.gpus.count")
+
+
+def _known(look: Callable[[str], object], name: str) -> bool:
+    try:
+        look(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _closed(path: Path) -> Path | None:
+    """The uppermost folder on the way to PATH that others may not enter."""
+    for folder in [*reversed(path.parents), path]:
+        if not folder.stat().st_mode & 0o001:
+            return folder
+    return None

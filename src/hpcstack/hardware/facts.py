@@ -1,0 +1,159 @@
+"""What is known of CUDA, GPUs and NVIDIA's images, from the data files in facts/, each row with its source.
+
+The offline answer: where a registry has answered, an image's own config is the truth.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from hpcstack.core import data
+from hpcstack.core.yaml import parse
+
+# The variable of an image's config that each column of ngc-pytorch.yaml stands for.
+VARIABLES = {
+    "cuda": "CUDA_VERSION",
+    "cuda_driver_version": "CUDA_DRIVER_VERSION",
+    "pytorch": "PYTORCH_VERSION",
+    "cudnn": "CUDNN_VERSION",
+    "nccl": "NCCL_VERSION",
+    "rdma_core": "RDMACORE_VERSION",
+    "openucx": "OPENUCX_VERSION",
+    "openmpi": "OPENMPI_VERSION",
+    "hpcx": "HPCX_VERSION",
+    "transformer_engine": "TRANSFORMER_ENGINE_VERSION",
+}
+CONSUMER = re.compile(r"\bGTX\b|\bRTX [2-5]0[0-9x]{2}\b(?! Ada)|\bTitan\b|GeForce", re.IGNORECASE)
+WORKSTATION = re.compile(r"\bRTX\b|\bQuadro\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU model. `kind` is data-centre, workstation, consumer or jetson; empty texts are unknown."""
+
+    model: str
+    capability: str
+    cuda_first: str
+    cuda_last: str
+    first_driver: str
+    last_driver: str
+    kind: str
+    source: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Which cores are near which GPU of a kind of node, as its recorder saw it."""
+
+    name: str
+    gpu: str
+    gpu_cpus: tuple[str, ...]
+    source: str
+
+
+@cache
+def topologies() -> dict[str, Topology]:
+    """{name: topology} of facts/topologies.yaml."""
+    return {
+        row["name"]: Topology(row["name"], row["gpus"]["model"], tuple(row["gpu_cpus"]), row["source"])
+        for row in table("topologies")["topologies"]
+    }
+
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """The data file facts/NAME.yaml; every scalar is text."""
+    path = data.folder("facts") / f"{name}.yaml"
+    found: dict[str, Any] = parse(path.read_text(encoding="utf-8"), str(path)).value
+    return found
+
+
+def source(name: str, key: str) -> str:
+    """What the source KEY of facts/NAME.yaml stands for."""
+    return str(table(name)["sources"].get(key, key))
+
+
+def image_environment(image: str, platform: str) -> Mapping[str, str]:
+    """The variables that IMAGE's config is known to hold; empty where nothing is known of it."""
+    known = table("ngc-pytorch")
+    repository, _, tag = image.partition("@")[0].rpartition(":")
+    row = next((row for row in known["releases"] if row["tag"] == tag), None)
+    if repository != known["image"] or row is None:
+        return {}
+    out = {variable: row[column] for column, variable in VARIABLES.items() if column in row}
+    architectures = row.get(f"cuda_arch_list_{platform.rpartition('/')[2]}")
+    return out | ({"TORCH_CUDA_ARCH_LIST": architectures} if architectures else {})
+
+
+def gpu(model: str) -> Gpu | None:
+    """The GPU that MODEL names, as a site or nvidia-smi writes it (`H100`, `NVIDIA H100 80GB HBM3`)."""
+    rows = table("gpus")["architectures"]
+    found = [(name, row) for row in rows for name in row["gpus"] if _names(name, model)]
+    if not found:
+        return None
+    name, row = max(found, key=lambda pair: len(pair[0]))
+    return Gpu(
+        model=name,
+        capability=row["cc"],
+        cuda_first=_version(row.get("cuda_first", "")),
+        cuda_last=_version(row.get("cuda_last", "")),
+        first_driver=_branch("first_driver", name),
+        last_driver=_last_driver(row["family"], name),
+        kind=_kind(name),
+        source=tuple(row["source"]),
+    )
+
+
+def _names(name: str, model: str) -> bool:
+    name = name.partition(" (")[0]  # GB10 (DGX Spark)
+    pattern = re.escape(name).replace("xx", r"\d\d")
+    return re.search(rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])", model, re.IGNORECASE) is not None
+
+
+def _version(text: str) -> str:
+    match = re.match(r"\d+(\.\d+)*", text)
+    return match[0] if match else ""
+
+
+def _branch(rows: str, name: str) -> str:
+    return next((row["branch"] for row in table("gpus")[rows] if name in row.get("gpu", "").split("/")), "")
+
+
+def _last_driver(family: str, name: str) -> str:
+    """The last branch of a GPU's own row, else of its family's."""
+    families = {row["family"]: row["branch"] for row in table("gpus")["last_driver"] if "family" in row}
+    return _branch("last_driver", name) or str(families.get(family, ""))
+
+
+def _kind(name: str) -> str:
+    if name.startswith("Jetson"):
+        return "jetson"
+    if CONSUMER.search(name):
+        return "consumer"
+    return "workstation" if WORKSTATION.search(name) or "GB10" in name else "data-centre"
+
+
+FACTS = {
+    "CUDA": "CUDA_VERSION",
+    "CUDA driver": "CUDA_DRIVER_VERSION",
+    "cuDNN": "CUDNN_VERSION",
+    "NCCL": "NCCL_VERSION",
+    "PyTorch": "PYTORCH_VERSION",
+    "Open MPI": "OPENMPI_VERSION",
+    "UCX": "OPENUCX_VERSION",
+    "HPC-X": "HPCX_VERSION",
+    "rdma-core": "RDMACORE_VERSION",
+    "TensorFlow": "TENSORFLOW_VERSION",
+    "JAX": "JAX_VERSION",
+    "Transformer Engine": "TRANSFORMER_ENGINE_VERSION",
+    "GPU architectures": "TORCH_CUDA_ARCH_LIST",
+}
+
+
+def facts_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """What an image with these variables says that it holds."""
+    return {shown: environment[name] for shown, name in FACTS.items() if name in environment}

@@ -1,0 +1,183 @@
+"""How much memory training takes on each GPU, and which strategy fits: arithmetic with its sources, no measurement.
+
+- Weights, gradients and Adam in mixed precision: 2 + 2 + 12 bytes a parameter; ZeRO-1, 2, 3 divide 12, 12 + 2, and all
+  by the number of ranks: Rajbhandari et al., ZeRO, https://arxiv.org/abs/1910.02054, section 3.1 and figure 1.
+- FSDP with full sharding holds what ZeRO-3 holds: Zhao et al., https://arxiv.org/abs/2304.11277.
+- Activations of a transformer layer: s*b*h*(34 + 5*a*s/h) bytes; without the attention's own (FlashAttention,
+  selective recomputation) s*b*h*34; with all of it recomputed 2*s*b*h; tensor and sequence parallel divide by t:
+  Korthikanti et al., https://arxiv.org/abs/2205.05198, equations 2 and 4 and table 2.
+- Logits in 32 bits: 4*s*b*v bytes for a vocabulary of v: the same paper, section 4.3.
+- Parameters of a transformer: about 12 * layers * hidden^2: Kaplan et al., https://arxiv.org/abs/2001.08361, table 1. A
+  shape that is not given is LLaMA's of that size (https://arxiv.org/abs/2302.13971, table 2), else hidden is
+  128 * layers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from hpcstack.core.errors import InputError, did_you_mean
+from hpcstack.hardware.facts import source, table
+
+GIB = float(1 << 30)
+RESERVED = 0.08  # of the GPU: CUDA's context, NCCL's buffers, fragmentation. An assumption, not a measurement.
+ASPECT, HEAD = 128, 128
+VOCABULARY = 32000  # LLaMA's
+LLAMA = {6.7e9: (32, 4096, 32), 13.0e9: (40, 5120, 40), 32.5e9: (60, 6656, 52), 65.2e9: (80, 8192, 64)}  # layers, ...
+NEAR = 0.08  # how far from one of these sizes a model is still taken for one: 7e9 is 6.7e9, 70e9 is 65.2e9
+MOST_NODES = 4096
+LIVE_LAYERS = 2  # layers whose whole weights are there at once under ZeRO-3 and FSDP: the one that runs, and the next
+
+
+@dataclass(frozen=True)
+class Model:
+    """A transformer: parameters, its shape, and what one GPU trains at a time."""
+
+    params: float
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int
+    batch: int
+    attention: bool = False  # whether the attention's own activations are kept
+    recompute: bool = False
+    vocabulary: int = VOCABULARY
+
+
+@dataclass(frozen=True)
+class Use:
+    """Bytes on each GPU."""
+
+    strategy: str
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    formula: str
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def model(params: float, layers: int = 0, hidden: int = 0, heads: int = 0, sequence: int = 4096, batch: int = 1,
+          *, attention: bool = False, recompute: bool = False, vocabulary: int = VOCABULARY) -> Model:  # fmt: skip
+    """A transformer of PARAMS parameters; what is not given of its shape is made of the rest."""
+    if not 1e6 <= params <= 1e14:
+        raise InputError(f"--params {params:g}: between 1e6 and 1e14 are counted", "e.g. --params 7e9")
+    known = next((shape for size, shape in LLAMA.items() if abs(params - size) <= NEAR * size), None)
+    if known and not (layers or hidden or heads):
+        layers, hidden, heads = known
+    if not layers:
+        layers = max(1, round((params / 12 / hidden**2) if hidden else (params / 12 / ASPECT**2) ** (1 / 3)))
+    step = 8 * HEAD if params >= 1e9 else HEAD  # so many heads that eight GPUs can share them
+    hidden = hidden or max(step, round((params / 12 / layers) ** 0.5 / step) * step)
+    heads = heads or max(1, hidden // HEAD)
+    return Model(params, layers, hidden, heads, sequence, batch, attention, recompute, vocabulary)
+
+
+def read_params(text: str) -> float:
+    """`7e9`, `13B` or `350M` as a number. InputError for others."""
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+(?:e[0-9]{1,2})?) ?([kmbt]?)", text.strip().lower())
+    if not match:
+        raise InputError(f"--params {text}: a number of parameters is wanted", "e.g. --params 7e9, 13B or 350M")
+    return float(match[1]) * {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[match[2]]
+
+
+def activations(one: Model, tensor: int = 1) -> float:
+    """Bytes of one GPU's activations, all layers, for `batch` sequences; split TENSOR ways, sequence parallel too."""
+    unit = float(one.sequence * one.batch * one.hidden)
+    logits = 4.0 * one.sequence * one.batch * one.vocabulary / tensor
+    if one.recompute:
+        return one.layers * 2 * unit / tensor + logits
+    own = 5 * one.heads * one.sequence / one.hidden if one.attention else 0.0
+    return one.layers * unit * (34 + own) / tensor + logits
+
+
+def uses(one: Model, gpus: int, nodes: int) -> list[Use]:
+    """Every strategy on NODES nodes of GPUS each, the simplest first."""
+    ranks = gpus * nodes
+    psi, act = one.params, activations(one)
+    live = LIVE_LAYERS * 2 * psi / one.layers
+    out = [
+        Use("DDP", 2 * psi, 2 * psi, 12 * psi, act, "2P + 2P + 12P"),
+        Use("ZeRO-1", 2 * psi, 2 * psi, 12 * psi / ranks, act, "2P + 2P + 12P/N"),
+        Use("ZeRO-2", 2 * psi, 2 * psi / ranks, 12 * psi / ranks, act, "2P + (2 + 12)P/N"),
+        Use("ZeRO-3 or FSDP", 2 * psi / ranks + live, 2 * psi / ranks, 12 * psi / ranks, act, "16P/N + 2 layers"),
+    ]
+    splits = gpus > 1 and one.heads % gpus == 0  # tensor parallelism gives each GPU whole heads
+    if splits:
+        data = nodes
+        out.append(Use(f"tensor {gpus} + ZeRO-1", 2 * psi / gpus, 2 * psi / gpus, 12 * psi / gpus / data,
+                       activations(one, gpus), "4P/t + 12P/(t*d)"))  # fmt: skip
+        live_t = live / gpus
+        out.append(Use(f"tensor {gpus} + FSDP", 2 * psi / ranks + live_t, 2 * psi / ranks, 12 * psi / ranks,
+                       activations(one, gpus), "16P/N + 2 layers/t"))  # fmt: skip
+    if splits and nodes > 1:
+        # The first of p stages keeps p micro-batches of its layers/p layers: as much as all layers of one.
+        out.append(Use(f"tensor {gpus} + pipeline {nodes}", 2 * psi / ranks, 2 * psi / ranks, 12 * psi / ranks,
+                       activations(one, gpus), "16P/(t*p)"))  # fmt: skip
+    return [use for use in out if ranks > 1 or use.strategy in ("DDP",)] or out[:1]
+
+
+def memory(gpu: str) -> tuple[float, str]:
+    """Bytes of a GPU by its model's name, and the source. InputError where it is not known."""
+    rows = {row["gpu"].lower(): row for row in table("gpu-memory")["gpus"]}
+    row = rows.get(gpu.lower())
+    if row is None:
+        near = did_you_mean(gpu.lower(), rows)
+        raise InputError(f"the memory of {gpu!r} is not known here{near}",
+                         f"give it in GiB (--memory N), or one of: {', '.join(sorted(rows))}")  # fmt: skip
+    return int(row["mib"]) * float(1 << 20), "; ".join(source("gpu-memory", key) for key in row["source"])
+
+
+def read_gpus(text: str) -> tuple[str, int]:
+    """`h100:8` as (model, GPUs a node)."""
+    match = re.fullmatch(r"([A-Za-z0-9-]+)(?::(\d{1,3}))?", text)
+    if not match or match[2] == "0":
+        raise InputError(f"--gpus {text}: MODEL:NUMBER of a node", "e.g. --gpus h100:8")
+    return match[1], int(match[2] or 1)
+
+
+def fits(use: Use, have: float) -> bool:
+    return use.total <= have * (1 - RESERVED)
+
+
+def fewest_nodes(one: Model, gpus: int, have: float) -> int:
+    """The fewest nodes of GPUS on which a strategy fits; 0 where none does."""
+    nodes = 1
+    while nodes <= MOST_NODES and not any(fits(use, have) for use in uses(one, gpus, nodes)):
+        nodes *= 2
+    if nodes > MOST_NODES:
+        return 0
+    return next(n for n in range(nodes // 2 + 1, nodes + 1) if any(fits(use, have) for use in uses(one, gpus, n)))
+
+
+def deepspeed_config(one: Model, strategy: str) -> dict[str, object]:
+    """A configuration for DeepSpeed with STRATEGY's stage of ZeRO, to begin with. InputError where it has none.
+
+    Keys: https://www.deepspeed.ai/docs/config-json/.
+    """
+    match = re.search(r"ZeRO-([123])", strategy)
+    if strategy != "DDP" and (not match or "tensor" in strategy):
+        raise InputError(
+            f"{strategy or 'no strategy that fits'} is none of DeepSpeed's alone", "more nodes, or --recompute"
+        )
+    stage = int(match[1]) if match else 0
+    return {
+        "train_micro_batch_size_per_gpu": one.batch, "gradient_accumulation_steps": 1, "bf16": {"enabled": True},
+        "gradient_clipping": 1.0, "zero_optimization": {"stage": stage, **({"overlap_comm": True} if stage else {})},
+    }  # fmt: skip
+
+
+def most_batch(one: Model, use: Use, have: float) -> int:
+    """How many sequences at a time would fit with USE; 0 for none."""
+    fixed = use.total - use.activations
+    each = use.activations / one.batch
+    return max(0, int((have * (1 - RESERVED) - fixed) // each)) if each else 0
+
+
+def smaller(one: Model) -> Model:
+    """The same with all activations recomputed."""
+    return replace(one, recompute=True)

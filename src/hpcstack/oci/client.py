@@ -1,0 +1,336 @@
+"""The registry client: digests and image configs by a few small requests, and layers as streams."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
+
+from hpcstack.core.errors import InputError, RegistryError
+from hpcstack.hardware.facts import facts_of
+from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, MAX_OTHER, config_of
+from hpcstack.oci.credentials import credentials
+from hpcstack.oci.manifest import Image, digest_in, image, platform_of, platforms
+from hpcstack.oci.protocol import (
+    READ_S,
+    content_of,
+    document,
+    may_be_asked,
+    may_know,
+    nonsense,
+    pause,
+    realm_of,
+    refused,
+    repository_of,
+    unreachable,
+    verify,
+    within,
+)
+from hpcstack.recipe.model import Base
+from hpcstack.site.load import Site
+
+if TYPE_CHECKING:
+    import requests
+
+INDEXES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+TRIES, BACK_OFF = 4, 0.5
+PAGE, MAX_PAGES, MAX_TAGS = 1000, 50, 100_000
+TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+DOCKER_HUB = "registry-1.docker.io"  # what docker.io means to the distribution protocol
+PIECE = 1 << 20
+BUSY = (429, 500, 502, 503, 504)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the registry ANSWERED_BY said of one image, by platform (`linux/amd64`)."""
+
+    answered_by: str
+    index_digest: str
+    manifests: dict[str, str]
+    configs: dict[str, dict[str, Any]]
+    sizes: dict[str, int]
+
+
+class Registry:
+    """A client for the registries that a site names, with its mirrors and the user's own credentials.
+
+    Credentials come from the file that the site names, from docker's config.json and its helpers, or from Enroot's
+    .credentials, and go to the registry that they are for, only.
+    """
+
+    def __init__(self, site: Site, *, timeout: float = 20, tries: int = TRIES) -> None:
+        self.site, self.tries = site, tries
+        self.tokens: dict[tuple[str, str], str] = {}
+        self.timeout = timeout
+        self.bundle = site.build.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+        if self.bundle and not Path(self.bundle).exists():
+            raise InputError(f"the CA bundle {self.bundle} is not there", "build.ca_bundle in site.yaml")
+
+    def look_up(self, base: Base) -> Answer:
+        """The digests and configs of BASE for each platform that it names. RegistryError where there are none."""
+        host, url = self._place(base)
+        try:
+            return self._look_up(base, host, url)
+        except NONSENSE:
+            raise RegistryError(*nonsense(host)) from None
+
+    def _look_up(self, base: Base, host: str, url: str) -> Answer:
+        reference = base.digest or base.tag
+        top, body = self._manifest(url, reference, base, host)
+        manifests = self._platforms(top, body, base, host, url)
+        configs, sizes = {}, {}
+        for platform, digest in manifests.items():
+            manifest = body if digest == top else self._manifest(url, digest, base, host)[1]
+            configs[platform] = config_of(self._config(url, manifest, base, host), base.image)
+            sizes[platform] = sum(int(layer.get("size", 0)) for layer in manifest.get("layers", []))
+        return Answer(self.site.registry(base.registry).mirror or base.registry, top, manifests, configs, sizes)
+
+    def facts(self, base: Base) -> dict[str, str]:
+        """What BASE holds by its image config: {CUDA: 13.0.2, ...}, of its first platform."""
+        config = self.look_up(base).configs[base.platforms[0]]
+        pairs = (entry.partition("=") for entry in (config.get("config") or {}).get("Env") or [])
+        return facts_of({name: value for name, _, value in pairs})
+
+    def image(self, base: Base, platform: str) -> Image:
+        """The manifest and config of BASE for PLATFORM, with its layers."""
+        host, url = self._place(base)
+        try:
+            top, body = self._manifest(url, base.digest or base.tag, base, host)
+            if "manifests" in body:
+                have = platforms(body)
+                if platform not in have:
+                    raise RegistryError(f"{host} has {base.image} for {', '.join(sorted(have))}, not for {platform}")
+                top, body = self._manifest(url, have[platform], base, host)
+            found = image(top, body, config_of(self._config(url, body, base, host), base.image))
+        except NONSENSE:
+            raise RegistryError(*nonsense(host)) from None
+        if found.platform != platform:
+            raise RegistryError(f"{host} has {base.image} for {found.platform}, not for {platform}")
+        return found
+
+    def blob(self, base: Base, digest: str, start: int) -> Iterator[bytes]:
+        """The bytes of a layer from START on, until the registry ends them. RegistryError where it breaks off."""
+        import requests
+        from urllib3.exceptions import HTTPError
+
+        host, url = self._place(base)
+        how = {"Range": f"bytes={start}-"} if start else {}
+        answer, _ = self._get(f"{url}/blobs/{digest}", (), base, host, more=how)
+        with answer:
+            if start and answer.status_code != 206:  # it does not know ranges: pass over what is there
+                start -= sum(len(block) for block in _some(answer, start))
+            try:
+                while block := answer.raw.read(PIECE, decode_content=False):
+                    yield block
+            except (requests.RequestException, HTTPError, OSError, ValueError) as error:
+                raise RegistryError(*unreachable(host, base, error)) from None
+
+    def tags(self, base: Base) -> list[str]:
+        """All tags of BASE's repository, in the registry's own order, page by page; what is no tag is left out."""
+        host, url = self._place(base)
+        try:
+            return [tag for tag in self._tags(base, host, url) if isinstance(tag, str) and TAG.fullmatch(tag)]
+        except NONSENSE:
+            raise RegistryError(*nonsense(host)) from None
+
+    def _tags(self, base: Base, host: str, url: str) -> list[str]:
+        out: list[str] = []
+        following = f"{url}/tags/list?n={PAGE}"
+        for _ in range(MAX_PAGES):
+            answer, content = self._get(following, (), base, host, MAX_MANIFEST)
+            page = document(content, host, MAX_MANIFEST).get("tags") or []
+            if not isinstance(page, list):
+                raise TypeError("tags are a list")
+            out += page
+            if len(out) > MAX_TAGS:
+                raise RegistryError(f"{host} lists more than {MAX_TAGS} tags of {base.repository}", "tell its admin")
+            link = answer.links.get("next", {}).get("url", "")
+            if not link:
+                break
+            following = urljoin(following, link)
+            if urlsplit(following)[:2] != urlsplit(url)[:2]:
+                raise RegistryError(
+                    f"{host} sends its list of tags on to {urlsplit(following).netloc}", "tell its admin"
+                )
+        return out
+
+    def ping(self, name: str) -> tuple[int, str]:
+        """The status that the registry NAME (or its mirror) answers to /v2/, and who answered; 0 and why if nobody."""
+        import requests
+
+        entry = self.site.registry(name)
+        host = (entry.mirror or name).partition("/")[0]
+        where = DOCKER_HUB if host == "docker.io" else host
+        try:
+            with self._fetch(f"{'http' if entry.plain_http else 'https'}://{where}/v2/") as found:
+                return found.status_code, host
+        except (requests.RequestException, ValueError) as error:
+            return 0, f"{host}: {type(error).__name__}"
+
+    def _place(self, base: Base) -> tuple[str, str]:
+        """The host that is asked for BASE, and the URL of its repository there."""
+        entry = self.site.registry(base.registry)
+        host, _, path = (entry.mirror or base.registry).partition("/")
+        repository = f"{path}/{base.repository}".lstrip("/")
+        where = DOCKER_HUB if host == "docker.io" else host
+        return host, f"{'http' if entry.plain_http else 'https'}://{where}/v2/{repository}"
+
+    def _platforms(self, top: str, body: dict[str, Any], base: Base, host: str, url: str) -> dict[str, str]:
+        if "manifests" not in body:
+            config = config_of(self._config(url, body, base, host), base.image)
+            have = {platform_of(config): top}
+        else:
+            have = platforms(body)
+        missing = [name for name in base.platforms if name not in have]
+        if missing:
+            raise RegistryError(
+                f"{host} has {base.image} for {', '.join(sorted(have))}, not for {', '.join(missing)}",
+                "change base.platforms in the recipe",
+            )
+        return {name: have[name] for name in base.platforms}
+
+    def _manifest(self, url: str, reference: str, base: Base, host: str) -> tuple[str, dict[str, Any]]:
+        _, content = self._get(f"{url}/manifests/{reference}", (*INDEXES, *MANIFESTS), base, host, MAX_MANIFEST)
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        if reference.startswith("sha256:"):
+            verify(content, reference, host)
+        return digest, document(content, host, MAX_MANIFEST)
+
+    def _config(self, url: str, manifest: Mapping[str, Any], base: Base, host: str) -> dict[str, Any]:
+        """The config that MANIFEST names, as the registry has it."""
+        digest = digest_in(manifest["config"]["digest"])
+        _, content = self._get(f"{url}/blobs/{digest}", (), base, host, MAX_CONFIG)
+        verify(content, digest, host)
+        return document(content, host, MAX_CONFIG)
+
+    def _get(
+        self, url: str, accept: tuple[str, ...], base: Base, host: str, limit: int = 0, *,
+        more: Mapping[str, str] | None = None,
+    ) -> tuple[requests.Response, bytes]:  # fmt: skip
+        """GET with a token where one is asked for, and again after a pause where the registry is busy.
+
+        The answer, and its body of LIMIT bytes at most; without a limit it is the caller's to read.
+        """
+        import requests
+        from urllib3.exceptions import HTTPError
+
+        content = b""
+        for attempt in range(self.tries):
+            try:
+                if limit:
+                    answer, content = within(READ_S, host, lambda: self._small(url, accept, base, host, limit))
+                else:
+                    answer = self._once(url, accept, base, host, more=more)
+            except (requests.RequestException, HTTPError, OSError, ValueError) as error:
+                if attempt + 1 == self.tries:
+                    raise RegistryError(*unreachable(host, base, error)) from None
+                time.sleep(BACK_OFF * 2**attempt)
+                continue
+            if answer.status_code not in BUSY or attempt + 1 == self.tries:
+                break
+            time.sleep(pause(answer.headers.get("Retry-After", ""), BACK_OFF * 2**attempt))
+        if answer.status_code not in (200, 206):
+            raise RegistryError(*refused(answer.status_code, host, base))
+        return answer, content
+
+    def _small(
+        self, url: str, accept: tuple[str, ...], base: Base, host: str, limit: int
+    ) -> tuple[requests.Response, bytes]:
+        answer = self._once(url, accept, base, host)
+        return answer, content_of(answer, limit, host) if answer.status_code in (200, 206) else b""
+
+    def _fetch(self, url: str, **how: Any) -> requests.Response:
+        """One GET, by the site's proxy or the environment's; its body is not read yet. No netrc: it would replace the
+        token."""
+        import requests
+
+        proxy = self.site.build.proxy
+        said = {name: value for name, value in (("http", proxy.http), ("https", proxy.https)) if value}
+        around = requests.utils.should_bypass_proxies(url, no_proxy=proxy.no or None)
+        proxies = {} if around else said or requests.utils.get_environ_proxies(url)
+        with requests.Session() as session:
+            session.trust_env = False
+            how["headers"] = {"Accept-Encoding": "identity", **how.get("headers", {})}
+            how |= {"proxies": proxies, "verify": self.bundle or True, "timeout": self.timeout, "stream": True}
+            return session.get(url, **how)
+
+    def _once(
+        self,
+        url: str,
+        accept: tuple[str, ...],
+        base: Base,
+        host: str,
+        *,
+        again: bool = False,
+        more: Mapping[str, str] | None = None,
+    ) -> requests.Response:
+        headers = {"Accept": ", ".join(accept)} if accept else {}
+        key = (host, base.repository)
+        if key in self.tokens:
+            headers["Authorization"] = self.tokens[key]
+        answer = self._fetch(url, headers=headers | dict(more or {}))
+        if answer.status_code == 401 and not again:  # no token yet, or it has expired: NVIDIA's live for minutes
+            self.tokens[key] = self._authorization(
+                answer.headers.get("WWW-Authenticate", ""), host, base, repository_of(url)
+            )
+            return self._once(url, accept, base, host, again=True, more=more)
+        return answer
+
+    def _authorization(self, challenge: str, host: str, base: Base, repository: str) -> str:
+        """The header that answers a 401: basic, or a bearer token from the realm that it names."""
+        import base64
+
+        user, password = credentials(host, self.site.registry(base.registry).credentials)
+        if challenge.lower().startswith("basic"):
+            return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+        realm, query = realm_of(challenge, repository)
+        if not realm:
+            raise RegistryError(*refused(401, host, base))
+        entry = self.site.registry(base.registry)
+        if not may_be_asked(realm, host, entry.token_server, plain_http=entry.plain_http):
+            raise RegistryError(
+                f"{host} refers us to {realm[:200]} for a token; that server is not asked",
+                f"if that is right, name it: registries.{base.registry}.token_server in site.yaml",
+            )
+        named = entry.token_server and urlsplit(realm).netloc == entry.token_server
+        trusted = user and (named or may_know(realm, host, plain_http=entry.plain_http))
+        how = {"params": query, "auth": (user, password) if trusted else None, "allow_redirects": False}
+        with self._fetch(realm, **how) as answer:
+            if answer.is_redirect:
+                raise RegistryError(f"the token server of {host} sends on to another place, which is not asked",
+                                    "tell its admin")  # fmt: skip
+            if answer.status_code != 200 and user and not trusted:
+                raise RegistryError(
+                    f"{host} refuses {base.image} ({answer.status_code}); your login was not given to "
+                    f"{urlsplit(realm).netloc}, which gives its tokens",
+                    f"if that host is the registry's own: registries.{base.registry}.token_server in site.yaml",
+                )
+            if answer.status_code != 200:
+                raise RegistryError(*refused(answer.status_code, host, base))
+            body = document(content_of(answer, MAX_OTHER, host), host)
+        token = body.get("token") or body.get("access_token", "")
+        if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]{0,65536}", token):
+            raise RegistryError(*nonsense(host))
+        return f"Bearer {token}"
+
+
+def _some(answer: requests.Response, count: int) -> Iterator[bytes]:
+    """The first COUNT bytes of an answer."""
+    while count and (block := answer.raw.read(min(PIECE, count), decode_content=False)):
+        count -= len(block)
+        yield block

@@ -1,0 +1,114 @@
+"""The Docker daemon, or podman's compatible socket, through Docker's own SDK."""
+
+from __future__ import annotations
+
+import contextlib
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from hpcstack.core.errors import BuildError, InputError, MissingToolError
+
+TIMEOUT = 600
+
+
+class Daemon:
+    """A connection. What it starts it removes again."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def inspect(self, name: str) -> dict[str, Any]:
+        """What the daemon says of the image NAME. InputError if it has none."""
+        from docker.errors import APIError, ImageNotFound
+
+        try:
+            found: dict[str, Any] = self.client.api.inspect_image(name)
+        except ImageNotFound:
+            raise InputError(f"the Docker daemon has no image {name}", "docker images shows what it has") from None
+        except APIError as error:
+            raise BuildError(f"the Docker daemon refuses {name}: {error.explanation or error}") from None
+        return found
+
+    def filesystem(self, name: str) -> Iterator[bytes]:
+        """The whole tree of the image NAME as one tar: a container is made for it, never started, and removed."""
+        made = self.client.api.create_container(name, command=["/"], network_disabled=True)
+        try:
+            yield from self.client.api.export(made["Id"], chunk_size=1 << 20)
+        finally:
+            with contextlib.suppress(Exception):
+                self.client.api.remove_container(made["Id"], force=True)
+
+    def has(self, name: str) -> bool:
+        return bool(self.client.images.list(name=name))
+
+    def import_tree(self, tar: IO[bytes], name: str, changes: list[str]) -> None:
+        """The image NAME of one layer, TAR."""
+        repository, _, tag = name.partition(":")
+        answer = self.client.api.import_image_from_stream(tar, repository=repository, tag=tag, changes=changes)
+        if '"error"' in str(answer):
+            raise BuildError(f"the Docker daemon did not take the base: {str(answer)[-400:]}")
+
+    def build(
+        self, context: Path, dockerfile: str, name: str, network: str, variables: dict[str, str], *, fresh: bool
+    ) -> Iterator[dict[str, Any]]:
+        """A Dockerfile built as the image NAME; what the daemon says, as it comes."""
+        from docker.errors import APIError
+
+        arguments = {key: value for key, value in variables.items() if key.endswith("_proxy")}
+        try:
+            yield from self.client.api.build(
+                path=str(context), dockerfile=dockerfile, tag=name, network_mode=network, buildargs=arguments,
+                rm=True, forcerm=True, nocache=fresh, decode=True,
+            )  # fmt: skip
+        except APIError as error:
+            yield {"error": str(error.explanation or error)}
+
+    def copy_out(self, name: str, path: str, folder: Path) -> None:
+        """PATH of the image NAME below FOLDER; members are named by the daemon, and kept inside."""
+        made = self.client.api.create_container(name, command=["/"], network_disabled=True)
+        try:
+            pieces, _ = self.client.api.get_archive(made["Id"], path)
+            with tempfile.TemporaryFile() as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.seek(0)
+                with tarfile.open(fileobj=file) as tar:
+                    for member in tar:
+                        body = tar.extractfile(member) if member.isreg() else None
+                        target = folder / Path(path).name / Path(member.name).name
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        if body:
+                            target.write_bytes(body.read())
+        finally:
+            with contextlib.suppress(Exception):
+                self.client.api.remove_container(made["Id"], force=True)
+
+    def remove(self, names: list[str], label: str) -> None:
+        """Images of a build, with the layers that nobody else has, and what a failed one has left under its LABEL."""
+        for name in names:
+            with contextlib.suppress(Exception):
+                self.client.api.remove_image(name, force=True)
+        with contextlib.suppress(Exception):
+            self.client.api.prune_containers(filters={"label": [label]})
+        with contextlib.suppress(Exception):
+            self.client.api.prune_images(filters={"dangling": True, "label": [label]})
+
+
+def connect() -> Daemon:
+    """MissingToolError if no daemon answers."""
+    import docker
+    import requests
+    from docker.errors import DockerException
+
+    try:
+        client = docker.from_env(timeout=TIMEOUT)
+        client.ping()
+    except (DockerException, requests.RequestException) as error:
+        raise MissingToolError(
+            f"no Docker daemon answers: {str(error)[:200]}",
+            "start it, or name podman's socket: DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock",
+        ) from None
+    return Daemon(client)

@@ -1,0 +1,342 @@
+"""Import: an image from anywhere becomes one squashfs. Layers stream, newest first, merged, into a packer.
+
+No unpacked copy lies on disk; fetching, checking, uncompressing, merging and packing go on at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcstack.core.bounds import STANDARD, Bounds, Count, TooLarge
+from hpcstack.core.errors import BuildError, HpcstackError, InputError, RegistryError, StoreError
+from hpcstack.core.files import settle
+from hpcstack.core.lease import label, sweep
+from hpcstack.core.process import Fed, Runner
+from hpcstack.core.progress import Talk
+from hpcstack.oci.decompress import Ahead
+from hpcstack.oci.download import refusals, room
+from hpcstack.oci.flatten import ClimbsOut, Entry, Newest, Unsure, entry_of, plan
+from hpcstack.oci.headers import END, header
+from hpcstack.oci.manifest import Image
+from hpcstack.oci.metadata import Added, below
+from hpcstack.oci.pack import ROOTLESS, pack_argv
+from hpcstack.oci.sources import Source
+from hpcstack.oci.tar import BLOCK, Damaged, Flow, Members
+
+VERSION = "1"  # of what import adds to an image; it is part of the name under which a base is kept
+REFUSED = "do not use this image: no tool makes such a layer by accident"
+GATHERED, SYNC_S = 1 << 18, 0.2
+READERS = {"unsquashfs": ("unsquashfs", "-lln"), "rdsquashfs": ("rdsquashfs", "--describe")}
+Body = Iterable[bytes | memoryview]
+AddedTo = Callable[[Image], Added]
+
+
+@dataclass(frozen=True)
+class Tar:
+    """One layer: its members, in order; each body is read, or not, before the next member is asked for."""
+
+    digest: str
+    members: Iterable[tuple[tarfile.TarInfo, Body]]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One image as a squashfs at `path`, `size` bytes; the digest is that of its platform's manifest."""
+
+    path: Path
+    size: int
+    image: Image
+    seconds: float
+    passes: int
+
+
+class Sink:
+    """The packer's input. Small writes are gathered. ROOT: whether the packer takes the root as a member."""
+
+    def __init__(self, descriptor: int, root: bool = True) -> None:
+        self.descriptor, self.root, self.gathered = descriptor, root, bytearray()
+        self.links: list[tuple[str, str]] = []
+
+    def member(self, member: tarfile.TarInfo, path: str, body: Body) -> None:
+        if not path and not self.root:
+            return
+        self._small(header(member, path))
+        size = 0
+        for piece in body:
+            size += len(piece)
+            if len(piece) < GATHERED >> 2:
+                self._small(piece)
+            else:
+                self._flush()
+                self._write(piece)
+        if size % BLOCK:
+            self._small(bytes(BLOCK - size % BLOCK))
+
+    def folder(self, path: str) -> None:
+        """A folder that no layer names: a packer would give it the time of day, and the root any mode."""
+        made = tarfile.TarInfo(path)
+        made.type, made.mode = tarfile.DIRTYPE, 0o755
+        self.member(made, path, ())
+
+    def link(self, path: str, target: str) -> None:
+        """PATH as another name of TARGET, at the end: every file is there then."""
+        self.links.append((path, target))
+
+    def end(self) -> None:
+        for path, target in self.links:
+            self._small(header(tarfile.TarInfo(path), path, target))
+        self._small(END)
+        self._flush()
+
+    def _small(self, data: bytes | memoryview) -> None:
+        self.gathered += data
+        if len(self.gathered) >= GATHERED:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self.gathered:
+            self._write(self.gathered)
+            self.gathered = bytearray()
+
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self.descriptor, rest) :]
+
+
+def pack_image(
+    source: Source, output: Path, work: Path, compression: str, runner: Runner, talk: Talk,
+    add: AddedTo, provenance: str, bounds: Bounds = STANDARD,
+) -> Imported:  # fmt: skip
+    """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. WORK takes layers and the log."""
+    began = time.monotonic()
+    found = source.image
+    work.mkdir(parents=True, exist_ok=True)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    room(output.parent, found.size * (2 if source.spooled else 1), f"the import of {provenance}")
+    part = output.with_name(f".{output.name}.{label()}part")
+    sweep(output.parent, f".{output.name}.", lambda old: old.unlink(missing_ok=True))
+    sizes, done = (
+        {layer.digest: layer.size for layer in found.layers},
+        dict.fromkeys((layer.digest for layer in found.layers), 0),
+    )
+
+    def on_bytes(digest: str, count: int) -> None:
+        done[digest] += count
+        talk.amount(digest[7:19], min(done[digest], sizes[digest]), sizes[digest])
+
+    def tars() -> Generator[Tar, None, None]:
+        return _tars(source, add(found), below(found), talk, Count(bounds))
+
+    passes = 1
+    try:
+        with refusals(str(output)):
+            talk.event("phase", name="fetch")
+            source.start(work / "blobs", on_bytes)
+            if why := _first_pass(part, work, compression, runner, tars, talk):
+                talk(f"the layers must be read twice: {why}")
+                passes = 2
+                with contextlib.closing(tars()) as first:
+                    entries = [_entries(tar) for tar in first]
+                with contextlib.closing(tars()) as second:
+                    _packed(part, work, compression, runner, lambda sink: by_plan(sink, second, entries), talk)
+            read_back(part, runner)
+            talk.event("phase", name="rename")
+            size = part.stat().st_size
+            settle(part, output)
+    finally:
+        source.close()
+        part.unlink(missing_ok=True)
+    shutil.rmtree(work, ignore_errors=True)
+    return Imported(output, size, found, time.monotonic() - began, passes)
+
+
+def read_back(image: Path, runner: Runner) -> None:
+    """BuildError unless IMAGE, a squashfs, can be read again: every folder and every inode of it."""
+    argv = READERS["unsquashfs" if runner.has("unsquashfs") else "rdsquashfs"]
+    try:
+        with runner.read([*argv, str(image)]) as pipe:
+            while pipe.read(1 << 20):
+                pass
+    except BuildError as error:
+        raise BuildError(f"what was packed cannot be read back: {error.message}", "is the disk damaged?") from None
+
+
+def _first_pass(
+    part: Path, work: Path, compression: str, runner: Runner, tars: Callable[[], Generator[Tar, None, None]], talk: Talk
+) -> str:
+    """Why one pass was not enough; empty where it was. What read ahead for it has ended then."""
+    with contextlib.closing(tars()) as layers:
+        try:
+            _packed(part, work, compression, runner, lambda sink: one_pass(sink, layers), talk)
+        except Unsure as why:
+            return str(why)
+    return ""
+
+
+def _tars(source: Source, above: Added, below: Added, talk: Talk, count: Count) -> Generator[Tar, None, None]:
+    """All layers, newest first; the next one is uncompressed ahead while one is read."""
+    yield Tar("", [(member, [data]) for member, data in above])
+    layers = source.image.layers[::-1]
+    waiting: list[Ahead] = []
+    try:
+        for number, layer in enumerate(layers):
+            following = layers[number : number + 2]
+            while len(waiting) < len(following):
+                waiting.append(Ahead(source.tar(following[len(waiting)])))
+            talk.event("layer", digest=layer.digest, size=layer.size)
+            yield Tar(layer.digest, _members(waiting[0], count))
+            waiting.pop(0).close()
+    finally:
+        for ahead in waiting:
+            ahead.close()
+    yield Tar("", [(member, [data]) for member, data in below])
+
+
+def _members(pieces: Iterable[bytes], count: Count) -> Iterator[tuple[tarfile.TarInfo, Body]]:
+    members = Members(Flow(iter(pieces)))
+    for member in members:
+        count.member(member)
+        yield member, members.body(member)
+
+
+def _entries(tar: Tar) -> list[Entry]:
+    with blamed(tar):
+        return [entry_of(member) for member, _ in tar.members]
+
+
+@contextlib.contextmanager
+def blamed(tar: Tar) -> Iterator[None]:
+    """What is wrong with a layer is told with its name."""
+    try:
+        yield
+    except ClimbsOut as error:
+        raise InputError(f"layer {tar.digest} {error}", REFUSED) from None
+    except TooLarge as error:
+        raise InputError(f"layer {tar.digest} {error}", "is this the image that you meant?") from None
+    except Damaged as error:
+        raise RegistryError(f"layer {tar.digest} {error}", "fetch it again, or push the image again") from None
+
+
+def tars_of(above: Added, pieces: Iterable[bytes]) -> Iterator[Tar]:
+    """One tree that comes as one tar, with ABOVE over it."""
+    yield Tar("", [(member, [data]) for member, data in above])
+    ahead = Ahead(iter(pieces))
+    try:
+        yield Tar("", _members(ahead, Count(STANDARD)))
+    finally:
+        ahead.close()
+
+
+def pack_tars(tars: Iterable[Tar], output: Path, work: Path, compression: str, runner: Runner) -> None:
+    """TARS, newest first, as the squashfs OUTPUT."""
+    _packed(output, work, compression, runner, lambda sink: one_pass(sink, tars), Talk())
+
+
+def _packed(part: Path, work: Path, compression: str, runner: Runner, feed: Callable[[Sink], None], talk: Talk) -> None:
+    """PART made by the packer from what FEED gives it, and synced."""
+    jobs = len(os.sched_getaffinity(0))
+    part.unlink(missing_ok=True)
+    argv = pack_argv(runner.has, compression, part, jobs)
+    (work / "pack.log").unlink(missing_ok=True)  # of an earlier run
+    with runner.fed(argv, work / "pack.log") as packer, _written(part):
+        try:
+            sink = Sink(packer.descriptor, argv[0] not in ROOTLESS)
+            feed(sink)
+            sink.end()
+            talk.event("phase", name="sync")
+        except BrokenPipeError:
+            raise _refused(packer, part) from None
+        done = packer.finish()
+        if done.status:
+            raise _refused(packer, part)
+
+
+@contextlib.contextmanager
+def _written(part: Path) -> Iterator[None]:
+    """PART on disk at the end. It is written out while it grows: the kernel would leave gigabytes for the end.
+
+    What is on disk is let go of, so that the next blocks take the same memory again: in a virtual machine, or a job
+    with a limit, each new page costs more than the copy into it.
+    """
+    ended = threading.Event()
+
+    def sync() -> None:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(part, os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+    def work() -> None:
+        while not ended.wait(SYNC_S):
+            sync()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    descriptor = os.open(part, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refused(packer: Fed, part: Path) -> HpcstackError:
+    done = packer.finish()
+    room(part.parent, 0, "the image")  # the likeliest reason, said as what it is
+    if any("I/O error" in line or "No space left" in line for line in done.tail):  # what it wrote is removed by now
+        said = f"the image could not be written below {part.parent}: no space was left, or the disk is damaged"
+        return StoreError(said, "make room, or name another folder, and import again")
+    return BuildError(
+        "\n".join([f"the packer failed\n  > {done.command()}  (exit {done.status})", *(f"  < {x}" for x in done.tail)])
+    )
+
+
+def one_pass(sink: Sink, tars: Iterable[Tar]) -> None:
+    """TARS, newest first, into SINK. Unsure where that is not enough."""
+    newest = Newest()
+    for tar in tars:
+        newest.layer()
+        with blamed(tar):
+            for member, body in tar.members:
+                entry = entry_of(member)
+                if newest.takes(entry):
+                    sink.member(member, entry.path, body)
+    for path in newest.implied():
+        sink.folder(path)
+    for path, target in newest.links:
+        sink.link(path, target)
+
+
+def by_plan(sink: Sink, tars: Iterable[Tar], entries: Sequence[Sequence[Entry]]) -> None:
+    """TARS, newest first, into SINK, as a plan made of all their ENTRIES says."""
+    try:
+        names, implied = plan(entries[::-1])
+    except (ClimbsOut, TooLarge) as error:
+        raise InputError(f"the image {error}", REFUSED) from None
+    for path in implied:
+        sink.folder(path)
+    for number, tar in enumerate(tars):
+        layer = len(entries) - 1 - number
+        with blamed(tar):
+            for place, (member, body) in enumerate(tar.members):
+                paths = names.get((layer, place))
+                if paths is not None:
+                    sink.member(member, paths[0], body)
+                    for other in paths[1:]:
+                        sink.link(other, paths[0])

@@ -1,0 +1,121 @@
+"""What three runtimes want to find in an image: Enroot's files in /etc, Apptainer's in /.singularity.d, mount points.
+
+It is put over the image's layers as one more, and what is only needed where nobody has it, below them.
+Enroot's files: https://github.com/NVIDIA/enroot/blob/master/doc/image-format.md; Apptainer's:
+https://apptainer.org/docs/user/main/environment_and_metadata.html.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from collections.abc import Mapping
+
+from hpcstack.core.quote import line, sh, unbroken, words
+from hpcstack.oci.manifest import Image
+
+Added = list[tuple[tarfile.TarInfo, bytes]]
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+ETC, SINGULARITY = "etc", ".singularity.d"
+FOLDERS = {"dev": 0o755, "proc": 0o755, "sys": 0o755, "run": 0o755, "root": 0o700, "home": 0o755, "mnt": 0o755,
+           "tmp": 0o1777, "etc": 0o755, "var": 0o755, "var/tmp": 0o1777}  # fmt: skip
+LIBRARIES = """\
+#!/bin/sh
+# Where `apptainer exec --nv` binds the driver's libraries.
+export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/.singularity.d/libs"
+"""
+EMPTY = ("etc/resolv.conf", "etc/hosts", "etc/rc.local")
+
+
+def above(image: Image, provenance: str) -> Added:
+    """Files that are the image's own metadata in the words of each runtime."""
+    texts = {
+        f"{ETC}/environment": environment(image.environment),
+        f"{ETC}/fstab": "",
+        f"{ETC}/rc": enroot_rc(image.workdir, image.words("Entrypoint"), image.words("Cmd"), provenance),
+        **apptainer_files(image.environment, image.words("Entrypoint"), image.words("Cmd"), image.labels),
+    }
+    return [file(path, text) for path, text in texts.items()] + [
+        folder(f"{SINGULARITY}/libs", 0o755),
+        link("singularity", f"{SINGULARITY}/runscript"),
+        link("environment", f"{SINGULARITY}/env/90-environment.sh"),
+    ]
+
+
+def below(image: Image) -> Added:
+    """Mount points and empty files, for images that do not bring them."""
+    workdir = image.workdir.strip("/")
+    folders = [*FOLDERS.items(), *([(workdir, 0o755)] if workdir and ".." not in workdir.split("/") else [])]
+    return [folder(path, mode) for path, mode in dict(folders).items()] + [file(path, "") for path in EMPTY]
+
+
+def environment(variables: Mapping[str, str]) -> str:
+    """/etc/environment, a variable a line."""
+    return "".join(f"{name}={unbroken(value)}\n" for name, value in variables.items() if VARIABLE.fullmatch(name))
+
+
+def enroot_rc(workdir: str, entrypoint: tuple[str, ...], command: tuple[str, ...], provenance: str) -> str:
+    """/etc/rc, which Enroot runs: the working directory, then the entrypoint with the user's words or the default."""
+    start = tuple(map(unbroken, (*entrypoint, *(command or (() if entrypoint else ("/bin/sh",))))))
+    entry = f"{words(entrypoint)} " if entrypoint else ""
+    return (
+        f"# enroot-provenance: {line(provenance)}\n"
+        f"mkdir -p {sh(unbroken(workdir))} 2>/dev/null\ncd {sh(workdir)} && unset OLDPWD || exit 1\n\n"
+        "if [ -s /etc/rc.local ]; then\n    . /etc/rc.local\nfi\n\n"
+        f'if [ $# -gt 0 ]; then\n    exec {entry}"$@"\nelse\n    exec {words(start)}\nfi\n'
+    )
+
+
+def apptainer_files(
+    variables: Mapping[str, str], entrypoint: tuple[str, ...], command: tuple[str, ...], labels: Mapping[str, str]
+) -> dict[str, str]:
+    """{path: text} below /.singularity.d: the image's variables, what `apptainer run` starts, and its labels."""
+    start = f"{words(entrypoint)} " if entrypoint else ""
+    default = words(command or (() if entrypoint else ("/bin/sh",)))
+    if entrypoint and not command:
+        run = f'exec {start}"$@"\n'
+    else:
+        run = f'if [ $# -gt 0 ]; then\n    exec {start}"$@"\nfi\nexec {start}{default}\n'
+    return {
+        f"{SINGULARITY}/env/10-docker2singularity.sh": "#!/bin/sh\n" + exports(variables),
+        f"{SINGULARITY}/env/90-environment.sh": "#!/bin/sh\n# A stack's own variables follow.\n",
+        f"{SINGULARITY}/env/99-base.sh": LIBRARIES,
+        f"{SINGULARITY}/runscript": f"#!/bin/sh\n{run}",
+        f"{SINGULARITY}/labels.json": json.dumps(dict(labels), indent=1, sort_keys=True) + "\n",
+    }
+
+
+def exports(variables: Mapping[str, str]) -> str:
+    """Variables of the image for Apptainer: the host's value wins where it has one, but for PATH, as Apptainer does."""
+    lines = []
+    for name, value in variables.items():
+        if not VARIABLE.fullmatch(name):
+            continue
+        unbroken(value)
+        keep = f"${{{name}:-}}"
+        lines.append(
+            f"export {name}={sh(value)}\n"
+            if name == "PATH"
+            else f'if [ -z "{keep}" ]; then {name}={sh(value)}; fi\nexport {name}\n'
+        )
+    return "".join(lines)
+
+
+def file(path: str, text: str) -> tuple[tarfile.TarInfo, bytes]:
+    data = text.encode("utf-8", "surrogateescape")
+    out = tarfile.TarInfo(path)
+    out.size, out.mode = len(data), 0o755 if text.startswith("#!") else 0o644
+    return out, data
+
+
+def folder(path: str, mode: int) -> tuple[tarfile.TarInfo, bytes]:
+    out = tarfile.TarInfo(path)
+    out.type, out.mode = tarfile.DIRTYPE, mode
+    return out, b""
+
+
+def link(path: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    out = tarfile.TarInfo(path)
+    out.type, out.linkname, out.mode = tarfile.SYMTYPE, target, 0o777
+    return out, b""

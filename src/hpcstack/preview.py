@@ -1,0 +1,61 @@
+"""All that is rendered for one stack: what `hpcstack render` writes."""
+
+from __future__ import annotations
+
+from hpcstack.core.quote import line
+from hpcstack.lock.known import lacking
+from hpcstack.lock.model import Lock
+from hpcstack.publish.modulefile import Release, fits, modulefile, modulefile_tcl, wrappers
+from hpcstack.recipe.model import Stack
+from hpcstack.releases.layout import dates_file
+from hpcstack.render.image import image_files
+from hpcstack.render.launchers import launcher_files
+from hpcstack.site.load import Site
+
+
+def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str, str]:
+    """{path: text}: the definitions, the context, modulefiles as release r1 would have them, and the launchers."""
+    release = preview(stack, lock, site, platform)
+    files = {
+        **image_files(stack, lock, platform),
+        "modulefile.lua": modulefile(release),
+        "modulefile.tcl": modulefile_tcl(release),
+        **wrappers(release),
+        **launcher_files(stack, site),
+    }
+    return noted(files, lacking(stack, platform)) if lock.not_looked_up else files
+
+
+def noted(files: dict[str, str], lines: list[str]) -> dict[str, str]:
+    """FILES of a stack that nobody has looked up: each definition, modulefile and script says so at its top."""
+    out = {}
+    for path, text in files.items():
+        if path.startswith("context/"):
+            out[path] = text
+            continue
+        sign = "--" if path.endswith(".lua") else "#"
+        note = "".join(f"{sign} {line(said)}\n" for said in lines)
+        first, end, rest = text.partition("\n") if text.startswith("#") else ("", "", text)
+        out[path] = f"{first}{end}{note}{rest}"
+    return out
+
+
+def preview(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:
+    """The release that a first publish would make, before an image exists."""
+    base = lock.platform(platform).environment
+    return Release(
+        stack=stack,
+        number=1,
+        image=f"{site.store}/images/KEY/image.sqsh",
+        sha256="of the image, once it is built",
+        folder=f"{site.store}/releases/{stack.name}/{stack.release_version}-r1",
+        dates=str(dates_file(site.module_root, stack.name, stack.release_version)),
+        base=f"{lock.base.registry}/{lock.base.repository}:{lock.base.tag}",
+        stand_in=lock.stand_in(),
+        holds=tuple(lock.facts(platform).items()),
+        fits=fits(site, platform, base),
+        environment={**base, **stack.variables(base)},
+        mounts=(*site.mounts, *stack.launch.mounts),
+        runtime=site.runtime,
+        without_gpus=site.without_gpus,
+    )

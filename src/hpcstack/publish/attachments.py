@@ -1,0 +1,25 @@
+"""What else lies in a release's folder: the lock that its image was built from, and its SBOM."""
+
+from __future__ import annotations
+
+from hpcstack.build import verify
+from hpcstack.core.errors import HpcstackError
+from hpcstack.core.process import Runner
+from hpcstack.lock.path import lock_path
+from hpcstack.recipe.catalog import Recipe
+from hpcstack.resolve.make_lock import current_lock
+from hpcstack.site.load import Site
+from hpcstack.store import sbom
+from hpcstack.store.artifact import Artifact
+
+
+def extras(recipe: Recipe, artifact: Artifact, site: Site, runner: Runner) -> dict[str, str]:
+    """{file name: text}. A lock that has changed since the build is left out: it is not this image's."""
+    out = {"sbom.json": sbom.document(artifact, verify.distribution(artifact.image, runner))}
+    try:
+        lock = current_lock(recipe, site)
+        if lock and lock.digest() == artifact.lock_sha256:
+            out["lock.json"] = lock_path(recipe, site).read_text(encoding="utf-8")
+    except (HpcstackError, OSError):
+        pass
+    return out

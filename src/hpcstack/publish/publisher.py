@@ -1,0 +1,348 @@
+"""Publish, promote, roll back, retire, remove, undo: each is prepared whole, judged, and committed as one change.
+
+What is interrupted before the commit leaves nothing that anybody sees; after it, whoever comes next finishes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from hpcstack.core import sharing
+from hpcstack.core.errors import HpcstackError, InputError, StoreError
+from hpcstack.core.files import digest_of, read_bytes, read_text, without_links, write_tree
+from hpcstack.core.lease import held
+from hpcstack.core.process import Runner
+from hpcstack.publish.gate import about
+from hpcstack.publish.gc import find_users
+from hpcstack.publish.load_test import tried
+from hpcstack.publish.modulefile import Release, fits, modulefile, modulefile_tcl, wrappers
+from hpcstack.publish.publishable import Published, dates_of, publishable
+from hpcstack.publish.spider import rebuilt
+from hpcstack.recipe.model import Stack
+from hpcstack.releases import changes
+from hpcstack.releases.inputs import today
+from hpcstack.releases.journal import prepared
+from hpcstack.releases.layout import dates_file
+from hpcstack.releases.ledger import CHANNELS, FORMAT, Entry, Event, Ledger
+from hpcstack.releases.permissions import Marks
+from hpcstack.releases.tree import Change, Tree
+from hpcstack.report import Report
+from hpcstack.site.load import Site
+from hpcstack.store.artifact import Artifact
+from hpcstack.store.store import MAX_RECORD, Store
+
+Say = Callable[[str], None]
+RECORD = "release.json"
+KEPT_FILES = ("modulefile.lua", "modulefile.tcl")  # in a release's folder: for Lmod, and for Environment Modules
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Who publishes where: a site's store and module tree."""
+
+    site: Site
+    store: Store
+    runner: Runner
+    say: Say
+    slurm: bool = True  # ask Slurm whose jobs use what is removed
+
+    @property
+    def marks(self) -> Marks:
+        own = self.site.modules
+        return Marks(sharing.mode(int(own.mode, 8)) & 0o664, own.group or self.site.group * sharing.is_shared())
+
+    @property
+    def tree(self) -> Tree:
+        return Tree(self.site.module_root, self.marks, self.site.modules.direct, self.store.top / "releases")
+
+    # -- the verbs
+
+    def publish(
+        self,
+        stack: Stack,
+        artifact: Artifact,
+        channel: str,
+        report: Report | None,
+        extra: dict[str, str],
+        override: str = "",
+        pinned: str | None = None,
+        reason: str = "",
+    ) -> Published:
+        """ARTIFACT as a release of STACK in CHANNEL. A release that already is this image is not made again.
+
+        EXTRA are {file name: text} for the release's folder; OVERRIDE is why it is published though the gate is shut;
+        PINNED the version that stays the default; REASON stands in the history.
+        """
+        if channel not in CHANNELS:
+            raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
+        tree = self.tree
+        with self._held(stack.name) as ledger:
+            publishable(ledger, stack)
+            release, entry = self.prepared(ledger, stack, artifact, channel, report, override)
+            if known := self.already(ledger, entry):
+                if tree.stale:
+                    self._cached()
+                return self._answer(ledger, known, release, "when it was published", new=False)
+            part, record = self._write(release, artifact, {**extra, **_reported(report)})
+            try:
+                checked = tried(release, self.runner, self.site.modules.check_as)
+            except HpcstackError:
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+            self.say(f"module {release.name}: {checked}")
+            event = self._event("publish" if channel == "testing" else "promote", entry.release, override or reason)
+            base = ledger if pinned is None else replace(ledger, pinned=pinned)
+            after = changes.published(base, entry, dates_of(stack), event)
+            tree.commit(Change(after, self.files(release), "publish", ((str(part), release.folder, record),)))
+        self._readable(release)
+        self._cached()
+        return self._answer(after, entry, release, checked, new=True)
+
+    def change(
+        self, name: str, verb: str, act: Callable[[Ledger, Event], Ledger], reason: str = "", *, force: bool = False
+    ) -> Ledger:
+        """The ledger of NAME after ACT, which is committed; nothing is written where ACT refuses, or users would lose
+        what is in production and FORCE does not say that it is meant."""
+        with self._held(name) as ledger:
+            after = self.changed(ledger, verb, act, reason, force=force)
+            if replace(after, events=ledger.events) == ledger:
+                return ledger  # nothing changes: no row in the history, and `undo` takes back what was before
+            gone = tuple(file for one in changes.going(ledger, after) for file in self._modulefiles(name, one.release))
+            self.tree.commit(Change(after, self._back(ledger, after), verb, gone=gone))
+        self._cached()
+        return after
+
+    def changed(
+        self, ledger: Ledger, verb: str, act: Callable[[Ledger, Event], Ledger], reason: str, *, force: bool
+    ) -> Ledger:
+        """LEDGER after ACT, judged, and not committed."""
+        if not ledger.entries:
+            raise InputError(f"nothing is published as {ledger.name!r}", "hpcstack status")
+        after = act(ledger, self._event(verb, "", reason))
+        self._judge(ledger, after, verb, force=force)
+        return after
+
+    def _judge(self, before: Ledger, after: Ledger, verb: str, *, force: bool) -> None:
+        """InputError where AFTER takes from users what is in production, in use, or names an image that is gone."""
+        if (lost := changes.harm(before, after, today())) and not force:
+            raise InputError("\n".join(lost), f"if that is meant: hpcstack {verb} as before, with --force --reason WHY")
+        for version, release in after.aliases.items():
+            if before.aliases.get(version) != release and not self.store.artifact(after.entry(release).key):
+                raise InputError(f"{after.name}/{version} would mean {release}, and its image is gone from the store",
+                                 f"hpcstack build {after.name}-{version}, and publish it")  # fmt: skip
+        taken = changes.going(before, after)
+        users = find_users(self.runner, slurm=self.slurm) if taken else []
+        for one in taken:
+            if who := changes.used_by(before, one, users):
+                more = f" and {len(who) - 5} more" if len(who) > 5 else ""
+                raise InputError(f"{before.name}/{one.release} is in use by {', '.join(who[:5])}{more}",
+                                 "wait for them, or warn its users: hpcstack retire")  # fmt: skip
+
+    def _modulefiles(self, name: str, release: str) -> list[str]:
+        """The paths below the root of a release's modulefiles."""
+        homes = self.tree.homes(name)
+        return [f"{home.relative_to(self.tree.root)}/{name}/{release}{suffix}" for suffix, home in homes.items()]
+
+    def _back(self, before: Ledger, after: Ledger) -> dict[str, str]:
+        """{path below the root: text} of the modulefiles of what was removed and comes back: its folder has them."""
+        out = {}
+        for one in changes.coming(before, after):
+            folder = self.folder(after.name, one.release)
+            for path, kept in zip(self._modulefiles(after.name, one.release), KEPT_FILES, strict=True):
+                try:
+                    out[path] = read_text(folder / kept, MAX_RECORD)
+                except OSError as error:
+                    raise StoreError(f"{folder / kept} cannot be read: {error.strerror}",
+                                     f"hpcstack publish {after.name}-{one.version}") from None  # fmt: skip
+        return out
+
+    # -- the parts
+
+    def prepared(
+        self, ledger: Ledger, stack: Stack, artifact: Artifact, channel: str, report: Report | None, override: str = ""
+    ) -> tuple[Release, Entry]:
+        """The release that would be next, and its entry."""
+        version = stack.release_version
+        name = ledger.next(version, self._taken(stack.name))
+        tested = about(report) if report else ()
+        release = Release(
+            stack=stack, number=int(name.rpartition("-r")[2]), image=str(artifact.image), sha256=artifact.sha256,
+            folder=str(self.folder(stack.name, name)), base=artifact.base, stand_in=artifact.stand_in, channel=channel,
+            dates=str(dates_file(self.site.module_root, stack.name, version)), holds=tuple(artifact.facts.items()),
+            pip=tuple(artifact.pip.items()), fits=fits(self.site, artifact.platform, artifact.environment),
+            tested=tested, override=override, environment=artifact.environment,
+            mounts=(*self.site.mounts, *artifact.mounts), runtime=self.site.runtime,
+            without_gpus=self.site.without_gpus,
+        )  # fmt: skip
+        entry = Entry(
+            release=name, version=version, channel=channel, key=artifact.key, sha256=artifact.sha256,
+            made=now(), by=whoami(), shown=_shown(release), tested=dict(tested), override=override,
+        )  # fmt: skip
+        return release, entry
+
+    def files(self, release: Release) -> dict[str, str]:
+        """{path below the root: text} of the modulefiles."""
+        name, texts = release.stack.name, {".lua": modulefile(release), "": modulefile_tcl(release)}
+        homes = self.tree.homes(name)
+        return {
+            f"{homes[suffix].relative_to(self.site.module_root)}/{name}/{release.version}{suffix}": text
+            for suffix, text in texts.items()
+        }
+
+    def folder(self, name: str, release: str) -> Path:
+        return self.store.top / "releases" / name / release
+
+    def record(self, name: str, release: str) -> tuple[Stack, Artifact]:
+        """The spec and the image of a RELEASE, as it was published."""
+        path = self.folder(name, release) / RECORD
+        try:
+            found = json.loads(read_bytes(path, MAX_RECORD))
+            stack, artifact = Stack.model_validate(found["stack"]), self.store.artifact(found["key"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError) as error:
+            tip = f"hpcstack publish {name}-{release.rpartition('-r')[0]}"
+            raise StoreError(f"{path} cannot be read: {error}", tip) from None
+        if not artifact:
+            tip = f"hpcstack build {stack.full_name}"
+            raise StoreError(f"the image of {name}/{release} is gone from {self.store.top}", tip)
+        if digest_of(artifact.image) != artifact.sha256:
+            raise StoreError(f"{artifact.image} is not what was built: its sha256 differs", "build and publish again")
+        return stack, artifact
+
+    def already(self, ledger: Ledger, entry: Entry) -> Entry | None:
+        """The newest release of ENTRY's version and channel, if it is what ENTRY is, whole, and meant by the alias."""
+        live = [one for one in ledger.of(entry.version) if one.state == "live" and one.channel == entry.channel]
+        if not live or live[-1].shown != entry.shown:
+            return None
+        last, meant = live[-1], ledger.aliased(entry.version)
+        if meant and meant.release != last.release and meant.channel != "production":
+            return None
+        if meant and meant.release != last.release and entry.channel == "production":
+            return None
+        homes = self.tree.homes(ledger.name)
+        files = [home / ledger.name / f"{last.release}{suffix}" for suffix, home in homes.items()]
+        files += [self.folder(ledger.name, last.release) / name for name in (RECORD, "libexec/run")]
+        return last if all(path.exists() for path in files) else None
+
+    def kept(self, name: str, release: str) -> dict[str, str]:
+        """{file name: text} of what a RELEASE keeps of its image: lock and SBOM."""
+        folder = self.folder(name, release)
+        known = ("lock.json", "sbom.json")
+        return {one: read_text(folder / one, MAX_RECORD) for one in known if (folder / one).exists()}
+
+    def _taken(self, name: str) -> list[str]:
+        """Releases that lie in the store already, of whatever module tree."""
+        parent = self.folder(name, "x").parent
+        names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
+        return [re.sub(r"^\.(.*)\.[0-9a-f]{12}\.part$", r"\1", one) for one in names]
+
+    @contextlib.contextmanager
+    def _held(self, name: str) -> Iterator[Ledger]:
+        """NAME's ledger, for this process alone. What any interrupted publisher left is finished."""
+        tree = self.tree
+        releases = self.folder(name, "x").parent
+        if sharing.is_shared():
+            sharing.make_folder(self.site.module_root)
+            sharing.open_old(self.site.module_root)
+        with tree.held(name, self.say):
+            ledger = tree.ledger(name)
+            with self.store.acting("the release was not written"):
+                self.marks.folder(self.store.top, releases)
+            with held(releases / ".lease", lambda who: self.say(f"waiting for another publisher of {name}: {who}")):
+                self._sweep(releases)
+                yield ledger
+
+    def _sweep(self, releases: Path) -> None:
+        """Releases of this tree that were begun and never committed: the leases are held, and no journal is left."""
+        for path in releases.glob(f".*{prepared(releases / 'x', self.site.module_root).name[2:]}"):
+            if path.is_symlink():
+                path.unlink()
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _write(self, release: Release, artifact: Artifact, extra: dict[str, str]) -> tuple[Path, str]:
+        """The release's folder beside its place, which the commit renames, and its record."""
+        final = Path(release.folder)
+        part = prepared(final, self.site.module_root)
+        record = {
+            "format": FORMAT, "release": release.name, "channel": release.channel, "key": artifact.key,
+            "sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256, "made": now(), "by": whoami(),
+            "fits": release.fits, "tested": release.tested, "override": release.override,
+            "stack": release.stack.model_dump(mode="json", by_alias=True),
+        }  # fmt: skip
+        text = json.dumps(record, indent=1) + "\n"
+        modulefiles = (modulefile(release), modulefile_tcl(release))
+        files = {
+            **wrappers(release), **extra, **dict(zip(KEPT_FILES, modulefiles, strict=True)), RECORD: text,
+        }  # fmt: skip
+        with self.store.acting("the release was not written"):
+            without_links(self.store.top, final.parent, ours=True)
+            part.mkdir(mode=0o700)  # new, and ours: what was left there is swept
+            write_tree(part, files)
+            (part / "bin").mkdir(exist_ok=True)
+            self._marked(part)
+        return part, text
+
+    def _marked(self, folder: Path) -> None:
+        marks = self.marks
+        for path in (folder, *folder.rglob("*")):
+            executable = path.is_dir() or path.stat().st_mode & 0o100
+            path.chmod(marks.mode | ((marks.mode & 0o444) >> 2 if executable else 0))
+            marks.own(path)
+
+    def _readable(self, release: Release) -> None:
+        """Others reach the image and the wrappers, where the site's mode says that they do."""
+        for path in (Path(release.image), Path(release.folder) / "libexec/run"):
+            if wall := self.marks.hidden_from(path):
+                self.say(f"NOTE: others cannot read {path}: {wall} is closed to them (modes, or `modules.mode`)")
+
+    def _event(self, verb: str, release: str, reason: str) -> Event:
+        return Event(now(), whoami(), verb, release, reason=reason)
+
+    def _cached(self) -> None:
+        """The spider cache as the tree is now; a cache that cannot be made is told, and made by the next verb."""
+        self.say(rebuilt(self.tree, self.runner))
+
+    def _answer(self, ledger: Ledger, entry: Entry, release: Release, checked: str, *, new: bool) -> Published:
+        tree, name = self.tree, ledger.name
+        takes = ledger.aliases.get(entry.version) == entry.release
+        alias = f"{name}/{entry.version}"
+        return Published(
+            f"{name}/{entry.release}", alias, entry.channel, takes, f"{name}/{ledger.default}",
+            tree.how(name, entry.version if takes else entry.release), str(tree.core),
+            str(tree.home(name) / name / f"{entry.release}.lua"), release.image, release.sha256, new, checked,
+        )  # fmt: skip
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def whoami() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.geteuid())
+
+
+def _shown(release: Release) -> str:
+    """A digest of what a release is, but for its number and what was measured since."""
+    plain = replace(release, number=0, folder="", tested=(), override="")
+    texts = [
+        modulefile(plain),
+        modulefile_tcl(plain),
+        *(f"{path}\n{text}" for path, text in sorted(wrappers(plain).items())),
+    ]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def _reported(report: Report | None) -> dict[str, str]:
+    return {"report.json": json.dumps(report.model_dump(mode="json"), indent=1) + "\n"} if report else {}

@@ -1,0 +1,88 @@
+"""Which reports there are of an image, and whether they open the gate to production."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hpcstack.core.dirs import state_folder
+from hpcstack.core.errors import AnswerIsNo, InputError
+from hpcstack.core.files import read_bytes
+from hpcstack.publish.gate import NOT_RUN, shut
+from hpcstack.recipe.model import Stack
+from hpcstack.report import Report
+from hpcstack.site.load import Site
+from hpcstack.store.artifact import Artifact
+
+MAX_REPORT = 256 << 20  # bytes
+
+
+def read(path: Path) -> Report:
+    """The report in the file PATH, or in the folder of a run. InputError where there is none."""
+    file = path / "report.json" if path.is_dir() else path
+    try:
+        document = json.loads(read_bytes(file, MAX_REPORT))
+        document.pop("verdict", None)
+        return Report.model_validate(document)
+    except (OSError, ValueError, AttributeError, RecursionError, OverflowError) as error:
+        raise InputError(f"{file} is no report: {error}", "hpcstack test STACK writes one") from None
+
+
+def reports(stack: str, sha256: str) -> list[Report]:
+    """This user's reports of the image of SHA256, the newest first."""
+    found = []
+    for path in (state_folder() / "tests" / stack).glob("*/report.json"):
+        try:
+            found.append(read(path))
+        except InputError:
+            continue
+    return sorted((one for one in found if one.image_sha256 == sha256), key=lambda one: one.started, reverse=True)
+
+
+def proven(
+    stack: Stack, artifact: Artifact, site: Site, given: list[Report], override: str, *, named: bool = False
+) -> tuple[Report | None, str]:
+    """The report that a production release shows, of those GIVEN, the newest first; and OVERRIDE if it was needed.
+
+    A report that lacks checks is passed over for an older one; one in which something is wrong is the answer, unless
+    the reports were NAMED by the caller. AnswerIsNo says why the gate is shut.
+    """
+    shown: list[Report] = []
+    reasons: list[str] = []
+    for kind in site.modules.prove_on or ("",):
+        good, why = _judged(stack, artifact, site, [one for one in given if not kind or one.node_type == kind], named)
+        shown += [good] if good else []
+        reasons += [f"{kind}: {reason}" if kind else reason for reason in why]
+    if not reasons:
+        return shown[0], ""
+    if override:
+        return next(iter([*shown, *given]), None), override
+    listed = "".join(f"\n  {reason}" for reason in reasons[:20])
+    more = f"\n  and {len(reasons) - 20} more" if len(reasons) > 20 else ""
+    raise AnswerIsNo(
+        f"the gate to production is shut for {stack.full_name}:{listed}{more}",
+        f"hpcstack test {stack.full_name} -N 2 --tier {site.modules.tier}; or --override REASON, which is written down",
+    )
+
+
+def _judged(
+    stack: Stack, artifact: Artifact, site: Site, given: list[Report], named: bool
+) -> tuple[Report | None, list[str]]:
+    """(the report that opens the gate, []) or (None, why it is shut)."""
+    first: list[str] = []
+    for report in given:
+        why = _shut(stack, artifact, site, report)
+        if not why:
+            return report, []
+        first = first or why
+        if not named and not all(NOT_RUN in reason for reason in why):
+            return None, why
+    return None, first or ["there is no report of this image"]
+
+
+def _shut(stack: Stack, artifact: Artifact, site: Site, report: Report) -> list[str]:
+    if site.node_types and report.node_type not in site.node_types:
+        what = f"of node type {report.node_type!r}" if report.node_type else "of a run outside of Slurm"
+        return [f"the report is {what}, and site.yaml knows {', '.join(site.node_types)}"]
+    node = site.node_types.get(report.node_type)
+    return shut(stack.tests, site.modules.tier, node, report, artifact.sha256, artifact.suite)

@@ -1,0 +1,68 @@
+"""Lmod's spider cache of the tree: rebuilt after each change, or `avail` and `spider` tell of what is no more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from hpcstack.core.errors import StoreError
+from hpcstack.core.lease import held
+from hpcstack.core.process import Runner
+from hpcstack.core.quote import lua
+from hpcstack.publish.load_test import LMOD
+from hpcstack.releases.layout import SPIDER, STALE
+from hpcstack.releases.tree import Tree
+
+TOOL = "update_lmod_system_cache_files"
+RC = """\
+-- Written by hpcstack: LMOD_RC=<this file>, or these lines in the site's own lmodrc.lua, let Lmod use the cache.
+scDescriptT = {{ {{ ["dir"] = {cache}, ["timestamp"] = {stamp} }} }}
+"""
+
+
+def rebuilt(tree: Tree, runner: Runner) -> str:
+    """What became of the cache, in words: the change itself is made. Until it is new, it is marked stale."""
+    lmods = (os.environ.get("LMOD_CMD", ""), *LMOD)
+    tool = next((path for lmod in lmods if lmod and (path := Path(lmod).with_name(TOOL)).is_file()), None)
+    try:
+        if not tool and not (tree.root / SPIDER / "cache").exists():
+            (tree.root / SPIDER / STALE).unlink(missing_ok=True)
+        if not tool:
+            return "no spider cache was made: there is no Lmod here"
+        if not tree.marks.mode & 0o004:
+            return "no spider cache is made: others may not read these modules, and Lmod leaves such out of it"
+        with tree.acting(), held(tree.root / SPIDER / "lease"):
+            return _made(tree, tool, runner)
+    except (StoreError, OSError) as error:
+        return f"the spider cache was NOT rebuilt: {error}"
+
+
+def _made(tree: Tree, tool: Path, runner: Runner) -> str:
+    top = tree.root / SPIDER
+    cache, stamp, rc, stale = top / "cache", top / "time", top / "lmodrc.lua", top / STALE
+    tree.marks.folder(tree.root, cache)
+    before = stale.stat().st_mtime_ns if stale.exists() else 0
+    part = top / f".{uuid.uuid4().hex[:12]}.part"  # the tool would write through links, and over another's files
+    part.mkdir(mode=0o700)
+    try:
+        clean = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={part}", f"LMOD_CMD={tool.with_name('lmod')}"]
+        argv = [*clean, "bash", str(tool), "-d", str(part / "cache"), "-t", str(part / "time"), str(tree.core)]
+        (part / "cache").mkdir()
+        done = runner.output(argv, timeout=600)
+        if done.status:
+            return f"the spider cache was NOT rebuilt: {' '.join(done.tail[-2:])}"
+        for path in (part / "cache").iterdir():
+            tree.marks.mark(path)
+            path.replace(cache / path.name)
+        tree.marks.mark(part / "time")
+        (part / "time").replace(stamp)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    text = RC.format(cache=lua(cache), stamp=lua(stamp))
+    if not rc.exists() or rc.is_symlink() or rc.read_text(encoding="utf-8") != text:
+        tree.marks.write(rc, text)
+    if stale.exists() and stale.stat().st_mtime_ns == before:  # another change has marked it anew meanwhile
+        stale.unlink(missing_ok=True)
+    return "the spider cache is rebuilt"

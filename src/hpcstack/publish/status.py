@@ -1,0 +1,138 @@
+"""What is published, as tables and differences. Reads only."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from dataclasses import asdict, replace
+from typing import Any
+
+from hpcstack.core.errors import StoreError
+from hpcstack.core.process import Runner
+from hpcstack.publish.modulefile import Release, wrappers
+from hpcstack.publish.publishable import dates_of, publishable
+from hpcstack.publish.publisher import Publisher
+from hpcstack.recipe.model import Stack
+from hpcstack.releases.changes import published, refused_default, told
+from hpcstack.releases.inputs import today
+from hpcstack.releases.ledger import Dates, Event, Ledger, order
+from hpcstack.releases.modulerc import modulerc
+from hpcstack.releases.tree import Tree
+from hpcstack.report import Report
+from hpcstack.store.artifact import Artifact
+from hpcstack.store.store import Store
+
+
+def rows(tree: Tree, store: Store, name: str = "") -> list[dict[str, Any]]:
+    """Each release that is not hidden, with what is wrong with it; of NAME alone, all of them."""
+    out = []
+    for one in [name] if name else tree.names():
+        ledger = tree.ledger(one)
+        hidden = set(ledger.hidden())
+        for entry in sorted(ledger.entries, key=lambda entry: (order(entry.version), entry.number)):
+            if entry.release in hidden and not name:
+                continue
+            dates = ledger.dates.get(entry.version, Dates())
+            out.append(
+                {
+                    "release": f"{one}/{entry.release}", "channel": entry.channel, "state": entry.state,
+                    "alias": f"{one}/{entry.version}" if ledger.aliases.get(entry.version) == entry.release else "",
+                    "default": ledger.default == entry.release, "hidden": entry.release in hidden,
+                    "made": entry.made, "by": entry.by, "sha256": entry.sha256, "tested": entry.tested,
+                    "override": entry.override, "deprecate": dates.deprecate, "remove": dates.remove,
+                    "successor": dates.successor, "load": tree.how(one, entry.release),
+                    "wrong": _wrong(store, ledger, entry.release, dates),
+                }
+            )  # fmt: skip
+    return out
+
+
+def _wrong(store: Store, ledger: Ledger, release: str, dates: Dates) -> list[str]:
+    entry = ledger.entry(release)
+    if entry.state == "gone":  # gc has taken it, as it should
+        return []
+    stack, out = f"{ledger.name}-{entry.version}", []
+    try:
+        artifact = store.artifact(entry.key)
+        if not artifact:
+            out.append(f"its image is gone: hpcstack build {stack}")
+        elif artifact.sha256 != entry.sha256:
+            out.append(f"its image is another than was published: {artifact.sha256[:12]}, not {entry.sha256[:12]}")
+    except StoreError as error:
+        out.append(f"{error}: hpcstack build {stack}")
+    if not (store.top / "releases" / ledger.name / release / "release.json").exists():
+        out.append(f"its wrappers are gone: hpcstack remove {ledger.name}/{release}, and publish {stack} anew")
+    if dates.refuses(today()) and entry.state != "retired":
+        out.append(f"past its date: hpcstack retire {ledger.name}/{entry.version} --now")
+    if ledger.default == release and (day := refused_default(ledger, today())):
+        out.append(f"it is the default, and refused from {day} on: hpcstack default {ledger.name}/VERSION")
+    return out
+
+
+def planned(
+    publisher: Publisher,
+    stack: Stack,
+    artifact: Artifact,
+    channel: str,
+    report: Report | None,
+    override: str,
+    pinned: str | None = None,
+) -> tuple[list[str], str]:
+    """(what publishing would change, a line each; the module tree's and the release's files as a unified diff).
+
+    Nothing is written.
+    """
+    tree = publisher.tree
+    ledger = tree.ledger(stack.name)
+    publishable(ledger, stack)
+    release, entry = publisher.prepared(ledger, stack, artifact, channel, report, override)
+    if publisher.already(ledger, entry):
+        return [], ""
+    ledger = ledger if pinned is None else replace(ledger, pinned=pinned)
+    after = published(ledger, entry, dates_of(stack), Event(entry.made, entry.by, "publish", entry.release))
+    out = []
+    for suffix in (".lua", ""):
+        template = "modulerc.lua.j2" if suffix else "modulerc.tcl.j2"
+        old = modulerc(ledger, (), template) if ledger.entries else ""
+        name = f"{tree.homes(stack.name)[suffix].relative_to(tree.root)}/{stack.name}/.modulerc{suffix}"
+        out += _diff(name, old, modulerc(after, (), template))
+    for path, text in {**publisher.files(release), **_scripts(release)}.items():
+        out += _diff(path, "", text)
+    return told(ledger, after), "".join(out)
+
+
+def _scripts(release: Release) -> dict[str, str]:
+    return {f"{release.folder}/{path}": text for path, text in wrappers(release).items()}
+
+
+def _diff(name: str, old: str, new: str) -> list[str]:
+    before = f"a/{name.lstrip('/')}" if old else "/dev/null"
+    return list(
+        difflib.unified_diff(
+            old.splitlines(keepends=True), new.splitlines(keepends=True), before, f"b/{name.lstrip('/')}"
+        )
+    )
+
+
+def unsigned(tree: Tree, store: Store, keys: tuple[str, ...], runner: Runner) -> list[str]:
+    """What is wrong with the signatures of live releases, at a site that runs only what is signed."""
+    from hpcstack.store.signing import trusted
+
+    out = []
+    for name in tree.names():
+        for entry in tree.ledger(name).entries:
+            with contextlib.suppress(StoreError):
+                artifact = store.artifact(entry.key) if entry.state == "live" else None
+                if artifact and (why := trusted(artifact, keys, runner)):
+                    out.append(f"{name}/{entry.release}: nobody can launch it: {why}: hpcstack sign {entry.key[:12]}")
+    return out
+
+
+def history(tree: Tree, name: str, version: str = "") -> list[dict[str, str]]:
+    """What was done to NAME, the oldest first; of VERSION alone, what was done to it."""
+    events = tree.ledger(name).events
+    return [
+        {**{key: value for key, value in asdict(one).items() if key != "before"}, "subject": one.subject}
+        for one in events
+        if version in ("", *one.version.split(", "))
+    ]

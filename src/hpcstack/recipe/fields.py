@@ -1,0 +1,189 @@
+"""The kinds of text that a recipe holds, each refused where it could not survive a shell, Lua or a definition file."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from hpcstack.core.yaml import CONTROL
+
+NAME = r"^[a-z0-9]+(?:[._+-][a-z0-9]+)*$"
+VERSION = r"^[A-Za-z0-9]+(?:[._+-][A-Za-z0-9]+)*$"
+VARIANT = r"^(?:[a-z0-9]+(?:[._+-][a-z0-9]+)*)?$"
+VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+APT = re.compile(r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?(?:=[A-Za-z0-9.+:~-]+)?$")
+COMMAND = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
+LABEL = re.compile(r"^[A-Za-z0-9]+(?:[._/-][A-Za-z0-9]+)*$")
+GIT = re.compile(
+    r"^(?:https://|file:///|ssh://(?:[A-Za-z0-9._-]+@)?|[A-Za-z0-9._-]+@(?=[A-Za-z0-9.-]+:))[A-Za-z0-9._~/:+%-]+$"
+)
+COMMIT = re.compile(r"^[0-9a-f]{40}$")
+_SPECIFIER = r"(?:==|>=|<=|<|>|!=|~=)[0-9]+(?:\.[0-9]+)+"
+PLAIN_REQUIREMENT = re.compile(rf"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:{_SPECIFIER}(?:,{_SPECIFIER})*)?$")
+CONDA = re.compile(r"^[A-Za-z0-9_.-]+(?:(?:\s*(?:[=<>!~]=?|==)\s*)[A-Za-z0-9_.*+!|,<>=~-]+(?:=[A-Za-z0-9_.*]+)?)?$")
+CHANNEL = re.compile(r"^(?:[a-z0-9._-]+(?:/[a-z0-9._-]+)*|(?:https|file)://[A-Za-z0-9._~/:%-]+)$")
+SHADOWS = {"python", "python3", "pip", "sh", "bash", "env", "srun", "sbatch", "apptainer", "enroot"}
+IN_SCRIPTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")  # a script has lines and tabs, and nothing else
+MAX_SCRIPT, MAX_REQUIREMENT = 1 << 18, 1000
+RESERVED = ("/opt/hpcstack", "/proc", "/sys", "/dev", "/mnt")
+
+
+class Model(BaseModel):
+    """Frozen, and without a place for keys that nobody knows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
+
+
+def one_line(text: str) -> str:
+    """TEXT, refused if it holds a newline or a control character: it goes into shells and modulefiles."""
+    if CONTROL.search(text):
+        raise ValueError("newlines and control characters are not allowed here")
+    return _encodable(text)
+
+
+def script(text: str) -> str:
+    """TEXT of several lines, which reaches bash as a file; refused if it holds a control character."""
+    if IN_SCRIPTS.search(text):
+        raise ValueError("control characters are not allowed here")
+    if len(text) > MAX_SCRIPT:
+        raise ValueError(f"longer than {MAX_SCRIPT} characters")
+    return _encodable(text)
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("half a character (a lone surrogate) is not allowed here") from None
+    return text
+
+
+def value_of_variable(text: str) -> str:
+    """TEXT as a variable's value that every runtime takes as it is."""
+    if found := re.search(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", one_line(text)):
+        raise ValueError(f"Enroot would replace {found[0]} when the container starts; write the value itself")
+    if re.fullmatch(r"[\"'].*[\"']\s*", text):
+        raise ValueError("Enroot would take away the quotes around the value; write it without them")
+    if "\\" in text:
+        raise ValueError("Enroot takes backslashes out of values; write it without them")
+    return text
+
+
+def part_of_variable(text: str) -> str:
+    """TEXT as a part of a variable's value, whatever comes before and after it."""
+    if value_of_variable(text)[:1] in ("'", '"') or text[-1:] in ("'", '"'):
+        raise ValueError("a part neither begins nor ends with a quote: Enroot would take it away")
+    return text
+
+
+def value_of_label(text: str) -> str:
+    """TEXT as a label that a definition file keeps as it is."""
+    if "{{" in one_line(text) or "}}" in text:
+        raise ValueError("{{ and }} are build arguments to Apptainer, and cannot be in a label")
+    if text != text.strip() or not text:
+        raise ValueError("a label is not empty and neither begins nor ends with a blank")
+    return text
+
+
+def absolute(text: str) -> str:
+    """TEXT as an absolute path of the image, without `..`."""
+    parts = one_line(text).split("/")
+    if not text.startswith("/") or any(part in ("", ".", "..") for part in parts[1:]):
+        raise ValueError("write an absolute path of the image, without '.', '..', '//' or a '/' at its end")
+    if any(text == place or text.startswith(f"{place}/") for place in RESERVED):
+        raise ValueError("this place belongs to hpcstack or to the kernel")
+    return text
+
+
+def prefix(text: str) -> str:
+    """TEXT as a folder of the image that goes on PATH."""
+    if ":" in absolute(text):
+        raise ValueError("a ':' would split PATH")
+    return text
+
+
+def requirement(text: str) -> str:
+    """TEXT as a pip requirement that an index can answer."""
+    if PLAIN_REQUIREMENT.fullmatch(text):
+        return text  # as nearly all are: the parser, which is slow to load, has nothing to add
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    if len(text) > MAX_REQUIREMENT:
+        raise ValueError(f"longer than {MAX_REQUIREMENT} characters")
+    try:
+        parsed = Requirement(one_line(text))
+    except RecursionError:
+        raise ValueError("not a pip requirement, e.g. deepspeed==0.16.2: nested too deeply") from None
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"not a pip requirement, e.g. deepspeed==0.16.2: {reason}") from None
+    if parsed.url:
+        raise ValueError("a URL cannot be locked as a version can; use packages.source for git")
+    return text
+
+
+def apt(text: str) -> str:
+    if not APT.fullmatch(text):
+        raise ValueError("not an apt package, e.g. infiniband-diags or infiniband-diags=50.0-2")
+    return text
+
+
+def conda(text: str) -> str:
+    if not CONDA.fullmatch(one_line(text)):
+        raise ValueError("not a conda package, e.g. numpy, numpy=2.1 or numpy>=2,<3")
+    return text
+
+
+def channel(text: str) -> str:
+    if not CHANNEL.fullmatch(one_line(text)):
+        raise ValueError("not a conda channel, e.g. conda-forge or https://conda.example.org/hpc")
+    return text
+
+
+def git(text: str) -> str:
+    if not GIT.fullmatch(one_line(text)):
+        raise ValueError("write https://HOST/PATH, ssh://HOST/PATH or file:///PATH, without a password or token")
+    return text
+
+
+def commit(text: str) -> str:
+    if text and not COMMIT.fullmatch(text):
+        raise ValueError("write all 40 hex digits of the commit; a tag or branch goes into `ref`")
+    return text
+
+
+def command(text: str) -> str:
+    if not COMMAND.fullmatch(text):
+        raise ValueError("not a command's name: letters, digits and . _ + -")
+    if text in SHADOWS:
+        how = "; if that is meant, say module: {python: true}" if text in ("python", "python3") else ""
+        raise ValueError(f"a wrapper named {text} would shadow the host's own {text}{how}")
+    return text
+
+
+Line = Annotated[str, AfterValidator(one_line)]
+Script = Annotated[str, AfterValidator(script)]
+Value = Annotated[str, AfterValidator(value_of_variable)]
+Part = Annotated[str, AfterValidator(part_of_variable)]
+Label = Annotated[str, AfterValidator(value_of_label)]
+ImagePath = Annotated[str, AfterValidator(absolute)]
+Prefix = Annotated[str, AfterValidator(prefix)]
+Requirement = Annotated[str, AfterValidator(requirement)]
+AptPackage = Annotated[str, AfterValidator(apt)]
+CondaPackage = Annotated[str, AfterValidator(conda)]
+Channel = Annotated[str, AfterValidator(channel)]
+GitUrl = Annotated[str, AfterValidator(git)]
+Commit = Annotated[str, AfterValidator(commit)]
+Command = Annotated[str, AfterValidator(command)]
+
+
+def mount(text: str) -> str:
+    """SOURCE:TARGET as every runtime can mount it; ValueError for what one of them would take for something else."""
+    if not re.fullmatch(r"/[^:,$`\"'\\\s]*:/[^:,$`\"'\\\s]*", text):
+        raise ValueError(f"{text!r} is not SOURCE:TARGET of two absolute paths without blanks, quotes, $ or ','")
+    return text
+
+
+Mount = Annotated[str, AfterValidator(mount)]

@@ -1,0 +1,14 @@
+"""Names and places of a module tree. Pure; releases/tree.py says what lies where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CORE, TCL, MORE, STATE, GATE = "Core", "Tcl", "more", "state", "hpcstack"
+JOURNAL, CURRENT = "journal.json", "current"
+SPIDER, STALE = "spider", "stale"
+
+
+def dates_file(root: Path, name: str, version: str) -> Path:
+    """Where a modulefile looks up its version's dates when it is loaded."""
+    return root / STATE / name / CURRENT / "dates" / version

@@ -1,0 +1,63 @@
+"""What is published: the releases that aliases name, and their images. Read by `launch`, written by `publish`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcstack.core.errors import InputError, StoreError
+from hpcstack.releases.inputs import today
+from hpcstack.releases.ledger import Dates
+from hpcstack.releases.modulerc import refusal
+from hpcstack.releases.tree import Tree
+from hpcstack.store.artifact import Artifact
+from hpcstack.store.store import Store
+
+if TYPE_CHECKING:
+    from hpcstack.site.load import Site
+
+
+def released(
+    name: str, site: Site, store: Store, named: str = "", *, retired: bool = False
+) -> tuple[Artifact, str] | None:
+    """The image that the published alias of NAME (`pytorch-24.11`) names, and its release; None if there is none.
+
+    NAMED is a release of it (`pytorch/24.11-r2`) that is meant instead. InputError where it is removed, or its day is
+    past, unless RETIRED ones count, as where nothing is run."""
+    tree = Tree(site.module_root)
+    for published in tree.names():
+        if not name.startswith(f"{published}-"):
+            continue
+        ledger, version = tree.ledger(published), name.removeprefix(f"{published}-")
+        dates = ledger.dates.get(version, Dates())
+        if dates.refuses(today()) and not retired:
+            raise InputError(refusal(f"{published}/{version}", dates), f"hpcstack status {published}")
+        chosen = ledger.entry(named.partition("/")[2]) if named else None
+        if chosen and chosen.state in ("removed", "gone"):
+            raise InputError(f"{named} was removed", f"hpcstack status {published}")
+        if entry := chosen or ledger.aliased(version):
+            release = f"{published}/{entry.release}"
+            artifact = artifact_of(store.top / "releases" / release, store)
+            if not artifact:
+                raise StoreError(
+                    f"{release} is published in {entry.channel}, and its image is gone", f"hpcstack build {name}"
+                )
+            if artifact.sha256 != entry.sha256:
+                raise StoreError(
+                    f"the image of {release} is not the one that was published: sha256 {artifact.sha256[:12]}, not "
+                    f"{entry.sha256[:12]}",
+                    "tell the site's administrators: hpcstack status --check",
+                )
+            return artifact, f"release {release} in {entry.channel}"
+    return None
+
+
+def artifact_of(folder: Path, store: Store) -> Artifact | None:
+    """The image that a release's record names, if both are there; StoreError if one is damaged."""
+    try:
+        return store.artifact(json.loads((folder / "release.json").read_text(encoding="utf-8"))["key"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{folder / 'release.json'} cannot be read: {error}", "publish the stack again") from None

@@ -1,0 +1,121 @@
+"""The srun and sbatch scripts that users copy."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hpcstack.core.quote import sh, unbroken
+from hpcstack.render.template import fill, plain
+from hpcstack.site.load import NodeType, Site
+
+if TYPE_CHECKING:
+    from hpcstack.recipe.model import Stack
+
+SIGNER = "hpcstack"  # as store/signing.py calls whoever signs
+COMPAT = 'if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi; exec "$@"'
+
+
+def with_compat(command: tuple[str, ...]) -> tuple[str, ...]:
+    """COMMAND behind the image's own look at the node's driver (images/compat.sh): Pyxis runs no entrypoint."""
+    return ("/bin/sh", "-c", COMPAT, "compat", *command)
+
+
+IN_THE_IMAGE = ("torchrun", "deepspeed", "task-per-gpu")
+ABOUT = {
+    "torchrun": "one task a node, which starts torchrun there",
+    "deepspeed": "one task a node, which starts DeepSpeed's own launcher there",
+    "task-per-gpu": "a task a GPU, with torch's variables made of Slurm's",
+    "mpi": "a task a rank, which MPI knows by PMIx or PMI-2",
+    "plain": "the command as it is, in Slurm's own tasks",
+}
+
+
+def inner(mode: str) -> str:
+    """What each task runs inside the image, as a POSIX shell script; empty where it runs the command itself.
+
+    Its arguments: ranks a node, MIN:MAX nodes of an elastic step or nothing, restarts, the command.
+    """
+    parts = ("rendezvous.sh", "rank.sh", f"{mode}.sh") if mode in IN_THE_IMAGE else ()
+    return "".join(plain("launchers", part) for part in parts)
+
+
+def watched(command: tuple[str, ...]) -> tuple[str, ...]:
+    """COMMAND as a rank whose failure is said: see launchers/rank.sh."""
+    return ("/bin/sh", "-c", plain("launchers", "rank.sh") + 'eval "$HPCSTACK_RANK"\n', "rank", *command)
+
+
+def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
+    """`srun.sh` and `sbatch.sh` for STACK at SITE."""
+    node = site.node_type() or NodeType()
+    values = {
+        "stack": stack.full_name,
+        "name": stack.name,
+        "version": stack.release_version,
+        "mode": stack.launch.mode,
+        "about": ABOUT[stack.launch.mode],
+        "one_task": stack.launch.mode in ("torchrun", "deepspeed"),
+        "inner": inner(stack.launch.mode),
+        "ranks": max(node.real_gpus, 1),
+        "gpus": node.gpus.count if node.gpus else 0,
+        "cpus": node.cpus,
+        "real_gpus": bool(node.real_gpus),
+        "compat": COMPAT,
+        "fabric": site.fabric.settings,
+        "forced": [*([] if node.real_gpus else ["NVIDIA_VISIBLE_DEVICES"]), *site.fabric.settings],
+        "runtime": site.runtime if site.runtime in ("pyxis", "apptainer") else "auto",
+        "mounts": "".join(f"{mount}," for mount in site.mounts),
+    }
+    return {name: fill("launchers", f"{name}.j2", **values) for name in ("srun.sh", "sbatch.sh")}
+
+
+def job_template(
+    kind: str,
+    stack: str,
+    site: Site,
+    asked: Mapping[str, str | None],
+    words: Sequence[str] = (),
+    command: Sequence[str] = (),
+) -> str:
+    """A job script for STACK that users copy: launchers/templates/KIND, with what was ASKED for of sbatch's options
+    (None: that line goes), WORDS for `hpcstack launch`, and the COMMAND that it runs where sbatch is given none."""
+    node = site.node_type() or NodeType()
+    default = next((name for name, partition in site.partitions.items() if partition.default), "")
+    text = fill(
+        "launchers", f"templates/{kind}.sbatch.j2", stack=stack, partition=default,
+        gpus=node.gpus.count if node.gpus else 0, cpus=node.cpus,
+    )  # fmt: skip
+    lines = text.splitlines()
+    for option, value in asked.items():
+        line = [f"#SBATCH --{option}" + (f"={sh(unbroken(value))}" if value else "")] if value is not None else []
+        place = next((n for n, one in enumerate(lines) if one.startswith(f"#SBATCH --{option}=")), 0)
+        if place or line:
+            lines[place or 2 : (place or 1) + 1] = line
+    if command:
+        begin = lines.index("set -euo pipefail") + 1
+        lines.insert(
+            begin, f"[ $# -gt 0 ] || set -- {shlex.join(command)} # what it runs, unless sbatch is told otherwise"
+        )
+    said = "".join(f" {shlex.quote(word)}" for word in words)
+    for option in (word for word in words if word.startswith("--")):  # asked for: not the template's own value, too
+        lines = [re.sub(rf"(hpcstack launch .*?) {re.escape(option)} \S+", r"\1", line) for line in lines]
+    shown = [
+        one.replace(" -- ", f"{said} -- ", 1) if f"hpcstack launch {stack}" in one and not one.startswith("#") else one
+        for one in lines
+    ]
+    return "\n".join(shown) + "\n"
+
+
+def importer(site: Site, check: str) -> str:
+    """Pyxis's importer for SITE, a POSIX shell script. CHECK: `full` for the image's sha256, `none`."""
+    return fill(
+        "launchers",
+        "importer.sh.j2",
+        name=site.name,
+        store=str(site.store),
+        modules=str(site.module_root),
+        check=check,
+        signers=[f"{SIGNER} {key}" for key in site.signatures.keys] if site.signatures.required else [],
+    )

@@ -1,0 +1,66 @@
+"""What a site lends to a build: mirrors, proxy, CA bundle. Bound at /mnt while it runs; no trace in the image."""
+
+from __future__ import annotations
+
+from hpcstack.render.template import fill
+from hpcstack.site.load import Site
+from hpcstack.site.model import BuildSite
+
+CA_FILE = "hpcstack-ca.pem"
+CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+
+
+def lent_files(site: Site, build: BuildSite | None = None) -> dict[str, str]:
+    """{name: text} of the folder that is bound at /mnt; the CA bundle is copied beside them by the build.
+
+    BUILD is what the site lends, where that is less than it has: hpcstack.site.logins.
+    """
+    build = build or site.build
+    return {"hpcstack-site.sh": fill("images", "site.sh.j2", variables=variables(build), apt=build.apt.mirrors,
+                                     ca=f"/mnt/{CA_FILE}" if build.ca_bundle else "")}  # fmt: skip
+
+
+def variables(build: BuildSite) -> dict[str, str]:
+    """The variables that are exported for the build's steps only."""
+    out: dict[str, str] = {}
+    for name, value in (
+        ("http_proxy", build.proxy.http),
+        ("https_proxy", build.proxy.https),
+        ("no_proxy", build.proxy.no),
+    ):
+        if value:
+            out[name] = out[name.upper()] = value
+    if build.ca_bundle:
+        out |= dict.fromkeys(CA_VARIABLES, f"/mnt/{CA_FILE}")
+    if build.pip.index_url:
+        out["PIP_INDEX_URL"] = build.pip.index_url
+    if build.pip.extra_index_urls:
+        out["PIP_EXTRA_INDEX_URL"] = " ".join(build.pip.extra_index_urls)
+    if build.pip.trusted_hosts:
+        out["PIP_TRUSTED_HOST"] = " ".join(build.pip.trusted_hosts)
+    for number, (upstream, mirror) in enumerate(build.git.mirrors.items()):
+        out["GIT_CONFIG_COUNT"] = str(number + 1)
+        out |= {f"GIT_CONFIG_KEY_{number}": f"url.{mirror}.insteadOf", f"GIT_CONFIG_VALUE_{number}": upstream}
+    if build.conda.channel_alias:
+        out["HPCSTACK_CONDA_ALIAS"] = build.conda.channel_alias
+    return out
+
+
+def registries_conf(site: Site) -> str:
+    """A registries.conf (containers/image, format 2), by which Apptainer, podman and skopeo find the site's mirrors.
+
+    The definition file goes on naming the registry that the recipe names.
+    """
+    out = ["# written by hpcstack from site.yaml"]
+    for host, entry in sorted(site.registries.items()):
+        out += ["", "[[registry]]", f"location = {_toml(host)}"]
+        if entry.mirror:
+            out += ["[[registry.mirror]]", f"location = {_toml(entry.mirror)}"]
+        out.append(f"insecure = {'true' if entry.plain_http else 'false'}")
+    return "\n".join(out) + "\n"
+
+
+def _toml(text: str) -> str:
+    import json
+
+    return json.dumps(text)

@@ -1,0 +1,98 @@
+"""What is asked inside a base, and what it answers: pip's report and apt's simulation, as entries of a lock."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from hpcstack.core.errors import InputError
+from hpcstack.lock.model import LockedApt, LockedConda, LockedPip
+from hpcstack.recipe.guard import GUARDED_APT
+from hpcstack.recipe.model import Stack
+
+SIMULATED = re.compile(
+    r"^Inst (?P<name>\S+) (?:\[(?P<had>[^\]]+)\] )?\((?P<version>\S+) [^\[)]*(?:\[(?P<architecture>[^\]]+)\])?"
+)
+REMOVED = re.compile(r"^Remv (?P<name>\S+) ")
+RECORD = re.compile(r"^(Package|Version|Architecture|Filename|SHA256): (.*)$", re.MULTILINE)
+
+
+def want_files(stack: Stack) -> dict[str, str]:
+    """{path: text}: the names that are to be settled, one a line."""
+    packages = stack.packages
+    wanted = {"want/apt.txt": packages.apt, "want/pip.txt": packages.pip}
+    return {path: "".join(f"{name}\n" for name in names) for path, names in wanted.items()}
+
+
+def read_pip(text: str) -> tuple[LockedPip, ...]:
+    """The set of `pip install --dry-run --report`, sorted by name. InputError for what has no hash."""
+    out = []
+    for entry in json.loads(text)["install"]:
+        meta, info = entry["metadata"], entry["download_info"]
+        file = unquote(urlsplit(info["url"]).path.rpartition("/")[2])
+        hashes = _hashes(info.get("archive_info") or {})
+        if not hashes:
+            raise InputError(
+                f"{meta['name']} {meta['version']} is not a file with a hash: {file}", "take it from an index"
+            )
+        out.append(LockedPip(name=_canonical(meta["name"]), version=meta["version"], hashes=hashes, file=file))
+    return tuple(sorted(out, key=lambda package: package.name))
+
+
+def _hashes(archive: dict[str, Any]) -> tuple[str, ...]:
+    """`sha256:...`, as newer pips write it (`hashes`) and older ones (`hash`)."""
+    found = dict(archive.get("hashes") or {})
+    if not found and "=" in archive.get("hash", ""):
+        kind, _, value = archive["hash"].partition("=")
+        found = {kind: value}
+    return tuple(f"{kind}:{value}" for kind, value in sorted(found.items()))
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_apt(simulated: str, records: str) -> tuple[LockedApt, ...]:
+    """The set of `apt-get --simulate`, with file and hash out of `apt-cache show`, sorted by name.
+
+    InputError where apt would replace a package that NVIDIA chose for the base.
+    """
+    known = _records(records)
+    out = []
+    for line in simulated.splitlines():
+        removed = REMOVED.match(line)
+        if removed and GUARDED_APT.match(removed["name"]):
+            raise InputError(
+                f"apt would remove {removed['name']} of the base",
+                "leave out the package that conflicts with it, or pin it to a version that fits the base",
+            )
+    for match in filter(None, map(SIMULATED.match, simulated.splitlines())):
+        if match["had"] and GUARDED_APT.match(match["name"]):
+            raise InputError(
+                f"apt would replace {match['name']} {match['had']} of the base by {match['version']}",
+                "leave out the package that asks for it, or pin it to a version that fits the base",
+            )
+        name, _, foreign = match["name"].partition(":")
+        record = known.get((name, match["version"], foreign or match["architecture"] or ""), {})
+        file, digest = record.get("Filename", "").rpartition("/")[2], record.get("SHA256", "")
+        if not digest:
+            raise InputError(
+                f"apt's archive has no sha256 of {match['name']} {match['version']}", "name another archive"
+            )
+        out.append(LockedApt(name=match["name"], version=match["version"], file=file, hash=f"sha256:{digest}"))
+    return tuple(sorted(out, key=lambda package: package.name))
+
+
+def _records(text: str) -> dict[tuple[str, str, str], dict[str, str]]:
+    """{(package, version, architecture): fields} of `apt-cache show`; what dpkg alone knows has no file."""
+    records = [dict(RECORD.findall(paragraph)) for paragraph in text.split("\n\n")]
+    keys = ("Package", "Version", "Architecture")
+    found = {tuple(record.get(key, "") for key in keys): record for record in records if "SHA256" in record}
+    return {(name, version, architecture): record for (name, version, architecture), record in found.items()}
+
+
+def read_conda(text: str) -> tuple[LockedConda, ...]:
+    """What conda.py solved."""
+    return tuple(LockedConda.model_validate(row) for row in json.loads(text))

@@ -1,0 +1,252 @@
+"""The site: where and how. Layers of site.yaml, merged key by key, with the origin of each value.
+
+built-in defaults < /etc/hpcstack/site.yaml < ~/.config/hpcstack/site.yaml < $HPCSTACK_SITE < --site FILE; what the
+file in /etc puts under `force` nothing later overrides.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from hpcstack.core.errors import InputError, ProblemsError, did_you_mean
+from hpcstack.core.yaml import CONTROL, MAX_BYTES, Document, dotted, parse, problems_of, read_text
+from hpcstack.recipe.fields import Model, Mount
+from hpcstack.recipe.merge import Policy, fragment, merge
+from hpcstack.site.fabric import Baseline, Fabric
+from hpcstack.site.model import (
+    POLICY_KEYS,
+    BuildSite,
+    Gpus,
+    ModulesSite,
+    NodeType,
+    Partition,
+    PolicySite,
+    RegistrySite,
+    SignaturesSite,
+    StagingSite,
+)
+
+SYSTEM = Path("/etc/hpcstack/site.yaml")
+
+
+class Site(Model):
+    """Every value of a site, validated."""
+
+    api_version: Literal["hpcstack/site/v1"] = Field("hpcstack/site/v1", alias="apiVersion")
+    group: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]*$",
+        description="whose members build and publish together: store, caches, locks, logs and modules are theirs",
+    )
+    locks: Literal["recipe", "site"] = Field(
+        "recipe", description="recipe: beside a recipe in a folder that can be written; site: always in lock_dir"
+    )
+    name: str = Field("local", pattern=r"^[A-Za-z0-9._-]+$")
+    store: Path
+    lock_dir: Path
+    module_root: Path
+    recipe_dirs: tuple[Path, ...] = ()
+    registries: dict[str, RegistrySite] = Field({})
+    build: BuildSite = BuildSite.model_construct()
+    node_types: dict[str, NodeType] = Field({})
+    partitions: dict[str, Partition] = Field({})
+    fabric: Fabric = Fabric.model_construct()
+    baselines: dict[str, dict[str, Baseline]] = Field({}, description="{node type: {check: what it should reach}}")
+    policy: PolicySite = PolicySite.model_construct()
+    runtime: Literal["auto", "pyxis", "apptainer", "enroot", "podman", "charliecloud", "local"] = "auto"
+    mounts: tuple[Mount, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
+    staging: StagingSite = StagingSite.model_construct()
+    modules: ModulesSite = ModulesSite.model_construct()
+    signatures: SignaturesSite = SignaturesSite.model_construct()
+
+    @field_validator("store", "lock_dir", "module_root", "recipe_dirs", mode="after")
+    @classmethod
+    def _absolute(cls, value: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
+        for path in value if isinstance(value, tuple) else (value,):
+            if not path.is_absolute():
+                raise ValueError(f"{path} must be an absolute path")
+            if CONTROL.search(str(path)) or any(sign in str(path) for sign in ":,"):
+                raise ValueError(f"{str(path)!r}: no control characters, ':' or ',' in a path that runtimes mount")
+        return value
+
+    @model_validator(mode="after")
+    def _known(self) -> Site:
+        chosen = [name for name, partition in self.partitions.items() if partition.default]
+        if len(chosen) > 1:
+            raise ValueError(f"partitions: more than one is the default: {', '.join(chosen)}")
+        for name in self.baselines:
+            if name not in self.node_types:
+                raise ValueError(f"baselines: there is no node type {name!r}{did_you_mean(name, self.node_types)}")
+        for name in self.modules.prove_on:
+            if name not in self.node_types:
+                near = did_you_mean(name, self.node_types)
+                raise ValueError(f"modules.prove_on: there is no node type {name!r}{near}")
+        for name, partition in self.partitions.items():
+            if partition.node_type not in self.node_types:
+                near = did_you_mean(partition.node_type, self.node_types)
+                raise ValueError(f"partitions.{name}: there is no node type {partition.node_type!r}{near}")
+        return self
+
+    def node_type(self, partition: str = "") -> NodeType | None:
+        """The node type of PARTITION (of a list the first), or of the default one; None where the site does not say."""
+        if partition:
+            chosen = self.partitions.get(partition.partition(",")[0])
+        else:
+            chosen = next((p for p in self.partitions.values() if p.default), None)
+        return self.node_types[chosen.node_type] if chosen else None
+
+    def kind(self, partition: str = "") -> str:
+        """The name of `node_type`; empty where the site does not say."""
+        node = self.node_type(partition)
+        return next((name for name, one in self.node_types.items() if one is node), "")
+
+    @property
+    def without_gpus(self) -> bool:
+        """Whether the site knows its nodes, and no real GPU is in any."""
+        return bool(self.node_types) and not any(node.real_gpus for node in self.node_types.values())
+
+    def registry(self, host: str) -> RegistrySite:
+        return self.registries.get(host, RegistrySite())
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A site and where each of its values came from: {dotted path: file or 'built-in'}."""
+
+    site: Site
+    origins: Mapping[str, str] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+
+
+def defaults(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The built-in layer: everything below the user's own data folder."""
+    data = environ.get("XDG_DATA_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".local/share")
+    top = f"{data}/hpcstack"
+    return {"store": f"{top}/store", "lock_dir": f"{top}/locks", "module_root": f"{top}/modules"}
+
+
+def layers(environ: Mapping[str, str], explicit: str = "") -> list[Path]:
+    """The files that are there, weakest first; a file that was named must be there."""
+    config = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".config")
+    found = [path for path in (SYSTEM, Path(config) / "hpcstack/site.yaml") if path.is_file()]
+    for named, how in ((environ.get("HPCSTACK_SITE", ""), "$HPCSTACK_SITE"), (explicit, "--site")):
+        if named and not Path(named).is_file():
+            raise InputError(f"{named}: no such file, named by {how}")
+        if named:
+            found.append(Path(named))
+    return found
+
+
+def load(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded:
+    """The site of this caller. All problems of a layer are in the ProblemsError that it raises."""
+    environ = os.environ if environ is None else environ
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    _merge(merged, defaults(environ), origins, "built-in")
+    forced: list[tuple[dict[str, Any], str]] = []
+    documents: list[Document] = []
+    for path in layers(environ, explicit):
+        document = _read(path)
+        if "force" in document.value:
+            forced.append((_force(document, path), f"{path} (force)"))
+        _merge(merged, document.value, origins, str(path))
+        documents.append(document)
+    for values, origin in forced:
+        _merge(merged, values, origins, origin)
+    try:
+        site = Site.model_validate(merged)
+    except ValidationError as error:
+        raise ProblemsError(_problems(error, documents)) from None
+    policy = _policy(documents, [values for values, _ in forced])
+    effective = {kind: part.value for kind, part in (("defaults", policy.defaults), ("force", policy.force)) if part}
+    return Loaded(site.model_copy(update={"policy": PolicySite.model_construct(**effective)}), origins, policy)
+
+
+def _policy(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
+    """The policy of all layers, weakest first, with the place of each value."""
+    parts: dict[str, Document | None] = {"defaults": None, "force": None}
+    for document in documents:
+        for kind, so_far in parts.items():
+            stated = document.value.get("policy")
+            if isinstance(stated, dict) and isinstance(stated.get(kind), dict):
+                part = fragment(document, ("policy", kind))
+                parts[kind] = merge(so_far, part) if so_far else part
+    for values in forced:
+        for kind, part in (values.get("policy") or {}).items():
+            document = Document(f"{SYSTEM} (force)", part)
+            so_far = parts[kind]
+            parts[kind] = merge(so_far, document) if so_far else document
+    return Policy(parts["defaults"], parts["force"])
+
+
+def _force(document: Document, path: Path) -> dict[str, Any]:
+    force = document.value.pop("force")
+    if path != SYSTEM:
+        raise ProblemsError([document.problem(("force",), f"`force` counts in {SYSTEM} only", at_key=True)])
+    if not isinstance(force, dict):
+        raise ProblemsError([document.problem(("force",), "`force` is a mapping of what is forced")])
+    return force
+
+
+def _read(path: Path) -> Document:
+    try:
+        document = parse(read_text(path, MAX_BYTES), str(path))
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+    if document.value is None:
+        document.value = {}
+    if not isinstance(document.value, dict):
+        raise ProblemsError([document.problem((), "a site file is a mapping")])
+    return document
+
+
+def _problems(error: ValidationError, documents: list[Document]) -> list[Any]:
+    """Each problem at the strongest layer that holds the key."""
+    if not documents:
+        raise InputError(f"the built-in site is wrong: {error}")
+    out = []
+    for number, entry in enumerate(error.errors()):
+        path = tuple(entry["loc"])
+        said = re.match(r"Value error, ([a-z_]+(?:\.[A-Za-z0-9_-]+)*): (.*)", entry["msg"]) if not path else None
+        if said:  # of the whole site: the message begins with the key that it is about
+            path = tuple(said[1].split("."))
+        holder = next((d for d in reversed(documents) if path in d.marks), documents[-1])
+        found = list(problems_of(error, holder, Site))[number]
+        out.append(holder.problem(path, said[2]) if said and path in holder.marks else found)
+    return out
+
+
+def _merge(
+    into: dict[str, Any], layer: dict[str, Any], origins: dict[str, str], origin: str, path: tuple[str, ...] = ()
+) -> None:
+    for key, value in layer.items():
+        here = (*path, key)
+        if isinstance(value, dict) and isinstance(into.get(key, {}), dict):
+            _merge(into.setdefault(key, {}), value, origins, origin, here)
+        else:
+            into[key] = value
+            origins[dotted(here)] = origin
+
+
+__all__ = [
+    "POLICY_KEYS",
+    "SYSTEM",
+    "BuildSite",
+    "Gpus",
+    "Loaded",
+    "NodeType",
+    "Partition",
+    "RegistrySite",
+    "Site",
+    "StagingSite",
+    "defaults",
+    "layers",
+    "load",
+]

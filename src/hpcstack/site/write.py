@@ -1,0 +1,153 @@
+"""A commented site.yaml out of what a probe found: every value with where it came from, every gap as a comment."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from hpcstack.core.errors import counted
+from hpcstack.core.yaml import CONTROL
+from hpcstack.hardware import facts
+from hpcstack.site.discover import Nodes, Probe
+
+
+def site_text(found: Probe, host: str, name: str = "") -> str:
+    """The file, whole; it loads as it is. NAME is the site's, by default Slurm's ClusterName, else HOST."""
+    parts = [
+        "# Written by hpcstack site init. `hpcstack show --site` says which file each value came from.",
+        *(f"# {_line(text)}" for text in _found(found)),
+        "",
+        "apiVersion: hpcstack/site/v1",
+        f"name: {_name(name or found.slurm.get('ClusterName', '') or host)}",
+        "",
+        "# Where images, releases and modules go: every node must see it. The defaults are in your home.",
+        "# store: /shared/hpcstack/store",
+        "# lock_dir: /shared/hpcstack/locks",
+        "# module_root: /shared/hpcstack/modules",
+        "",
+        "# A mirror of NVIDIA's registry, if this cluster has one; a file of logins, never a key.",
+        "# registries:",
+        '#   nvcr.io: {mirror: "harbor.example.org:443", credentials: /etc/hpcstack/nvcr.json}',
+        "",
+        "# build: {tmpdir: /local/scratch, ca_bundle: /etc/ssl/certs/site.pem}",
+        "",
+        *_node_types(found),
+        *_fabric(found),
+        *_runtime(found),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _line(text: str) -> str:
+    """TEXT of a tool as one line of a comment."""
+    return CONTROL.sub(" ", text)[:200]
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-") or "local"
+
+
+def _found(found: Probe) -> Iterator[str]:
+    yield "What was found on this machine:"
+    for tool in ("srun", "apptainer", "enroot"):
+        yield f"  {tool}: {found.versions.get(tool) or 'not here'}"
+    yield f"  Pyxis: {'yes' if found.pyxis else 'srun has no --container-image'}"
+    yield f"  Lmod: {found.lmod or 'not here'}"
+    yield f"  NVIDIA driver: {found.driver or 'not on this machine'}"
+    yield f"  CPU: {found.cpu or 'unknown'}"
+    mpi = ", ".join(found.mpi) or "srun could not be asked"
+    yield f"  srun --mpi: {mpi} (default {found.slurm.get('MpiDefault', 'unknown')})"
+
+
+def _node_types(found: Probe) -> Iterator[str]:
+    if not found.nodes:
+        yield "# Slurm was not there to ask. For example:"
+        yield "# node_types:"
+        yield '#   dgx: {gpus: {model: H100, count: 8, nvlink: true}, driver: "550.54.15", cpus: 112}'
+        yield "# partitions:"
+        yield "#   gpu: {node_type: dgx, default: true}"
+        yield ""
+        return
+    yield "# One entry for each kind of node that sinfo shows."
+    yield "node_types:"
+    kinds: dict[str, Nodes] = {}
+    for nodes in found.nodes:
+        kind = kinds.setdefault(nodes.type_name, nodes)
+        if kind.cpus != nodes.cpus:
+            yield f"  # {nodes.partition} has {nodes.type_name} with {nodes.cpus} CPUs: give it a type of its own"
+    for kind in kinds.values():
+        yield from _node_type(kind, found)
+    yield ""
+    yield "partitions:"
+    seen: dict[str, str] = {}
+    for nodes in found.nodes:
+        if nodes.partition in seen:
+            yield f"  # {nodes.partition} also has {counted(nodes.count, 'node')} like {nodes.type_name}: one is taken"
+            continue
+        seen[nodes.partition] = nodes.type_name
+        default = ", default: true" if nodes.default else ""
+        yield f"  {_key(nodes.partition)}: {{node_type: {nodes.type_name}{default}}} # {counted(nodes.count, 'node')}"
+    yield ""
+
+
+def _node_type(nodes: Nodes, found: Probe) -> Iterator[str]:
+    yield f"  {nodes.type_name}:"
+    yield f"    cpus: {nodes.cpus} # sinfo"
+    if not nodes.gpus:
+        return
+    here = facts.gpu(found.gpu) if found.gpu else None
+    known = facts.gpu(nodes.model) or (here if not nodes.model else None)
+    model = known.model if known else nodes.model or "unknown"
+    why = "sinfo" if nodes.model else "nvidia-smi on this machine" if known else "Slurm does not name it: say it"
+    nvlink = ", nvlink: true" if found.nvlink else ""
+    why += "; `virtual` if no device is behind it"
+    yield f"    gpus: {{model: {_value(model)}, count: {nodes.gpus}{nvlink}}} # {why}"
+    if found.driver:
+        yield f"    driver: {_value(found.driver)} # of this machine: check it on a node"
+    else:
+        yield '    # driver: "550.54.15" # cat /proc/driver/nvidia/version on a node; lint and launchers need it'
+    if found.hcas:
+        names = ", ".join(dict.fromkeys(hca.name for hca in found.hcas))
+        yield f"    hcas: [{names}] # of this machine: check it on a node"
+
+
+def _fabric(found: Probe) -> Iterator[str]:
+    links = {hca.link for hca in found.hcas}
+    if not links:
+        yield "# No InfiniBand or RoCE device on this machine. On a cluster that has them, for example:"
+        yield "# fabric:"
+        yield "#   kind: infiniband"
+        yield "#   settings:"
+        yield '#     NCCL_IB_HCA: {value: "mlx5_0,mlx5_1", reason: the storage network is on mlx5_2}'
+        yield ""
+        return
+    yield "fabric:"
+    yield f"  kind: {'infiniband' if 'InfiniBand' in links else 'roce'} # /sys/class/infiniband/*/ports/*/link_layer"
+    if len(links) > 1:
+        fast = ",".join(dict.fromkeys(hca.name for hca in found.hcas if hca.link == "InfiniBand"))
+        yield "  settings:"
+        yield f"    NCCL_IB_HCA: {{value: {_value(fast)}, reason: the other devices are Ethernet}}"
+    yield ""
+
+
+def _runtime(found: Probe) -> Iterator[str]:
+    if found.pyxis:
+        yield "runtime: pyxis # srun knows --container-image"
+    elif found.versions.get("srun") and found.versions.get("apptainer"):
+        yield "runtime: apptainer # srun has no Pyxis"
+    else:
+        yield "runtime: auto"
+
+
+WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+
+
+def _key(text: str) -> str:
+    plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", text) and text.lower() not in WORDS
+    return text if plain else json.dumps(text)
+
+
+def _value(text: str) -> str:
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_ -]*[A-Za-z0-9]", text) and text.lower() not in WORDS
+    return text if plain else json.dumps(text)

@@ -1,0 +1,54 @@
+"""What a build leaves: one image, and what is known of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+IMAGE = "image.sqsh"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One built image: ONE squashfs that Pyxis, Enroot and Apptainer all run."""
+
+    stack: str
+    key: str
+    sha256: str
+    size: int
+    platform: str
+    engine: str
+    lock_sha256: str
+    base: str
+    stand_in: str
+    suite: str
+    facts: dict[str, str]
+    apt: dict[str, str]
+    pip: dict[str, str]
+    conda: dict[str, str] = field(default_factory=dict)  # {name: VERSION=BUILD}
+    environment: dict[str, str] = field(default_factory=dict)
+    mode: str = "torchrun"
+    mounts: list[str] = field(default_factory=list)  # SOURCE:TARGET, of the recipe
+    folder: str = ""
+    bundled: str = ""  # the base, where a bundle brought it: no registry vouches for that
+
+    @property
+    def image(self) -> Path:
+        """The absolute path of the image."""
+        return Path(self.folder) / IMAGE
+
+
+def _check_types(artifact: Artifact) -> None:
+    """TypeError unless every field of a record that was read has the type that it is declared with."""
+    for entry in fields(artifact):
+        value = getattr(artifact, entry.name)
+        kind = {"str": str, "int": int, "list[str]": list}.get(str(entry.type), dict)
+        texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if not isinstance(value, kind) or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"{entry.name} is {value!r}")
+
+
+def as_dict(artifact: Artifact) -> dict[str, Any]:
+    """ARTIFACT for JSON, with the path of its image."""
+    return {**asdict(artifact), "image": str(artifact.image)}

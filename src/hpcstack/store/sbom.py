@@ -1,0 +1,70 @@
+"""What an image is made of, as CycloneDX: its real dpkg and pip lists, read out of the image when it was built.
+
+https://cyclonedx.org/docs/1.6/json/; package URLs: https://github.com/package-url/purl-spec. The document holds no
+time and no random number: the same image gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from hpcstack.store.artifact import Artifact
+
+if TYPE_CHECKING:
+    from cyclonedx.model.component import Component
+    from packageurl import PackageURL
+
+SPACE = uuid.UUID("6f1c3a52-7f0e-4c0a-9f63-3a0a0f2f6f50")  # of hpcstack's serial numbers
+
+
+def document(artifact: Artifact, distribution: str) -> str:
+    """The SBOM of ARTIFACT as CycloneDX 1.6 JSON. DISTRIBUTION is ID of its /etc/os-release."""
+    from cyclonedx.model import HashAlgorithm, HashType, Property
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.output import make_outputter
+    from cyclonedx.schema import OutputFormat, SchemaVersion
+
+    image = Component(
+        name=artifact.stack, type=ComponentType.CONTAINER, bom_ref=f"image:{artifact.sha256}",
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=artifact.sha256)],
+        properties=[Property(name=f"hpcstack:{name}", value=value) for name, value in _about(artifact).items()],
+    )  # fmt: skip
+    bom = Bom(serial_number=uuid.uuid5(SPACE, artifact.sha256), components=_components(artifact, distribution))
+    bom.metadata.component = image
+    bom.register_dependency(image, bom.components)
+    text = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string()
+    out: dict[str, Any] = json.loads(text)
+    out["metadata"].pop("timestamp", None)
+    return json.dumps(out, indent=1, sort_keys=True) + "\n"
+
+
+def _about(artifact: Artifact) -> dict[str, str]:
+    told = {
+        "base": artifact.base,
+        "platform": artifact.platform,
+        "engine": artifact.engine,
+        "lock": artifact.lock_sha256,
+    }
+    return {**told, **({"stand-in": artifact.stand_in} if artifact.stand_in else {})}
+
+
+def _components(artifact: Artifact, distribution: str) -> list[Component]:
+    from packageurl import PackageURL
+
+    architecture = {"arch": artifact.platform.partition("/")[2]}
+    urls = [PackageURL("deb", distribution, name, version, architecture) for name, version in artifact.apt.items()]
+    urls += [PackageURL("pypi", None, name.lower().replace("_", "-"), text) for name, text in artifact.pip.items()]
+    for name, text in artifact.conda.items():
+        version, _, build = text.partition("=")
+        urls.append(PackageURL("conda", None, name, version, {"build": build}))
+    return [_component(url) for url in sorted(urls, key=PackageURL.to_string)]
+
+
+def _component(url: PackageURL) -> Component:
+    from cyclonedx.model.component import Component, ComponentType
+
+    text = url.to_string()
+    return Component(name=url.name, version=url.version, type=ComponentType.LIBRARY, purl=url, bom_ref=text)

@@ -1,0 +1,216 @@
+"""The store: images by key, pointers to the newest, releases. Everything appears by one rename, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from hpcstack.core import files, sharing
+from hpcstack.core.errors import InputError, StoreError
+from hpcstack.core.files import digest_of, remove_tree, sync, write_text
+from hpcstack.core.lease import held, label, sweep
+from hpcstack.store.artifact import IMAGE, Artifact, _check_types
+
+KEY = re.compile(r"^[0-9a-z]+$")
+MAX_RECORD = 64 << 20  # bytes of an artifact.json or a release.json: packages of a large image are 1 MB
+ARTIFACT, LOG = "artifact.json", "build.log"
+
+
+class Store:
+    """A store below one folder, used by many processes at once."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+
+    # -- reading
+
+    def artifact(self, key: str) -> Artifact | None:
+        """The image of KEY, if it is there and whole."""
+        folder = self._folder(key)
+        try:
+            found = json.loads(files.read_bytes(folder / ARTIFACT, MAX_RECORD))
+            known = {entry.name: found[entry.name] for entry in fields(Artifact) if entry.name in found}
+            artifact = Artifact(**{**known, "folder": str(folder)})
+            _check_types(artifact)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, TypeError, RecursionError, InputError) as error:
+            raise StoreError(
+                f"{folder / ARTIFACT} cannot be read: {error}", "remove the folder and build again"
+            ) from None
+        image = folder / IMAGE
+        if not image.exists():
+            raise StoreError(f"{image} is missing", f"hpcstack build {artifact.stack} makes it anew") from None
+        if not image.is_file() or image.stat().st_size != artifact.size:
+            raise StoreError(f"{image} is not the file that was stored", f"remove {folder} and build again")
+        return artifact
+
+    def newest(self, stack: str) -> Artifact | None:
+        """The image that was built last for STACK."""
+        key = self._pointed(stack)
+        found = self.artifact(key) if KEY.match(key) else None
+        if found and found.stack != stack:
+            raise StoreError(
+                f"{self.top / 'stacks' / stack} names an image of {found.stack}", f"hpcstack build {stack}"
+            )
+        return found
+
+    def _pointed(self, stack: str) -> str:
+        try:
+            return files.read_text(self.top / "stacks" / stack, 256).strip()
+        except (OSError, ValueError, InputError):
+            return ""
+
+    def stacks(self) -> dict[str, Artifact]:
+        """{stack: its newest image}."""
+        folder = self.top / "stacks"
+        names = sorted(path.name for path in folder.glob("[!.]*")) if folder.is_dir() else []
+        return {name: artifact for name in names if (artifact := self._whole(name))}
+
+    def images(self) -> list[Artifact]:
+        """Every whole image, the oldest first."""
+        folder = self.top / "images"
+        found = []
+        for path in folder.glob("[!.]*") if folder.is_dir() else ():
+            with contextlib.suppress(StoreError, OSError):
+                if one := self.artifact(path.name):
+                    found.append((path.stat().st_mtime, path.name, one))
+        return [one for _, _, one in sorted(found, key=lambda entry: entry[:2])]
+
+    def _whole(self, stack: str) -> Artifact | None:
+        """The newest image of STACK; a damaged one is as good as none where many are listed."""
+        with contextlib.suppress(StoreError):
+            return self.newest(stack)
+        return None
+
+    # -- writing
+
+    @contextlib.contextmanager
+    def acting(self, what: str) -> Iterator[None]:
+        """Turns the system's refusals into StoreError. What is made is readable for all, whatever the umask."""
+        mask = os.umask(sharing.mask())
+        try:
+            sharing.make_folder(self.top)
+            sharing.open_old(self.top)
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"{what}: {error.strerror or error} ({error.filename or self.top})", _advice(error, self.top)
+            ) from None
+        finally:
+            os.umask(mask)
+
+    def put(self, artifact: Artifact, image: Path, log: Path, *, instead: bool = False) -> Artifact:
+        """IMAGE and LOG as the image of ARTIFACT.key, INSTEAD of one that is there; its stack then names it."""
+        final = self.top / "images" / artifact.key
+        with self.acting("the image was not stored"):
+            incoming = self._incoming()
+            try:
+                shutil.copyfile(image, incoming / IMAGE)
+                shutil.copyfile(log, incoming / LOG)
+                record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
+                write_text(incoming / ARTIFACT, json.dumps(record, indent=1, sort_keys=True) + "\n")
+                sync(incoming / IMAGE)
+                if digest_of(incoming / IMAGE) != artifact.sha256:
+                    raise StoreError("the stored image differs from the built one", "the disk or memory is damaged")
+                incoming.chmod(0o755)
+                sharing.hand_over(incoming)
+                final.parent.mkdir(parents=True, exist_ok=True)
+                self._settle(incoming, final, instead=instead)
+                sync(final.parent)
+            finally:
+                shutil.rmtree(incoming, ignore_errors=True)
+        self.point(artifact.stack, artifact.key)
+        stored = self.artifact(artifact.key)
+        assert stored
+        return stored
+
+    def _folder(self, key: str) -> Path:
+        """Where the image of KEY lies: aside, where a replacement of it was interrupted."""
+        final = self.top / "images" / key
+        aside = _aside(final)
+        return aside if not final.exists() and aside.exists() else final
+
+    def _settle(self, incoming: Path, final: Path, *, instead: bool) -> None:
+        """INCOMING as FINAL, by one rename. If somebody else was faster with the same key, theirs stays.
+
+        INSTEAD of one that is there: both change places at once; where the filesystem cannot do that, the old one is
+        aside for a moment, where readers find it, and where the next one to come puts it back.
+        """
+        aside = _aside(final)
+        if aside.exists() and final.exists():
+            remove_tree(aside)
+        elif aside.exists():
+            aside.rename(final)
+        if instead and final.exists():
+            if not files.exchange(incoming, final):
+                final.rename(aside)
+                incoming.rename(final)
+                remove_tree(aside)
+            return
+        try:
+            incoming.rename(final)
+        except OSError:
+            if not (final / ARTIFACT).exists():
+                raise
+
+    def point(self, stack: str, key: str) -> None:
+        """STACK's newest image is KEY. Nothing is written if it is already: a store may be read-only for its users."""
+        if self._pointed(stack) == key:
+            return
+        folder = self.top / "stacks"
+        with self.acting("the pointer was not written"):
+            folder.mkdir(parents=True, exist_ok=True)
+            sweep(folder, f".{stack}.", lambda old: old.unlink(missing_ok=True))  # of who was killed
+            part = folder / f".{stack}.{label()}{uuid.uuid4().hex[:8]}"
+            with part.open("x", encoding="utf-8") as file:
+                file.write(key + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            part.chmod(sharing.mode(0o644))
+            part.replace(folder / stack)
+            sync(folder)
+
+    def _incoming(self) -> Path:
+        """A private folder beside the images, on the same filesystem; those of dead processes are swept."""
+        parent = self.top / "incoming"
+        parent.mkdir(parents=True, exist_ok=True)
+        sweep(parent, "", remove_tree)
+        folder = parent / f"{label()}{uuid.uuid4().hex[:8]}"
+        folder.mkdir()
+        return folder
+
+    @contextlib.contextmanager
+    def lease(self, key: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+        """One builder per key: others wait. The lease of one that is dead is taken over."""
+        path = self.top / "leases" / key
+        with contextlib.ExitStack() as stack:
+            with self.acting("the lease was not taken"):
+                stack.enter_context(
+                    held(path, lambda who: waiting(f"{who} (its lease is {path})") if waiting else None)
+                )
+            yield
+
+
+def _advice(error: OSError, top: Path) -> str:
+    import errno
+
+    if error.errno == errno.ENOSPC:
+        return "make room, or name another store in site.yaml"
+    ours = Path(str(error.filename or top)).is_relative_to(top)
+    if ours and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"{top} must be writable by you; if it is the store: `store` in site.yaml (hpcstack show --site)"
+    if ours and error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ESTALE, errno.EIO):
+        return "is its filesystem there? See `store` and `build.cachedir` in site.yaml (hpcstack show --site)"
+    return ""
+
+
+def _aside(final: Path) -> Path:
+    return final.with_name(f".{final.name}.before")

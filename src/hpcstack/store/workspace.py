@@ -1,0 +1,45 @@
+"""A private folder on local disk for one build, gone afterwards; those of killed builds go, too."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcstack.core.errors import StoreError
+from hpcstack.core.files import remove_tree
+from hpcstack.core.lease import label, sweep
+from hpcstack.core.process import Runner
+from hpcstack.site.load import Site
+from hpcstack.store.cache import busy, cache_of
+from hpcstack.store.store import Store
+
+PREFIX = "hpcstack-build-"
+
+
+@contextlib.contextmanager
+def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
+    """The folder; StoreError where fewer than NEEDED bytes are free. Nothing of the caches is collected meanwhile."""
+    parent = Path(site.build.tmpdir or tempfile.gettempdir())
+    with Store(site.store).acting("no folder to build in"):
+        free = shutil.disk_usage(parent).free
+        if free < needed:
+            raise StoreError(
+                f"{parent} has {free / 1e9:.1f} GB free, a build needs about {needed / 1e9:.0f}",
+                "make room, or name another folder: build.tmpdir in site.yaml, or $TMPDIR",
+            )
+        sweep(parent, PREFIX, lambda old: _remove(old, runner))
+        work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{label()}", dir=parent))
+    try:
+        with busy(cache_of(site)):
+            yield work
+    finally:
+        _remove(work, runner)
+
+
+def _remove(work: Path, runner: Runner) -> None:
+    remove_tree(work)
+    if work.exists() and runner.has("unshare"):  # files of mapped users are not ours to remove outside
+        runner.output(["unshare", "--map-root-user", "--map-auto", "rm", "-rf", str(work)])

@@ -1,0 +1,32 @@
+"""The MPI part of a test run: a job step of its own, whose ranks Slurm's PMI starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from hpcstack.core.process import Completed, Runner
+from hpcstack.launch import Resources, plan
+from hpcstack.site.load import Site
+from hpcstack.store.artifact import Artifact
+from hpcstack.suite.outcomes import Size
+
+
+def mpi_step(
+    folder: Path, size: Size, artifact: Artifact, resources: Resources, site: Site, runner: Runner, runtime: str,
+    suite: Path | None, say: Callable[[str], None],
+) -> Completed:  # fmt: skip
+    """Run it; what its ranks leave lies in FOLDER as mpi-RANK.json."""
+    from hpcstack.suite.run import python_path, watched
+
+    each = size.world // size.nodes
+    command = ("python3", "-m", "hpcstack_smoke.apps.mpi", "--output", str(folder), "--tests", size.tests,
+               "--tier", size.tier, "--skip", size.skip, "--nodes", str(size.nodes))  # fmt: skip
+    ranks = replace(resources, nproc_per_node=0, ntasks_per_node=each, cpus_per_task=0)
+    line = plan(
+        artifact, command, "mpi", ranks, site, runner, runtime=runtime, workdir=folder,
+        mounts=(f"{suite}:{suite}",) if suite else (), environment={"PYTHONPATH": python_path(artifact, suite)},
+    )  # fmt: skip
+    say(f"{size.world} MPI ranks")
+    return runner.logged(list(line.argv), folder / "mpi.log", env=line.environment, on_line=watched(say))

@@ -1,0 +1,200 @@
+"""Test: the smoke suite in the image, as job steps over the nodes, and the report made of what they left."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from hpcstack.core.dirs import state_folder
+from hpcstack.core.errors import SlurmError, counted
+from hpcstack.core.files import write_text, write_tree
+from hpcstack.core.process import Completed, Runner
+from hpcstack.launch import Plan, Resources, Share, plan, share
+from hpcstack.recipe.model import Stack
+from hpcstack.render.launchers import inner
+from hpcstack.render.steps import HOME
+from hpcstack.report import Outcome, Report
+from hpcstack.runtimes import choose
+from hpcstack.site.load import Site
+from hpcstack.slurm.query import allocation
+from hpcstack.store.artifact import Artifact
+from hpcstack.store.store import Store
+from hpcstack.suite.outcomes import Found, Size, outcomes, telling
+from hpcstack_smoke import __version__ as suite_version
+from hpcstack_smoke.select import TIER_SECONDS, selected
+
+Say = Callable[[str], None]
+SUITE = f"{HOME}/smoke"
+CPU_RANKS = 2
+STATUSES = ("PASS", "SKIP", "WARN", "FAIL", "ERROR")
+EVERY_S = 10.0  # between two lines about how far it is
+AGENT_SCOPES = ("node", "tasks", "ranks", "restart", "after")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a run. `tests` and `skip`: codes, families, groups."""
+
+    tests: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    tier: str = "quick"
+    runtime: str = "auto"
+    suite_from_host: bool = False
+    parent: Path | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the suite: where it writes, which checks it was asked for, on how many ranks."""
+
+    folder: Path
+    size: Size
+    ranks_per_node: int
+    share: Share
+    here: bool = False
+
+
+def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, here: bool) -> Run:
+    """A new folder for a run. Nodes without real GPUs get two ranks: enough to talk within a node and between."""
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    parent = wanted.parent or state_folder() / "tests" / stack.full_name
+    folder = parent / f"{stamp}-{uuid.uuid4().hex[:6]}"
+    with Store(site.store).acting("no folder for the run"):
+        folder.mkdir(parents=True)
+    taken = share(resources, site, allocation(os.environ), here=here)
+    ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
+    tests, skip = ",".join(wanted.tests or stack.tests), ",".join(wanted.skip)
+    return Run(folder, Size(resources.nodes, ranks * resources.nodes, tests, wanted.tier, skip), ranks, taken, here)
+
+
+def step_plan(
+    run: Run, artifact: Artifact, resources: Resources, site: Site, runner: Runner, *, runtime: str, suite: Path | None
+) -> Plan:
+    """The job step of one run: an agent a node, which starts the ranks there. SUITE is the caller's own, if given."""
+    size, node = run.size, site.node_type(resources.partition)
+    agent = (
+        "python3", "-m", "hpcstack_smoke", "--output", str(run.folder), "--tests", size.tests, "--tier", size.tier,
+        "--skip", size.skip, "--gpus", str(run.share.gpus), "--ranks", str(run.ranks_per_node),
+        "--nodes", str(size.nodes), "--stack", artifact.stack, "--deadline", str(2 * TIER_SECONDS[size.tier]),
+        "--fabric-rate", str(node.hca_rate if node else 0),
+    )  # fmt: skip
+    command = (*agent, "--", "/bin/sh", "-c", inner("torchrun"), "torchrun")
+    alone = replace(resources, nproc_per_node=0, ntasks_per_node=0)
+    one_a_node = replace(alone, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else alone
+    return plan(
+        artifact, command, "plain", one_a_node, site, runner, runtime=runtime, workdir=run.folder,
+        mounts=(f"{suite}:{suite}",) if suite else (), environment={"PYTHONPATH": python_path(artifact, suite)},
+    )  # fmt: skip
+
+
+def python_path(artifact: Artifact, suite: Path | None) -> str:
+    """Where the suite is found: the caller's own, or the image's; then what the image has there."""
+    return ":".join(filter(None, (str(suite) if suite else SUITE, artifact.environment.get("PYTHONPATH", ""))))
+
+
+def test(
+    stack: Stack, artifact: Artifact, wanted: Wanted, resources: Resources, site: Site, runner: Runner, say: Say
+) -> tuple[Report, Path]:
+    """The report of one run, and its folder. SlurmError if the step did not start on any node."""
+    here = choose(site.runtime if wanted.runtime == "auto" else wanted.runtime, runner)[0].name == "local"
+    run = prepare(stack, wanted, resources, site, here=here)
+    suite = _host_suite(run) if wanted.suite_from_host else None
+    line = step_plan(run, artifact, resources, site, runner, runtime=wanted.runtime, suite=suite)
+    write_text(run.folder / "command.txt", line.shown() + "\n")
+    say(f"{run.size.world} ranks on {counted(run.size.nodes, 'node')} by {line.runtime} ({line.reason})")
+    began, started = time.monotonic(), datetime.now(timezone.utc).isoformat(timespec="seconds")
+    steps = [runner.logged(list(line.argv), run.folder / "step.log", env=line.environment, on_line=watched(say))]
+    mpi = selected(run.size.tests, "mpi", run.size.tier, run.size.skip)
+    if mpi and not here:
+        from hpcstack.suite.mpi import mpi_step
+
+        steps.append(mpi_step(run.folder, run.size, artifact, resources, site, runner, wanted.runtime, suite, say))
+    found = collect(run.folder)
+    if mpi and here:
+        why = "without Slurm nothing starts MPI's ranks: hpcstack test -N 2 where there is Slurm"
+        found.add({"rows": [{"code": one.code, "where": "here", "status": "SKIP", "evidence": why} for one in mpi]})
+    if not found.rows and not found.hosts:
+        raise SlurmError(_nothing(steps[0]), f"see {run.folder / 'step.log'} and {run.folder / 'command.txt'}")
+    node = site.node_type(resources.partition)
+    judged = outcomes(run.size, found, _tail(run.folder, steps[0]))
+    report = Report(
+        stack=artifact.stack, image=str(artifact.image), image_sha256=artifact.sha256,
+        suite=f"{suite_version} (the host's)" if suite else artifact.suite, tier=run.size.tier,
+        runtime=line.runtime, backend=found.backend, nodes=tuple(sorted(found.hosts)),
+        node_type="" if here else site.kind(resources.partition), world_size=run.size.world,
+        started=started, seconds=round(time.monotonic() - began, 1), stand_in=artifact.stand_in,
+        virtual_nodes=bool(node and node.virtual and not here), planted=found.planted, inventory=found.inventory,
+        step_status=next((step.status for step in steps if step.status), 0),
+        outcomes=(*judged, *step_outcome(steps, judged)),
+    )  # fmt: skip
+    return report, run.folder
+
+
+def watched(say: Say, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+    """What the agent says of each check, as progress: what is wrong at once, else how far it is, now and then.
+
+    The report lists every check; nobody reads them twice.
+    """
+    done, last = 0, clock()
+
+    def line(text: str) -> None:
+        nonlocal done, last
+        status, _, rest = text.removeprefix(":: ").partition(" ")
+        if not text.startswith(":: ") or status not in STATUSES:
+            return
+        done += 1
+        if status not in ("PASS", "SKIP"):
+            say(f"{status} {rest}".strip())
+        elif clock() - last >= EVERY_S:
+            last = clock()
+            say(f"{counted(done, 'check')} done, the last {rest.split(' ')[0]}")
+
+    return line
+
+
+def _host_suite(run: Run) -> Path:
+    from hpcstack.core import data
+
+    write_tree(run.folder / "suite", data.smoke_files())
+    return run.folder / "suite"
+
+
+def _nothing(done: Completed) -> str:
+    said = "\n".join(f"  < {line}" for line in done.tail)
+    return f"the step left no result on any node (exit {done.status})\n{said}".rstrip()
+
+
+def collect(folder: Path) -> Found:
+    """All that nodes and ranks wrote, nodes first, then the rounds of the ranks in their order."""
+    found = Found()
+    for pattern in ("node-*.json", "task-*.json", "rank-*.json", "mpi-*.json"):
+        for path in sorted(folder.glob(pattern), key=lambda path: (path.stem.split("-")[-1], path.name)):
+            try:
+                document = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):  # torn, or replaced while it was read: who wrote it is named as missing
+                continue
+            if isinstance(document, dict):
+                found.add(document)
+    return found
+
+
+def step_outcome(steps: list[Completed], judged: list[Outcome]) -> list[Outcome]:
+    """An ERROR where a step did not end with 0 and no check says why; ranks that a broken check ended are no news."""
+    if all(step.status == 0 for step in steps) or any(one.status == "ERROR" for one in judged):
+        return []
+    bad = next(step for step in steps if step.status)
+    said = (list(bad.tail) or [""])[-1].strip()
+    return [Outcome(code="run.step", status="ERROR", measured=f"the step ended with {bad.status}", evidence=said[:400])]
+
+
+def _tail(folder: Path, done: Completed) -> str:
+    lines = [
+        line for path in sorted(folder.glob("launcher-*.log")) for line in path.read_text(errors="replace").splitlines()
+    ]
+    return telling(lines, (list(done.tail) or [""])[-1])
