@@ -83,7 +83,7 @@ def test_files_are_not_packages_of_the_index(tmp_path: Path, monkeypatch: pytest
 
 def test_checks_that_pass_are_listed_once(tmp_path: Path) -> None:
     """While the suite runs: what is wrong at once, what passes as a number now and then; the report lists all."""
-    from hpcstack.suite.run import watched
+    from hpcstack.suite.steps import watched
 
     said: list[str] = []
     times = iter([0.0, 1.0, 12.0, 13.0])

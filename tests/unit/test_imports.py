@@ -1,131 +1,106 @@
-"""Who may import whom (docs/architecture.md): down only. And `--help` loads nothing of weight."""
+"""Who may import whom (docs/architecture.md): a room its own files and lower rooms. And `--help` loads nothing of weight."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import hpcstack
 import hpcstack_smoke
 
 HOST, SMOKE = Path(hpcstack.__file__).parent, Path(hpcstack_smoke.__file__).parent
-LAYERS = (
-    ("cli",),
-    (
-        "build",
-        "settle",
-        "locking",
-        "workspace",
-        "probe",
-        "siteinit",
-        "modules",
-        "releases",
-        "named",
-        "launch",
-        "validate",
-        "importing",
-        "bases",
-        "verifying",
-        "signing",
-        "collect",
-        "batch",
-        "bundle",
-        "bundle_apply",
-        "ordering",
-        "sbom",
-        "sif",
-        "jobs",
-        "examine",
-        "mpistep",
-        "sweep",
-    ),
-    ("engines", "runtimes", "render", "lock.resolve", "lock.inside"),
-    ("sources", "importing"),
-    ("process", "registry", "credentials", "store", "outputs", "cache", "lease", "blobs", "inflate", "daemon"),
-    (
-        "spec",
-        "lock",
-        "site",
-        "siteparts",
-        "report",
-        "facts",
-        "fit",
-        "explain",
-        "failure",
-        "sizing",
-        "doctor",
-        "remedies",
-        "lint",
-        "evidence",
-        "fabric",
-        "oci",
-        "logins",
-        "outcomes",
-        "history",
-        "gates",
-        "judging",
-        "modules.ledger",
-        "modules.changes",
-        "modules.publishable",
-        "modules.gate",
-    ),
-    (
-        "errors",
-        "sharing",
-        "files",
-        "data",
-        "cpus",
-        "modules.paths",
-        "modules.words",
-        "yamlfile",
-        "render.quote",
-        "talk",
-    ),
-)
+# Low to high, one a rank: a file imports its own room or one before it, wherever in the file the import stands.
+ROOMS = (
+    "core", "recipe", "hardware", "site", "slurm", "report", "lock", "oci", "runtimes", "store", "render", "releases",
+    "build", "resolve", "publish", "launch", "diagnose", "suite", "lint", "preview", "cli",
+)  # fmt: skip
+CHAIN = 15  # files, of which each imports the next when it is loaded
 FRAMEWORKS = {"torch", "deepspeed", "horovod", "nvidia", "numpy"}  # what checks may import, in the check itself
 HEAVY = ("docker", "spython", "requests", "jinja2", "pydantic", "torch", "rich", "yaml")
-
-
-def layer(module: str) -> int:
-    """How far down MODULE (without `hpcstack.`) lies."""
-    names = [(number, name) for number, names in enumerate(LAYERS) for name in names]
-    fitting = [(len(name), number) for number, name in names if module == name or module.startswith(f"{name}.")]
-    assert fitting, f"{module} has no place in the architecture"
-    return max(fitting)[1]
-
-
-def imports(path: Path) -> set[str]:
-    """All modules that a file names in imports, wherever they stand."""
-    out: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            out |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            out |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return out
+EFFECTS = ("core.process", "oci.client", "oci.daemon")
 
 
 def name_of(path: Path) -> str:
     return ".".join(path.relative_to(HOST).with_suffix("").parts).removesuffix(".__init__")
 
 
-def test_imports_go_down_only() -> None:
-    wrong = []
-    for path in sorted(HOST.rglob("*.py")):
-        mine = name_of(path)
-        if mine in ("__init__", "__main__"):
-            continue
-        for imported in imports(path):
-            target = imported.removeprefix("hpcstack.")
-            if (
-                imported.startswith("hpcstack.")
-                and target not in ("__version__", "OWN_VARIABLES")
-                and layer(target) < layer(mine)
-            ):
-                wrong.append(f"{mine} imports {imported}")
+FILES = {name_of(path): path for path in HOST.rglob("*.py") if name_of(path) not in ("__init__", "__main__")}
+
+
+@cache
+def imports(path: Path, *, lazy: bool = True) -> frozenset[str]:
+    """All modules that a file names in imports, wherever they stand; without LAZY those that it loads when it is."""
+    out: set[str] = set()
+    tree = ast.parse(path.read_text())
+    nodes = list(ast.walk(tree)) if lazy else [node for node in tree.body if not isinstance(node, ast.If)]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            out |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            out |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(out)
+
+
+def of_ours(path: Path, *, lazy: bool = True) -> set[str]:
+    """The files of hpcstack's, by name, that PATH imports."""
+    found = set()
+    for name in imports(path, lazy=lazy):
+        target = name.removeprefix("hpcstack.") if name.startswith("hpcstack.") else ""
+        while target and target not in FILES:
+            target = target.rpartition(".")[0]
+        found |= {target} - {""}
+    return found - {name_of(path)}
+
+
+def room(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def test_every_file_has_a_room_and_imports_go_down_only() -> None:
+    assert {room(name) for name in FILES} == set(ROOMS)
+    wrong = [
+        f"{mine} imports {other}"
+        for mine, path in FILES.items()
+        for other in of_ours(path)
+        if ROOMS.index(room(other)) > ROOMS.index(room(mine))
+    ]
     assert wrong == []
+
+
+def test_no_file_imports_itself_by_others() -> None:
+    """Lazy imports counted; and what loads when a file is loaded is a short chain."""
+    depth: dict[str, int] = {}
+
+    def visit(name: str, way: tuple[str, ...], *, lazy: bool) -> int:
+        assert name not in way, " -> ".join((*way[way.index(name) :], name))
+        if name not in depth:
+            others = of_ours(FILES[name], lazy=lazy)
+            depth[name] = 1 + max((visit(one, (*way, name), lazy=lazy) for one in others), default=0)
+        return depth[name]
+
+    for name in FILES:
+        visit(name, (), lazy=True)
+    depth.clear()
+    assert max(visit(name, (), lazy=False) for name in FILES) <= CHAIN, sorted(depth.items(), key=lambda one: -one[1])[
+        :3
+    ]
+
+
+def test_no_verb_imports_a_verb() -> None:
+    verbs = {name for name in FILES if name.startswith("cli.") and name.endswith("_")}
+    wrong = [f"{name} imports {other}" for name in verbs for other in of_ours(FILES[name]) if other in verbs]
+    assert wrong == []
+
+
+def test_a_room_says_what_it_is_for() -> None:
+    """In two or three lines: what for, what comes in, what goes out."""
+    for one in ROOMS:
+        if (HOST / one).is_dir():
+            said = ast.get_docstring(ast.parse((HOST / one / "__init__.py").read_text())) or ""
+            assert len(said) > 60, one
 
 
 def test_the_host_never_imports_torch_and_the_suite_never_the_host() -> None:
@@ -139,7 +114,7 @@ def test_the_host_never_imports_torch_and_the_suite_never_the_host() -> None:
 def test_only_three_modules_have_effects() -> None:
     for path in HOST.rglob("*.py"):
         uses = {name.split(".")[0] for name in imports(path)} & {"subprocess", "requests"}
-        assert not uses or name_of(path) in ("process", "registry", "daemon"), path
+        assert not uses or name_of(path) in EFFECTS, path
 
 
 def test_help_loads_nothing_of_weight() -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcstack.core.errors import BuildError, SlurmError
+from hpcstack.core.files import write_text
 from hpcstack.core.process import Runner
+from hpcstack.core.progress import Talk
 from hpcstack.render.template import fill
 from hpcstack.site.load import Site
 from hpcstack.store.store import Store
-from hpcstack.core.files import write_text
-from hpcstack.core.progress import Talk
 
 POLL_S = 1.0
 LOST_S = 60.0  # a shared filesystem may show a file later than Slurm ends its job

@@ -11,24 +11,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core import sharing
-from hpcstack.store.cache import own_cache
-from hpcstack.releases.records import releases
 from hpcstack.build.engines import Job
-from hpcstack.core.errors import BuildError, InputError, MissingToolError, StoreError
-from hpcstack.lock.model import Lock
-from hpcstack.site.logins import build_for, redacted
-from hpcstack.releases.tree import Tree
+from hpcstack.build.offline import lend
 from hpcstack.build.request import Order, there
+from hpcstack.core import sharing
+from hpcstack.core.errors import BuildError, InputError, MissingToolError, StoreError
+from hpcstack.core.files import digest_of, write_text, write_tree
 from hpcstack.core.process import Completed, Runner
+from hpcstack.core.progress import Talk
+from hpcstack.lock.model import Lock
+from hpcstack.releases.records import releases
+from hpcstack.releases.tree import Tree
 from hpcstack.render.image import CONTEXT
 from hpcstack.render.site_files import CA_FILE, lent_files
 from hpcstack.render.steps import HOME, steps
 from hpcstack.site.load import Site
+from hpcstack.site.logins import build_for, redacted
 from hpcstack.store.artifact import Artifact
+from hpcstack.store.cache import own_cache
 from hpcstack.store.store import Store
-from hpcstack.core.files import digest_of, write_text, write_tree
-from hpcstack.core.progress import Talk
 from hpcstack.store.workspace import workspace
 from hpcstack_smoke import __version__ as suite_version
 
@@ -134,8 +135,6 @@ def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, ho
     locked = order.lock.platform(order.platform)
     planned = tuple(steps(order.stack, locked, order.lock.sources))
     if how.offline:
-        from hpcstack.build.bundle import lend
-
         lend(job.lent, order)
     job = replace(job, steps=planned, environment=locked.environment, fresh=how.fresh, offline=how.offline)
     store = Store(order.site.store)

@@ -7,39 +7,34 @@ that was imported elsewhere: it is kept under its own sha256, for the lock that 
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import re
-import shutil
 import tarfile
 from dataclasses import replace
 from pathlib import Path
 
-from hpcstack.core import data
-from hpcstack.store import sbom
-from hpcstack.core import sharing
-from hpcstack.build.base import BUNDLED, base_of
+from hpcstack.build.base import base_of
 from hpcstack.build.build import explain, job_in, redact, text_of
-from hpcstack.store.cache import offline_folder
-from hpcstack.core.errors import BuildError, InputError
-from hpcstack.core.files import files_below
-from hpcstack.core.lease import label, sweep
-from hpcstack.lock.model import LockedPlatform
-from hpcstack.lock.path import LOCK_SUFFIX
 from hpcstack.build.request import Order, needs
+from hpcstack.build.verify import distribution
+from hpcstack.core import data, sharing
+from hpcstack.core.errors import BuildError, InputError
+from hpcstack.core.files import digest_of, files_below, settle, write_text, write_tree
+from hpcstack.core.lease import label, sweep
 from hpcstack.core.outputs import new_file
 from hpcstack.core.process import Runner
+from hpcstack.core.progress import Talk
+from hpcstack.lock.model import LockedPlatform
+from hpcstack.lock.path import LOCK_SUFFIX
 from hpcstack.oci.client import Registry
-from hpcstack.render.steps import requirements
-from hpcstack.render.template import plain
 from hpcstack.recipe import guard
 from hpcstack.recipe.catalog import SUFFIX, Recipe
+from hpcstack.render.steps import requirements
+from hpcstack.render.template import plain
+from hpcstack.store import sbom
 from hpcstack.store.artifact import Artifact
 from hpcstack.store.store import Store
-from hpcstack.core.files import digest_of, settle, write_text, write_tree
-from hpcstack.core.progress import Talk
-from hpcstack.build.verify import distribution
 from hpcstack.store.workspace import workspace
 
 FORMAT = "hpcstack/bundle/v1"
@@ -156,26 +151,3 @@ def _packed(output: Path, order: Order, files: dict[str, Path]) -> int:
     finally:
         part.unlink(missing_ok=True)
     return output.stat().st_size
-
-
-def lend(job_lent: Path, order: Order) -> None:
-    """Into what the site lends to an offline build: the bundle's packages, for pip and apt in place of a network."""
-    folder = offline_folder(order.site, order.lock, order.platform)
-    if not folder.is_dir():
-        locked = order.lock.platform(order.platform)
-        if locked.apt or locked.pip:
-            raise InputError(
-                f"there are no packages of {order.stack.full_name} for a build without a network",
-                "hpcstack bundle create where there is one, hpcstack bundle apply here",
-            )
-        return
-    target = job_lent / "packages"
-    target.mkdir()
-    for path in folder.iterdir():
-        if BUNDLED.fullmatch(path.name):
-            continue
-        with contextlib.suppress(FileExistsError):
-            try:
-                (target / path.name).hardlink_to(path)
-            except OSError:  # another filesystem
-                shutil.copyfile(path, target / path.name)

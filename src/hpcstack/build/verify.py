@@ -12,21 +12,21 @@ from typing import Any
 
 from hpcstack.build.base import base_of
 from hpcstack.build.build import How, cat, made_in
-from hpcstack.releases.records import releases
-from hpcstack.core.errors import BuildError, InputError
-from hpcstack.releases.named import is_file
-from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Verdict, compare, exact
-from hpcstack.core.untrusted import document
-from hpcstack.oci.tar import Flow, Members
-from hpcstack.oci.flatten import entry_of
 from hpcstack.build.request import Order
-from hpcstack.core.process import Runner
-from hpcstack.oci.client import Registry
-from hpcstack.store.signing import Statement, signature_of
-from hpcstack.store.artifact import Artifact, as_dict
-from hpcstack.store.store import Store
+from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import digest_of
+from hpcstack.core.process import Runner
 from hpcstack.core.progress import Talk
+from hpcstack.core.untrusted import document
+from hpcstack.oci.client import Registry
+from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Verdict, compare, exact
+from hpcstack.oci.flatten import entry_of
+from hpcstack.oci.tar import Flow, Members
+from hpcstack.releases.named import is_file
+from hpcstack.releases.records import releases
+from hpcstack.store.artifact import Artifact, as_dict
+from hpcstack.store.signing import Statement, signature_of
+from hpcstack.store.store import Store
 from hpcstack.store.workspace import workspace
 
 PIECE = 1 << 20

@@ -13,7 +13,7 @@ from hpcstack.cli.session import Session, answer, say
 
 def compare(session: Session, names: tuple[str, ...], wanted: Any, options: dict[str, Any], *, as_json: bool) -> None:
     """Both on the same nodes. Outside an allocation, salloc gets one and this verb runs again in it."""
-    from hpcstack.cli.test_ import one
+    from hpcstack.cli.testing import one
     from hpcstack.slurm.query import allocation
 
     if options["runtime"] != "local" and not allocation(os.environ):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcstack.cli.logfiles import MOST, end_of
 from hpcstack.cli.session import Session, answer, json_option, say
 
 if TYPE_CHECKING:
     from hpcstack.diagnose.logs import Finding
 
 JOB = re.compile(r"[0-9]+(_[0-9]+)?")
-MOST = 256 << 20  # bytes of a log; of a longer one the end is read
 
 
 @click.command("explain")
@@ -132,18 +132,3 @@ def _text(session: Session, what: str) -> str:
         say(f"job {what}: {', '.join(map(str, paths))}")
         return "\n".join(end_of(path) for path in paths)
     raise InputError(f"{what}: no such file, and no number of a job", "hpcstack explain LOG, JOB or - (standard input)")
-
-
-def end_of(path: Path) -> str:
-    """The last bytes of a log, as text: MOST of them."""
-    from hpcstack.core.errors import InputError
-
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - MOST))
-            if size > MOST:
-                say(f"{path} has {size / 1e6:.0f} MB: the last {MOST / 1e6:.0f} are read")
-            return file.read().decode(errors="replace")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None

@@ -51,7 +51,7 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
 
 
 def _last(path: Path, lines: int) -> list[str]:
-    from hpcstack.cli.explain_ import end_of
+    from hpcstack.cli.logfiles import end_of
 
     found = end_of(path).splitlines()
     return found[-lines:] if lines else found

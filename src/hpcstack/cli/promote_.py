@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from hpcstack.cli.publish_ import DIFF, OVERRIDE, REPORTS, check_commands, show_foretold, shown, sign_and_check
 from hpcstack.cli.published import DRY_RUN, REASON, published_argument, publisher, split, with_version
+from hpcstack.cli.publishing import DIFF, OVERRIDE, REPORTS, check_commands, show_foretold, shown, sign_and_check
 from hpcstack.cli.session import Session, answer, json_option
 
 

@@ -1,1 +1,2 @@
-"""Locks: what a stack's names meant when they were looked up."""
+"""Locks: what a stack's names meant when they were looked up. In: a lock file, a recipe. Out: a `Lock`, whether it is
+stale, what differs between two."""

@@ -1,1 +1,2 @@
-"""Modules: releases that never change, aliases that flip, and the tree that users see."""
+"""Makes releases that users load: modulefiles, wrappers, a real load and unload, the gate with its report, the
+catalogue, gc. In: an `Artifact` and a report. Out: a release in the module tree."""

@@ -1,1 +1,2 @@
-"""Recipes: what a stack is made of."""
+"""Recipes: what a stack is made of. In: YAML files, each over what it extends. Out: a validated `Stack`, each value
+with the file and line it came from."""

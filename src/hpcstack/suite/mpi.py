@@ -11,6 +11,7 @@ from hpcstack.launch import Resources, plan
 from hpcstack.site.load import Site
 from hpcstack.store.artifact import Artifact
 from hpcstack.suite.outcomes import Size
+from hpcstack.suite.steps import python_path, watched
 
 
 def mpi_step(
@@ -18,8 +19,6 @@ def mpi_step(
     suite: Path | None, say: Callable[[str], None],
 ) -> Completed:  # fmt: skip
     """Run it; what its ranks leave lies in FOLDER as mpi-RANK.json."""
-    from hpcstack.suite.run import python_path, watched
-
     each = size.world // size.nodes
     command = ("python3", "-m", "hpcstack_smoke.apps.mpi", "--output", str(folder), "--tests", size.tests,
                "--tier", size.tier, "--skip", size.skip, "--nodes", str(size.nodes))  # fmt: skip

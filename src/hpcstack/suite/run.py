@@ -6,7 +6,6 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,22 +17,19 @@ from hpcstack.core.process import Completed, Runner
 from hpcstack.launch import Plan, Resources, Share, plan, share
 from hpcstack.recipe.model import Stack
 from hpcstack.render.launchers import inner
-from hpcstack.render.steps import HOME
 from hpcstack.report import Outcome, Report
 from hpcstack.runtimes import choose
 from hpcstack.site.load import Site
 from hpcstack.slurm.query import allocation
 from hpcstack.store.artifact import Artifact
 from hpcstack.store.store import Store
+from hpcstack.suite.mpi import mpi_step
 from hpcstack.suite.outcomes import Found, Size, outcomes, telling
+from hpcstack.suite.steps import Say, python_path, watched
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.select import TIER_SECONDS, selected
 
-Say = Callable[[str], None]
-SUITE = f"{HOME}/smoke"
 CPU_RANKS = 2
-STATUSES = ("PASS", "SKIP", "WARN", "FAIL", "ERROR")
-EVERY_S = 10.0  # between two lines about how far it is
 AGENT_SCOPES = ("node", "tasks", "ranks", "restart", "after")
 
 
@@ -93,11 +89,6 @@ def step_plan(
     )  # fmt: skip
 
 
-def python_path(artifact: Artifact, suite: Path | None) -> str:
-    """Where the suite is found: the caller's own, or the image's; then what the image has there."""
-    return ":".join(filter(None, (str(suite) if suite else SUITE, artifact.environment.get("PYTHONPATH", ""))))
-
-
 def test(
     stack: Stack, artifact: Artifact, wanted: Wanted, resources: Resources, site: Site, runner: Runner, say: Say
 ) -> tuple[Report, Path]:
@@ -112,8 +103,6 @@ def test(
     steps = [runner.logged(list(line.argv), run.folder / "step.log", env=line.environment, on_line=watched(say))]
     mpi = selected(run.size.tests, "mpi", run.size.tier, run.size.skip)
     if mpi and not here:
-        from hpcstack.suite.mpi import mpi_step
-
         steps.append(mpi_step(run.folder, run.size, artifact, resources, site, runner, wanted.runtime, suite, say))
     found = collect(run.folder)
     if mpi and here:
@@ -134,28 +123,6 @@ def test(
         outcomes=(*judged, *step_outcome(steps, judged)),
     )  # fmt: skip
     return report, run.folder
-
-
-def watched(say: Say, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
-    """What the agent says of each check, as progress: what is wrong at once, else how far it is, now and then.
-
-    The report lists every check; nobody reads them twice.
-    """
-    done, last = 0, clock()
-
-    def line(text: str) -> None:
-        nonlocal done, last
-        status, _, rest = text.removeprefix(":: ").partition(" ")
-        if not text.startswith(":: ") or status not in STATUSES:
-            return
-        done += 1
-        if status not in ("PASS", "SKIP"):
-            say(f"{status} {rest}".strip())
-        elif clock() - last >= EVERY_S:
-            last = clock()
-            say(f"{counted(done, 'check')} done, the last {rest.split(' ')[0]}")
-
-    return line
 
 
 def _host_suite(run: Run) -> Path:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcstack.build.engines.base import EPOCH, Job, missing, proxies
-from hpcstack.core.process import Completed, Runner
 from hpcstack.core.files import copy_range
+from hpcstack.core.process import Completed, Runner
 
 LEVEL = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
 OFFSET, SIZE = re.compile(r"Offset:\s*(\d+)"), re.compile(r"Size:\s*(\d+)")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from hpcstack.build.engines.base import Job, missing, proxies
 from hpcstack.core.errors import HpcstackError, MissingToolError
-from hpcstack.oci.metadata import VARIABLE, file
 from hpcstack.core.process import Completed, Runner
 from hpcstack.core.quote import dockerfile
+from hpcstack.oci.metadata import VARIABLE, file
 
 MARK = "org.hpcstack.build.build"  # on what is made from the lent files, so that none of it stays in the daemon
 FROM = re.compile(r"^FROM .*$", re.MULTILINE)

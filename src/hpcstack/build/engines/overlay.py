@@ -17,14 +17,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstack.store.cache import touch
 from hpcstack.build.engines.base import EPOCH, Job, squash_argv
 from hpcstack.core.errors import StoreError
-from hpcstack.core.files import without_links
+from hpcstack.core.files import remove_tree, without_links
 from hpcstack.core.lease import label, sweep
 from hpcstack.core.process import Completed, Runner
 from hpcstack.render.steps import ALL, HOME, SHARED, Step, step_script
-from hpcstack.core.files import remove_tree
+from hpcstack.store.cache import touch
 
 CONTEXT = "context/hpcstack"
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private")

@@ -1,0 +1,35 @@
+"""What a build without a network is lent in its place: the packages that a bundle brought."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+from hpcstack.build.base import BUNDLED
+from hpcstack.build.request import Order
+from hpcstack.core.errors import InputError
+from hpcstack.store.cache import offline_folder
+
+
+def lend(job_lent: Path, order: Order) -> None:
+    """Into what the site lends to an offline build: the bundle's packages, for pip and apt in place of a network."""
+    folder = offline_folder(order.site, order.lock, order.platform)
+    if not folder.is_dir():
+        locked = order.lock.platform(order.platform)
+        if locked.apt or locked.pip:
+            raise InputError(
+                f"there are no packages of {order.stack.full_name} for a build without a network",
+                "hpcstack bundle create where there is one, hpcstack bundle apply here",
+            )
+        return
+    target = job_lent / "packages"
+    target.mkdir()
+    for path in folder.iterdir():
+        if BUNDLED.fullmatch(path.name):
+            continue
+        with contextlib.suppress(FileExistsError):
+            try:
+                (target / path.name).hardlink_to(path)
+            except OSError:  # another filesystem
+                shutil.copyfile(path, target / path.name)
