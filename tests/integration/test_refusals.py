@@ -211,4 +211,4 @@ def test_lint_reports_all_that_it_was_given(recipes: Recipes) -> None:
 
 def test_no_verb_at_all_shows_the_help(testbed: Testbed) -> None:
     done = testbed.hpcstack(check=False)
-    assert (done.returncode, "Verbs" in done.stdout, done.stderr) == (0, True, "")
+    assert (done.returncode, "Trouble:" in done.stdout, done.stderr) == (0, True, "")

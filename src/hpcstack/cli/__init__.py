@@ -15,51 +15,64 @@ import click
 from hpcstack import OWN_VARIABLES, __version__
 from hpcstack.core.errors import HpcstackError, visible
 
-# verb -> what it is for. The module cli/VERB.py is loaded only when the verb is used.
-VERBS = {
-    "list": "The stacks that can be built, and which are.",
-    "show": "One stack's spec, or the site with the origin of each value.",
-    "lint": "Check recipes; all problems at once.",
-    "schema": "The JSON Schema of a recipe or of site.yaml, for editors.",
-    "lock": "Write down what names mean: base, packages and sources, by digest.",
-    "diff": "What differs between two locks or two stacks.",
-    "outdated": "Newer tags of the same base, and what would change.",
-    "site": "site init: ask this cluster what it has, and write a commented site.yaml.",
-    "render": "Write the definitions, the modulefile and the launchers.",
-    "import": "An image from anywhere as one squashfs that Pyxis, Enroot and Apptainer run.",
-    "build": "Build the image of a stack into the store.",
-    "images": "The images in the store.",
-    "inspect": "What an image is: its stack, base, packages, releases.",
-    "gc": "Remove images and caches that nobody needs.",
-    "sbom": "What an image is made of, as CycloneDX.",
-    "bundle": "bundle create, apply: a stack for machines without a network.",
-    "sign": "Sign an image; `verify --signature` checks it.",
-    "verify": "Check that images are intact, alike, reproducible or signed.",
-    "publish": "Make a built image a release with a module.",
-    "promote": "A testing release becomes a production one, proven by a report.",
-    "rollback": "Return a version to its earlier release.",
-    "default": "Choose the version that `module load NAME` means.",
-    "retire": "Warn the users of a version, and refuse it from a day on.",
-    "remove": "Take a release, a version or a name out of the module tree.",
-    "undo": "Take back the last change of what is published under a name.",
-    "status": "What is published, as users see it, and what is wrong with it.",
-    "history": "What was done to what is published: when, by whom and why.",
-    "catalog": "A site of plain pages about everything that is published.",
-    "launch": "Run a command in a stack's image, under srun where there is Slurm.",
-    "shell": "A shell in a stack's image, on a node.",
-    "python": "Python in a stack's image, on a node.",
-    "doctor": "What is wrong with this machine, this cluster, these nodes, and what to type.",
-    "plan": "How much memory training takes on each GPU, and which strategy fits.",
-    "jobs": "Past launches: what ran, where, and how it ended.",
-    "logs": "What a job wrote.",
-    "cancel": "Cancel jobs of yours.",
-    "hang": "Where the ranks of a running job are, and which one stands out.",
-    "why": "Where a variable of a launch came from.",
-    "explain": "What a log or a job says went wrong, and what to type next.",
-    "test": "Run the smoke suite in a stack's image and report.",
-    "report": "Show a report again, as text, JSON or JUnit.",
-    "completion": "Print the completion script of a shell.",
+# What one wants to do -> verb -> what it is for. The module cli/VERB_.py is loaded only when the verb is used.
+GROUPS = {
+    "Recipes and locks": {
+        "list": "List the stacks that can be built, and which are.",
+        "show": "Show one stack's spec, or the site with the origin of each value.",
+        "lint": "Check recipes; all problems at once.",
+        "schema": "Print the JSON Schema of a recipe or of site.yaml, for editors.",
+        "lock": "Write down what names mean: base, packages and sources, by digest.",
+        "diff": "Show what differs between two locks or two stacks.",
+        "outdated": "Look for newer tags of the same base, and what would change.",
+        "render": "Write the definitions, the modulefile and the launchers.",
+    },
+    "Images": {
+        "import": "Make one squashfs that Pyxis, Enroot and Apptainer run of an image from anywhere.",
+        "build": "Build the image of a stack into the store.",
+        "images": "List the images in the store.",
+        "inspect": "Show what an image is: its stack, base, packages, releases.",
+        "verify": "Check that images are intact, alike, reproducible or signed.",
+        "sbom": "Print what an image is made of, as CycloneDX.",
+        "sign": "Sign an image; `verify --signature` checks it.",
+        "bundle": "Pack a stack for machines without a network (bundle create, apply).",
+        "gc": "Remove images and caches that nobody needs.",
+    },
+    "What users load": {
+        "publish": "Make a built image a release with a module.",
+        "promote": "Make a testing release a production one, proven by a report.",
+        "rollback": "Return a version to its earlier release.",
+        "default": "Choose the version that `module load NAME` means.",
+        "retire": "Warn the users of a version, and refuse it from a day on.",
+        "remove": "Take a release, a version or a name out of the module tree.",
+        "undo": "Take back the last change of what is published under a name.",
+        "status": "Show what is published, as users see it, and what is wrong with it.",
+        "history": "Show what was done to what is published: when, by whom and why.",
+        "catalog": "Write a site of plain pages about everything that is published.",
+    },
+    "Running": {
+        "launch": "Run a command in a stack's image, under srun where there is Slurm.",
+        "shell": "Open a shell in a stack's image, on a node.",
+        "python": "Run Python in a stack's image, on a node.",
+        "jobs": "List past launches: what ran, where, and how it ended.",
+        "logs": "Show what a job wrote.",
+        "cancel": "Cancel jobs of yours.",
+        "test": "Run the smoke suite in a stack's image and report.",
+        "report": "Show a report again, as text, JSON or JUnit.",
+        "plan": "Say how much memory training takes on each GPU, and which strategy fits.",
+    },
+    "Trouble": {
+        "doctor": "Say what is wrong with this machine, this cluster, these nodes, and what to type.",
+        "explain": "Say what went wrong in a log or a job, and what to type next.",
+        "hang": "Say where the ranks of a running job are, and which one stands out.",
+        "why": "Say where a variable of a launch came from.",
+    },
+    "This machine": {
+        "site": "Ask this cluster what it has, and write a commented site.yaml (site init).",
+        "completion": "Print the completion script of a shell.",
+    },
 }
+VERBS = {verb: about for group in GROUPS.values() for verb, about in group.items()}
 
 
 class Verbs(click.Group):
@@ -83,8 +96,10 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        width = max(map(len, VERBS))
+        for group, verbs in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(verb.ljust(width), about) for verb, about in verbs.items()])
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
