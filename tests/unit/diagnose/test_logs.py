@@ -14,7 +14,7 @@ from hpcstack.core.yaml import parse
 from hpcstack.diagnose.logs import LITERAL, explain, literal_of, plain, signatures
 from support.clock import processor_seconds
 
-LINES = parse((Path(__file__).parents[1] / "fixtures/log-lines.yaml").read_text(), "log-lines.yaml").value
+LINES = parse((Path(__file__).parents[2] / "fixtures/log-lines.yaml").read_text(), "log-lines.yaml").value
 IDS = [signature.id for signature in signatures()]
 
 

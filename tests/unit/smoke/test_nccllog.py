@@ -14,7 +14,7 @@ from hpcstack_smoke.collectives import nccllog
 from hpcstack_smoke.collectives.transport import judged
 from hpcstack_smoke.result import FAIL, PASS, WARN, Skip
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 LINES: list[dict[str, Any]] = yaml.safe_load((HERE.parent / "data/nccl-lines.yaml").read_text())
 SOCKETS = (HERE.parent / "plants/sockets.log").read_text().splitlines()
 

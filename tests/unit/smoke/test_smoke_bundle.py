@@ -11,7 +11,7 @@ from hpcstack_smoke.bundle import cleaned, nccl_summary, write
 from hpcstack_smoke.hidden import HIDDEN
 from hpcstack_smoke.result import write as write_document
 
-SOCKETS = Path(__file__).parents[1] / "plants/sockets.log"
+SOCKETS = Path(__file__).parents[2] / "plants/sockets.log"
 
 
 def test_secrets_are_not_kept() -> None:
