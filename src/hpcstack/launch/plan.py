@@ -242,6 +242,8 @@ def _check(
         raise InputError(f"-N {resources.nodes}: a step has at least one node")
     check(mode, resources)
     commands.check(mode, command)
+    if extras.watchdog:
+        _check_watchdog(resources.extra, job=job)
     if runtime.name == "local":
         _check_local(mode, resources, extras, job=job)
         if asked := replace(resources, nodes=0, gpus_per_node=0).slurm():
@@ -259,6 +261,16 @@ def _check(
         limits.check_allocation(resources, inside)
     else:
         limits.check(resources, partitions(runner))
+
+
+def _check_watchdog(extra: tuple[str, ...], *, job: bool) -> None:
+    """InputError where the step's output does not come by srun, which is what a watchdog sees."""
+    if any(word.startswith("--pty") for word in extra):
+        raise InputError(
+            "--watchdog: a step with a terminal of its own (--pty) is not watched", "leave one of them out"
+        )
+    if not job and (files := [word for word in extra if word.startswith(("--output", "--error"))]):
+        raise InputError(f"--watchdog sees what srun writes, and with {files[0]} the nodes write", "leave one out")
 
 
 def _check_local(mode: str, resources: Resources, extras: Extras, *, job: bool) -> None:

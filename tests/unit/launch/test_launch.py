@@ -19,7 +19,7 @@ from hpcstack.cli.launch_ import command as launch_command
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.core.process import Completed, Runner
-from hpcstack.launch import Extras, Resources, plan
+from hpcstack.launch import Extras, Plan, Resources, plan
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.variables import of_mode
 from hpcstack.recipe.model import Mode
@@ -354,3 +354,36 @@ def test_an_elastic_step_that_makes_its_own_job_says_nothing_of_tasks(elastic: s
     asked = [Part(("--ntasks-per-node=1",), "x"), Part(("--nodes=1-2",), "x")]
     left = _said(asked, Resources(elastic=elastic), {"SLURM_JOB_ID": "1"} if inside else {})
     assert (asked[0] in left) == said and asked[1] in left
+
+
+@pytest.mark.shellcheck
+def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_be_blind(tmp_path: Path) -> None:
+    import subprocess
+
+    from hpcstack.launch.script import directives, text
+
+    def planned(*extra: str, job: bool = True, watchdog: int = 0) -> Plan:
+        asked = Resources(nodes=2, extra=extra)
+        return plan(
+            ARTIFACT,
+            ("hostname",),
+            "plain",
+            asked,
+            gpu_site(tmp_path),
+            PYXIS,
+            job=job,
+            extras=Extras(watchdog=watchdog),
+        )
+
+    line = planned(watchdog=60)
+    script = text(line, ARTIFACT, "why", directives(line))
+    assert '[ "$quiet" -ge 60 ]' in script and "while sleep 15 " in script and "is process" in script
+    assert "is process" not in text(planned(), ARTIFACT, "why")
+    path = tmp_path / "job.sh"
+    path.write_text(script)
+    done = subprocess.run(["shellcheck", "--severity=warning", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    for extra in ("--pty", "--output=x", "--error=x"):
+        with pytest.raises(InputError, match="--watchdog"):
+            planned(extra, job=False, watchdog=60)
+    assert planned("--output=x", watchdog=60).watchdog == 60
