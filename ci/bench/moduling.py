@@ -31,7 +31,7 @@ from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
 from hpcstack.releases.changes import published
 from hpcstack.releases.ledger import Dates, Entry, Event
-from hpcstack.releases.tree import Change, Tree
+from hpcstack.releases.tree import Tree, TreeChange
 
 BAR, PER_NAME = 1.3, 100
 
@@ -53,7 +53,7 @@ def tree_of(top: Path, count: int) -> Tree:
                 ledger = published(ledger, entry, Dates(), Event("2026-01-01", "bench", "publish", one.version))
                 files[f"{homes['.lua']}/{name}/{one.version}.lua"] = modulefile(one)
                 files[f"{homes['']}/{name}/{one.version}"] = modulefile_tcl(one)
-            tree.commit(Change(ledger, files, "publish"))
+            tree.commit(TreeChange(ledger, files, "publish"))
     rebuilt(tree, Runner())
     return tree
 

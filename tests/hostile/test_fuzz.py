@@ -30,7 +30,7 @@ from hpcstack.core import data
 from hpcstack.core.bounds import Bounds
 from hpcstack.core.errors import HpcstackError
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.core.untrusted import document
 from hpcstack.lint import warnings
 from hpcstack.oci.client import Answer
@@ -203,7 +203,7 @@ def test_layers(tmp_path: Path) -> None:
             data_of[0] = bytes(broken)
         try:
             source = FromLayout(parse(f"oci:{layout(top / 'image', [zipped(one) for one in data_of])}"), "linux/amd64")
-            pack_image(source, top / "out.sqsh", top / "work", "zstd", Runner(), Talk(), lambda _: [], "fuzz",
+            pack_image(source, top / "out.sqsh", top / "work", "zstd", Runner(), Progress(), lambda _: [], "fuzz",
                        Bounds(unpacked_bytes=1 << 26))  # fmt: skip
         except HpcstackError:
             assert not list(top.glob("*.sqsh*"))
@@ -303,7 +303,7 @@ def test_bundles(tmp_path: Path) -> None:
             content[at : at + len(noise)] = noise
             file.write_bytes(content)
         with contextlib.suppress(HpcstackError):
-            apply(file, site, top / "mine", Talk())
+            apply(file, site, top / "mine", Progress())
             good += 1
             assert not (top / "mine/demo-1.yaml").exists() or (top / "mine/demo-1.yaml").read_text() == RECIPE
         written = {path.name for path in (top / "mine").rglob("*")} | {path.name for path in site.lock_dir.rglob("*")}

@@ -22,7 +22,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import HpcstackError, InputError, ProblemsError
 from hpcstack.core.files import digest_of
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.core.yaml import parse
 from hpcstack.diagnose.logs import explain, signatures
 from hpcstack.lock.model import Lock
@@ -52,7 +52,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 def test_h4_the_base_of_a_bundle_is_its_own_and_of_its_lock_alone(tmp_path: Path, here: Site) -> None:
     from support.locks import base_lock
 
-    done = apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Talk())
+    done = apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
     assert [path.name for path in done.recipes] == ["demo-1.yaml"] and done.lock.name == "demo-1.lock.json"
     stack = Catalog([tmp_path / "mine"]).find("demo-1").stack
     lock = base_lock(stack)
@@ -66,14 +66,14 @@ def test_h4_the_base_of_a_bundle_is_its_own_and_of_its_lock_alone(tmp_path: Path
 
 def test_h4_an_image_on_it_is_not_taken_for_one_on_the_registrys_base(tmp_path: Path) -> None:
     from hpcstack.build.engines.builtin import ENGINE
-    from hpcstack.build.request import Order, there
+    from hpcstack.build.request import BuildRequest, there
     from support.modules import Place
 
     place = Place(tmp_path)
     stack = place.stack("miniforge-26.3")
     from support.locks import example_lock
 
-    order = Order(stack, example_lock(stack), place.site, "linux/amd64", ENGINE)
+    order = BuildRequest(stack, example_lock(stack), place.site, "linux/amd64", ENGINE)
     image = place.artifact(stack, b"x")
     folder = place.store.top / "images"
     (folder / image.key).rename(folder / order.key)
@@ -121,7 +121,7 @@ def test_m10_a_bundle_brings_its_own_and_nothing_else(tmp_path: Path, here: Site
     file = make_bundle(tmp_path, here, **OTHERS[what])
     (tmp_path / "mine").mkdir()
     with pytest.raises(HpcstackError):
-        apply(file, here, tmp_path / "mine", Talk())
+        apply(file, here, tmp_path / "mine", Progress())
     assert (
         state(tmp_path / "mine") == []
         and state(here.lock_dir) == []
@@ -132,7 +132,7 @@ def test_m10_a_bundle_brings_its_own_and_nothing_else(tmp_path: Path, here: Site
 def test_m10_what_it_writes_is_named_before(tmp_path: Path, here: Site) -> None:
     said: list[str] = []
 
-    class Heard(Talk):
+    class Heard(Progress):
         def __call__(self, text: str) -> None:
             said.append(text)
 
@@ -146,11 +146,11 @@ def test_m10_a_recipe_of_ours_is_not_overwritten_nor_followed(tmp_path: Path, he
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/demo-1.yaml").write_text(RECIPE + "# mine\n")
     with pytest.raises(InputError, match="is there already"):
-        apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Talk())
+        apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
     (tmp_path / "mine/demo-1.yaml").unlink()
     (tmp_path / "mine/demo-1.yaml").symlink_to(tmp_path / "victim")
     with pytest.raises(HpcstackError):
-        apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Talk())
+        apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
     assert not (tmp_path / "victim").exists() and state(here.lock_dir) == []
 
 
@@ -193,7 +193,7 @@ def test_any_damage_to_a_bundle_is_refused_or_changes_nothing(
     content[at : at + len(noise)] = noise
     file.write_bytes(content)
     try:
-        apply(file, site, top / "mine", Talk())
+        apply(file, site, top / "mine", Progress())
     except HpcstackError:
         return
     assert (top / "mine/demo-1.yaml").read_text() == RECIPE
@@ -281,7 +281,7 @@ def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(
     monkeypatch.setattr(packages, "base_of", lambda *_: tmp_path / "base.sqsh")
     monkeypatch.setattr(packages, "needs", lambda _: 0)
     with pytest.raises(HpcstackError) as error:
-        packages.settle(stack, lock, site, None, Runner(), Talk())  # type: ignore[arg-type]
+        packages.settle(stack, lock, site, None, Runner(), Progress())  # type: ignore[arg-type]
     [log] = (tmp_path / "cache").rglob("*-lock.log")
     assert stat.S_IMODE(log.stat().st_mode) == 0o600 and "pypi.site" in log.read_text()
     assert not any(word in text for word in PASSWORDS for text in (log.read_text(), error.value.message, *seen))

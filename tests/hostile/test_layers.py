@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcstack.core.bounds import Bounds, Count, TooLarge, check_path
+from hpcstack.core.bounds import Bounds, Tally, TooLarge, check_path
 from hpcstack.core.errors import HpcstackError, InputError
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
-from hpcstack.oci.flatten import ClimbsOut, Entry, Newest, Unsure, entry_of, plan
+from hpcstack.core.progress import Progress
+from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan
 from hpcstack.oci.importer import pack_image, read_back
 from hpcstack.oci.reference import parse
 from hpcstack.oci.sources import FromLayout
@@ -31,7 +31,7 @@ def bring_in(tmp_path: Path, *layers: bytes, bounds: Bounds | None = None) -> Pa
     """LAYERS as a squashfs."""
     source = FromLayout(parse(f"oci:{layout(tmp_path / 'image', layers)}"), "linux/amd64")
     final = tmp_path / "out.sqsh"
-    pack_image(source, final, tmp_path / "work", "zstd", Runner(), Talk(), lambda _: [], "test", bounds or Bounds())
+    pack_image(source, final, tmp_path / "work", "zstd", Runner(), Progress(), lambda _: [], "test", bounds or Bounds())
     return final
 
 
@@ -81,11 +81,13 @@ def test_m6_links_that_multiply_depth(tmp_path: Path) -> None:
 
 def test_m6_a_maze_of_links_ends() -> None:
     """10,000 files, each behind 39 links of 2,000 steps: 780 million looks, if they were done."""
-    first = [Entry(f"l{n}", "link", "./" * 10 + "x/../" * 400 + (f"l{n + 1}" if n < 38 else "x")) for n in range(39)]
-    second = [Entry(f"l0/f{n}", "file") for n in range(10_000)]
+    first = [
+        TreeEntry(f"l{n}", "link", "./" * 10 + "x/../" * 400 + (f"l{n + 1}" if n < 38 else "x")) for n in range(39)
+    ]
+    second = [TreeEntry(f"l0/f{n}", "file") for n in range(10_000)]
     began = processor_seconds()
     with pytest.raises((TooLarge, ClimbsOut)):
-        plan([[Entry("x", "dir"), *first], second])
+        plan([[TreeEntry("x", "dir"), *first], second])
     assert processor_seconds() - began < 20
 
 
@@ -97,7 +99,7 @@ def test_m6_names_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     newest.layer()
     with pytest.raises(TooLarge, match="of names"):
         for number in range(1000):
-            newest.takes(Entry(f"{'p/' * 100}{number}", "file"))
+            newest.takes(TreeEntry(f"{'p/' * 100}{number}", "file"))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_low_a_sparse_file_of_a_terabyte(tmp_path: Path) -> None:
 def test_low_unpacked_bytes_and_entries_are_counted_over_all_layers(tmp_path: Path) -> None:
     layers = [tar([member(f"{n}-{m}", b"x" * 1000) for m in range(10)]) for n in range(3)]
     assert "20 entries" in refused(tmp_path, *layers, bounds=Bounds(entries=20))
-    count = Count(Bounds(unpacked_bytes=2500))
+    count = Tally(Bounds(unpacked_bytes=2500))
     with pytest.raises(TooLarge):
         for info, _ in (member(str(n), b"x" * 1000) for n in range(3)):
             count.member(info)
@@ -222,7 +224,7 @@ def test_any_layers_are_merged_or_refused(layers: list[list[Any]]) -> None:
             newest.layer()
             for entry in entries:
                 newest.takes(entry)
-    except Unsure:
+    except NeedsTwoPasses:
         pass
 
 
@@ -276,7 +278,7 @@ def test_m6_whiteouts_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
     newest.layer()
     with pytest.raises(TooLarge, match="of names"):
         for number in range(20_000):
-            newest.takes(Entry(f"{number}/{'a/' * 100}.wh.x", "file"))
+            newest.takes(TreeEntry(f"{number}/{'a/' * 100}.wh.x", "file"))
 
 
 @pytest.mark.parametrize("config", [{"Env": {"A": "1"}}, {"Labels": 5}, {"Env": ["A=\ud800"]}, {"Cmd": [1]}])

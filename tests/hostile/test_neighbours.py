@@ -25,7 +25,7 @@ from hpcstack.lock import model
 from hpcstack.lock.model import Lock
 from hpcstack.lock.path import lock_path
 from hpcstack.recipe.catalog import Catalog
-from hpcstack.releases.permissions import Marks
+from hpcstack.releases.permissions import Permissions
 from hpcstack.render.template import plain
 from hpcstack.resolve.packages import _answer
 from hpcstack.store.cache import cache_of
@@ -430,7 +430,7 @@ def test_h5_a_folder_of_the_tree_that_is_a_link_is_not_written_through(place: Pl
         place.publish(content=b"another")
     assert list((tmp_path / "ssh").iterdir()) == []
     with pytest.raises(StoreError):
-        Marks().folder(place.site.module_root, place.site.module_root / "Core/pytorch/x")
+        Permissions().folder(place.site.module_root, place.site.module_root / "Core/pytorch/x")
 
 
 def test_h5_a_prepared_release_that_somebody_put_there_is_not_written_through(place: Place, tmp_path: Path) -> None:
@@ -501,9 +501,9 @@ def test_h1_the_spider_cache_is_marked_without_following_links(tmp_path: Path) -
     victim.chmod(0o600)
     (tmp_path / "link").symlink_to(victim)
     with contextlib.suppress(OSError):
-        Marks().mark(tmp_path / "link")
+        Permissions().mark(tmp_path / "link")
     assert stat.S_IMODE(victim.stat().st_mode) == 0o600
-    Marks().mark(victim)
+    Permissions().mark(victim)
     assert stat.S_IMODE(victim.stat().st_mode) == 0o644
 
 

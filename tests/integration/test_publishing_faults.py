@@ -145,24 +145,24 @@ def test_publishers_at_once_make_one_release_each(tmp_path: Path) -> None:
 
 def test_a_publisher_that_may_not_write_changes_nothing(tmp_path: Path) -> None:
     from hpcstack.core.errors import StoreError
-    from hpcstack.releases.permissions import Marks
+    from hpcstack.releases.permissions import Permissions
 
     place = ready(tmp_path)
     before = tree_of(place.site.module_root)
 
-    class Full(Marks):
+    class Full(Permissions):
         def write(self, path: Path, text: str) -> None:
             raise OSError(28, "No space left on device", str(path))
 
     tree = place.publisher.tree
     broken = type(tree)(tree.root, Full())
     from hpcstack.releases.changes import defaulted
-    from hpcstack.releases.tree import Change
+    from hpcstack.releases.tree import TreeChange
 
     with pytest.raises(StoreError, match="No space left"), broken.held("pytorch"):
         ledger = broken.ledger("pytorch")
         event = ledger.events[-1]
-        broken.commit(Change(defaulted(ledger, "24.11", event), {}, "default"))
+        broken.commit(TreeChange(defaulted(ledger, "24.11", event), {}, "default"))
     with place.tree.held("pytorch"):
         pass
     assert tree_of(place.site.module_root) == before

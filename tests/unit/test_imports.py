@@ -127,3 +127,14 @@ def test_help_loads_nothing_of_weight() -> None:
 def test_files_and_functions_stay_small() -> None:
     sizes = {path: len(path.read_text().splitlines()) for folder in (HOST, SMOKE) for path in folder.rglob("*.py")}
     assert {str(path): size for path, size in sizes.items() if size > 350} == {}
+
+
+def test_no_class_name_is_given_twice() -> None:
+    """Each of hpcstack's, and each of the suite's."""
+    for top in (HOST, SMOKE):
+        names: dict[str, list[str]] = {}
+        for path in top.rglob("*.py"):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    names.setdefault(node.name, []).append(path.name)
+        assert {name: files for name, files in names.items() if len(files) > 1} == {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpcstack.core.outputs import new_file
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.lock.model import Lock
 from hpcstack.oci.client import Registry
 from hpcstack.oci.importer import VERSION, Imported, pack_image
@@ -26,7 +26,7 @@ BUNDLED = re.compile(r"base-[0-9a-f]{64}\.sqsh")
 
 
 def import_image(
-    text: str, platform: str, output: Path | None, site: Site, registry: Registry, runner: Runner, talk: Talk, *,
+    text: str, platform: str, output: Path | None, site: Site, registry: Registry, runner: Runner, talk: Progress, *,
     force: bool = False,
 ) -> Imported:  # fmt: skip
     """The image that TEXT names, for PLATFORM (this machine's by default), as the file OUTPUT."""
@@ -41,7 +41,7 @@ def here() -> str:
     return names.get(machine.machine(), "linux/amd64")
 
 
-def base_of(lock: Lock, platform: str, site: Site, registry: Registry, runner: Runner, talk: Talk) -> Path:
+def base_of(lock: Lock, platform: str, site: Site, registry: Registry, runner: Runner, talk: Progress) -> Path:
     """The squashfs of LOCK's base for PLATFORM, imported once and kept by its digest."""
     digest = lock.platform(platform).digest
     final = imported_base(lock, platform, site)
@@ -73,7 +73,7 @@ def base_name(lock: Lock, platform: str, site: Site) -> str:
 
 
 def _import(
-    reference: Reference, platform: str, final: Path, site: Site, registry: Registry, runner: Runner, talk: Talk, *,
+    reference: Reference, platform: str, final: Path, site: Site, registry: Registry, runner: Runner, talk: Progress, *,
     once: bool = False,
 ) -> Imported:  # fmt: skip
     """One import of a digest at a time: what one that was killed has fetched is there for the next."""

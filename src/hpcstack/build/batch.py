@@ -15,7 +15,7 @@ from typing import Any
 from hpcstack.core.errors import BuildError, SlurmError
 from hpcstack.core.files import write_text
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.render.template import fill
 from hpcstack.site.load import Site
 from hpcstack.store.store import Store
@@ -25,7 +25,7 @@ LOST_S = 60.0  # a shared filesystem may show a file later than Slurm ends its j
 
 
 @dataclass
-class Outcome:
+class BuildOutcome:
     """How one stack's build ended: hpcstack's own exit code, the artifact where there is one, its log."""
 
     stack: str
@@ -44,8 +44,8 @@ def script(
 
 def build_on_slurm(
     stacks: Sequence[str], site: Site, own: Sequence[str], rest: Sequence[str], limit: int, partition: str,
-    runner: Runner, talk: Talk,
-) -> list[Outcome]:  # fmt: skip
+    runner: Runner, talk: Progress,
+) -> list[BuildOutcome]:  # fmt: skip
     """STACKS built by a job array, at most LIMIT at once. OWN are hpcstack's own options, REST those of build.
 
     Interrupted, it cancels what it has submitted.
@@ -68,10 +68,10 @@ def build_on_slurm(
         raise
 
 
-def _follow(stacks: Sequence[str], logs: Path, job: str, runner: Runner, talk: Talk) -> list[Outcome]:
+def _follow(stacks: Sequence[str], logs: Path, job: str, runner: Runner, talk: Progress) -> list[BuildOutcome]:
     """Until every element has ended; lines of their logs as they come."""
     read = dict.fromkeys(range(len(stacks)), 0)
-    ended: dict[int, Outcome] = {}
+    ended: dict[int, BuildOutcome] = {}
     gone_since = 0.0
     while len(ended) < len(stacks):
         time.sleep(POLL_S)
@@ -90,12 +90,12 @@ def _follow(stacks: Sequence[str], logs: Path, job: str, runner: Runner, talk: T
             for number, stack in enumerate(stacks):
                 log = logs / f"{job}_{number}.log"
                 ended.setdefault(
-                    number, Outcome(stack, SlurmError.exit_code, log, said="the job ended without a result")
+                    number, BuildOutcome(stack, SlurmError.exit_code, log, said="the job ended without a result")
                 )
     return [ended[number] for number in range(len(stacks))]
 
 
-def _tell(log: Path, start: int, stack: str, talk: Talk) -> int:
+def _tell(log: Path, start: int, stack: str, talk: Progress) -> int:
     """New whole lines of LOG; how far it has been read."""
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(start)
@@ -107,7 +107,7 @@ def _tell(log: Path, start: int, stack: str, talk: Talk) -> int:
     return start
 
 
-def _ended(stack: str, base: Path) -> Outcome | None:
+def _ended(stack: str, base: Path) -> BuildOutcome | None:
     try:
         status = int(base.with_name(f"{base.name}.status").read_text())
     except (OSError, ValueError):
@@ -119,10 +119,10 @@ def _ended(stack: str, base: Path) -> Outcome | None:
     said = ""
     with contextlib.suppress(OSError):
         said = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-    return Outcome(stack, status, log, artifact, "" if status == 0 else said)
+    return BuildOutcome(stack, status, log, artifact, "" if status == 0 else said)
 
 
-def failures(outcomes: Sequence[Outcome]) -> BuildError | None:
+def failures(outcomes: Sequence[BuildOutcome]) -> BuildError | None:
     """What is raised in the end where one or more have failed."""
     wrong = [one for one in outcomes if one.status]
     if not wrong:

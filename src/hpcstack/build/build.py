@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.engines import Job
 from hpcstack.build.offline import lend
-from hpcstack.build.request import Order, there
+from hpcstack.build.request import BuildRequest, there
 from hpcstack.core import sharing
 from hpcstack.core.errors import BuildError, InputError, MissingToolError, StoreError
 from hpcstack.core.files import digest_of, write_text, write_tree
 from hpcstack.core.process import Completed, Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.lock.model import Lock
 from hpcstack.releases.records import releases
 from hpcstack.releases.tree import Tree
@@ -52,7 +52,7 @@ class How:
 
 
 def build(
-    order: Order, store: Store, registry: Registry, runner: Runner, talk: Talk, how: How = How()
+    order: BuildRequest, store: Store, registry: Registry, runner: Runner, talk: Progress, how: How = How()
 ) -> tuple[Artifact, bool]:
     """The image of ORDER, and whether it had to be built. BuildError leaves nothing in the store."""
     from hpcstack.build.base import base_of, bundled_base, imported_base
@@ -84,7 +84,7 @@ def build(
 
 
 def _build_in(
-    work: Path, order: Order, base: Path, store: Store, runner: Runner, talk: Talk, how: How
+    work: Path, order: BuildRequest, base: Path, store: Store, runner: Runner, talk: Progress, how: How
 ) -> Artifact:  # fmt: skip
     kept = store.top / "logs" / f"{order.stack.full_name}-{order.key[:12]}.log"
     job = made_in(work, order, base, runner, talk, how, kept)
@@ -112,7 +112,7 @@ def _build_in(
     return store.put(artifact, job.output, job.log, instead=replaces or old is None)
 
 
-def _others(order: Order, store: Store, sha256: str) -> list[str]:
+def _others(order: BuildRequest, store: Store, sha256: str) -> list[str]:
     """The releases of the image of ORDER, as far as they can come back, that were made of other bytes than SHA256."""
     tree = Tree(order.site.module_root)
     found = [name for name, record in releases(store)
@@ -121,7 +121,7 @@ def _others(order: Order, store: Store, sha256: str) -> list[str]:
     return [name for name in found if states.get(name, "live") not in ("removed", "gone")]
 
 
-def _stored(order: Order, store: Store) -> Artifact | None:
+def _stored(order: BuildRequest, store: Store) -> Artifact | None:
     """The whole image of ORDER that is there; a damaged one makes way for the new one."""
     try:
         return store.artifact(order.key)
@@ -129,7 +129,7 @@ def _stored(order: Order, store: Store) -> Artifact | None:
         return None
 
 
-def made_in(work: Path, order: Order, base: Path, runner: Runner, talk: Talk, how: How, kept: Path) -> Job:
+def made_in(work: Path, order: BuildRequest, base: Path, runner: Runner, talk: Progress, how: How, kept: Path) -> Job:
     """The image of ORDER made in WORK, in no store yet. The log is KEPT whatever becomes of it."""
     job = job_in(work, order.files, order.site, base, talk, order.lock.base.registry)
     locked = order.lock.platform(order.platform)
@@ -178,7 +178,7 @@ def text_of(log: Path) -> str:
         return (text + file.read()).decode("utf-8", "replace")
 
 
-def job_in(work: Path, files: Mapping[str, str], site: Site, base: Path, talk: Talk, registry: str) -> Job:
+def job_in(work: Path, files: Mapping[str, str], site: Site, base: Path, talk: Progress, registry: str) -> Job:
     """The folder of one build: rendered FILES, what the site lends to bases of REGISTRY, where the image will be."""
     settings = build_for(site, registry)
     if settings != site.build:
@@ -275,7 +275,7 @@ def _advice(log: str) -> str:
     return next((advice for pattern, advice in known if re.search(pattern, log, re.IGNORECASE)), "")
 
 
-def _inspect(order: Order, job: Job, runner: Runner) -> Artifact:
+def _inspect(order: BuildRequest, job: Job, runner: Runner) -> Artifact:
     """What the finished image says of itself, read out of the squashfs."""
 
     def read(path: str) -> str:
@@ -322,7 +322,7 @@ def cat(image: Path, path: str, runner: Runner) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _variables(order: Order) -> dict[str, str]:
+def _variables(order: BuildRequest) -> dict[str, str]:
     base = order.lock.platform(order.platform).environment
     return base | order.stack.variables(base)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hpcstack.build.base import base_of
 from hpcstack.build.build import explain, job_in, redact, text_of
-from hpcstack.build.request import Order, needs
+from hpcstack.build.request import BuildRequest, needs
 from hpcstack.build.verify import distribution
 from hpcstack.core import data, sharing
 from hpcstack.core.errors import BuildError, InputError
@@ -24,7 +24,7 @@ from hpcstack.core.files import digest_of, files_below, settle, write_text, writ
 from hpcstack.core.lease import label, sweep
 from hpcstack.core.outputs import new_file
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.lock.model import LockedPlatform
 from hpcstack.lock.path import LOCK_SUFFIX
 from hpcstack.oci.client import Registry
@@ -44,13 +44,13 @@ FILE_NAME = re.compile(r"(?!\.|base-)[A-Za-z0-9._+~%:!-]{1,250}")  # of .deb fil
 
 
 def create(
-    order: Order,
+    order: BuildRequest,
     recipe: Recipe,
     output: Path,
     artifact: Artifact | None,
     registry: Registry,
     runner: Runner,
-    talk: Talk,
+    talk: Progress,
 ) -> int:
     """The bundle of ORDER as the file OUTPUT; the bytes that it has."""
     locked = order.lock.platform(order.platform)
@@ -71,7 +71,7 @@ def create(
         return _packed(output, order, files)
 
 
-def _can_be_bundled(order: Order) -> None:
+def _can_be_bundled(order: BuildRequest) -> None:
     packages = order.stack.packages
     if packages.conda.packages or packages.source:
         raise InputError(
@@ -84,7 +84,7 @@ def _can_be_bundled(order: Order) -> None:
         )
 
 
-def _fetched(work: Path, order: Order, base: Path, runner: Runner, talk: Talk) -> list[Path]:
+def _fetched(work: Path, order: BuildRequest, base: Path, runner: Runner, talk: Progress) -> list[Path]:
     """The locked files of apt and pip, fetched inside the base."""
     locked = order.lock.platform(order.platform)
     if not locked.apt and not locked.pip:
@@ -130,7 +130,7 @@ def _recipes(recipe: Recipe) -> dict[str, str]:
     return {f"recipes/{name}{SUFFIX}": f"# {name}: the effective recipe, as hpcstack bundle wrote it\n{text}"}
 
 
-def _packed(output: Path, order: Order, files: dict[str, Path]) -> int:
+def _packed(output: Path, order: BuildRequest, files: dict[str, Path]) -> int:
     named = {name: {"sha256": digest_of(path), "size": path.stat().st_size} for name, path in sorted(files.items())}
     manifest = {"format": FORMAT, "stack": order.stack.full_name, "platform": order.platform, "files": named}
     output.parent.mkdir(parents=True, exist_ok=True)

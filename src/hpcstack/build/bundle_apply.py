@@ -14,7 +14,7 @@ from hpcstack.core import sharing
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of, read_text, write_text
 from hpcstack.core.lease import label, sweep
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.core.untrusted import document
 from hpcstack.lock import model
 from hpcstack.lock.model import Lock
@@ -33,7 +33,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Named:
+class BundleMember:
     """What a manifest says of one file."""
 
     size: int
@@ -46,7 +46,7 @@ class Manifest:
 
     stack: str
     platform: str
-    files: dict[str, Named]
+    files: dict[str, BundleMember]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Applied:
     recipes: tuple[Path, ...]
 
 
-def apply(file: Path, site: Site, recipes: Path | None, talk: Talk) -> Applied:
+def apply(file: Path, site: Site, recipes: Path | None, talk: Progress) -> Applied:
     """What FILE holds, put where builds find it. InputError for a bundle that is damaged or says too much."""
     try:
         with tarfile.open(file, "r:", tarinfo=Header) as tar:
@@ -108,7 +108,7 @@ def _manifest(tar: tarfile.TarFile) -> Manifest:
             or not DIGEST.fullmatch(digest)
         ):
             raise ValueError(f"its manifest says no size or no sha256 of {path}")
-        files[path] = Named(size, digest)
+        files[path] = BundleMember(size, digest)
     if f"lock/{name}{LOCK_SUFFIX}" not in files:
         raise ValueError("it has no lock")
     if sum(path.startswith("base/") for path in files) > 1:
@@ -123,7 +123,7 @@ def _in_place(path: str, stack: str) -> bool:
     return path in own or (folder in ("base", "packages") and FILE_NAME.fullmatch(name) is not None)
 
 
-def _extracted(tar: tarfile.TarFile, manifest: Manifest, part: Path, talk: Talk) -> None:
+def _extracted(tar: tarfile.TarFile, manifest: Manifest, part: Path, talk: Progress) -> None:
     seen: set[str] = set()
     for member in tar:
         if member.name == "manifest.json" and not seen:
@@ -147,7 +147,7 @@ def _extracted(tar: tarfile.TarFile, manifest: Manifest, part: Path, talk: Talk)
         raise ValueError(f"it lacks {sorted(missing)[0]}")
 
 
-def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, talk: Talk) -> Applied:
+def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, talk: Progress) -> Applied:
     """All of it looked at first; then what is not there yet is written, the lock last."""
     name, platform = manifest.stack, manifest.platform
     lock = model.read(part / "lock" / f"{name}{LOCK_SUFFIX}")

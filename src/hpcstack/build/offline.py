@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 from hpcstack.build.base import BUNDLED
-from hpcstack.build.request import Order
+from hpcstack.build.request import BuildRequest
 from hpcstack.core.errors import InputError
 from hpcstack.store.cache import offline_folder
 
 
-def lend(job_lent: Path, order: Order) -> None:
+def lend(job_lent: Path, order: BuildRequest) -> None:
     """Into what the site lends to an offline build: the bundle's packages, for pip and apt in place of a network."""
     folder = offline_folder(order.site, order.lock, order.platform)
     if not folder.is_dir():

@@ -29,7 +29,7 @@ OWN = ("render", "oci", "recipe", "lock", "hardware")  # the parts of this packa
 
 
 @dataclass(frozen=True)
-class Order:
+class BuildRequest:
     """All that one build is made from."""
 
     stack: Stack
@@ -99,16 +99,16 @@ def needs(locked: LockedPlatform) -> int:
 def order(
     recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "", engine: str = "", *,
     offline: bool = False,
-) -> Order:  # fmt: skip
+) -> BuildRequest:  # fmt: skip
     """What would be built. MissingToolError if no engine can be used here, or none without a network (OFFLINE)."""
     if lock.not_looked_up:
         raise InputError(f"no registry has said what the base of {lock.stack} is", f"hpcstack lock {lock.stack}")
     platform = platform or recipe.stack.base.platforms[0]
     chosen, why = choose(engine or site.build.engine, runner, offline=offline)
-    return Order(recipe.stack, lock, site, platform, chosen, why)
+    return BuildRequest(recipe.stack, lock, site, platform, chosen, why)
 
 
-def there(order: Order, store: Store) -> Artifact | None:
+def there(order: BuildRequest, store: Store) -> Artifact | None:
     """The image of ORDER where STORE has it; its stack's pointer then names it.
 
     One that was built on the base of a bundle does not count where the registry's base is wanted.

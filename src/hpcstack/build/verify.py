@@ -12,14 +12,14 @@ from typing import Any
 
 from hpcstack.build.base import base_of
 from hpcstack.build.build import How, cat, made_in
-from hpcstack.build.request import Order
+from hpcstack.build.request import BuildRequest
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import digest_of
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.core.untrusted import document
 from hpcstack.oci.client import Registry
-from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Verdict, compare, exact
+from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Parity, compare, exact
 from hpcstack.oci.flatten import entry_of
 from hpcstack.oci.tar import Flow, Members
 from hpcstack.releases.named import is_file
@@ -165,13 +165,13 @@ def _cat(image: Path, path: str, runner: Runner) -> str:
         return ""
 
 
-def parity(one: Path, other: Path, runner: Runner) -> Verdict:
+def parity(one: Path, other: Path, runner: Runner) -> Parity:
     """Whether two images are the same stack, whatever engine made them."""
     first, second = read(one, runner), read(other, runner)
     return compare(first.contents, second.contents, (first.texts, second.texts))
 
 
-def reproducible(order: Order, registry: Registry, runner: Runner, talk: Talk) -> list[str] | None:
+def reproducible(order: BuildRequest, registry: Registry, runner: Runner, talk: Progress) -> list[str] | None:
     """Two builds of ORDER, nothing kept between them: None for the same bytes, else where they differ."""
     base = base_of(order.lock, order.platform, order.site, registry, runner, talk)
     contents: list[Contents] = []

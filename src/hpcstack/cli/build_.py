@@ -11,10 +11,10 @@ import click
 from hpcstack.cli.session import Session, answer, chosen, complete, events_option, json_option, progress, say
 
 if TYPE_CHECKING:
-    from hpcstack.build.batch import Outcome
+    from hpcstack.build.batch import BuildOutcome
     from hpcstack.build.build import How
-    from hpcstack.build.request import Order
-    from hpcstack.core.progress import Talk
+    from hpcstack.build.request import BuildRequest
+    from hpcstack.core.progress import Progress
     from hpcstack.lock.model import Lock
     from hpcstack.recipe.catalog import Recipe
     from hpcstack.site.load import Site
@@ -108,7 +108,7 @@ def _own(session: Session) -> list[str]:
     return found
 
 
-def _order(session: Session, name: str, options: Options, talk: Talk | None) -> Order:
+def _order(session: Session, name: str, options: Options, talk: Progress | None) -> BuildRequest:
     from hpcstack.build import request
     from hpcstack.resolve import make_lock
 
@@ -136,7 +136,7 @@ def _offline_lock(recipe: Recipe, site: Site) -> Lock:
     return lock
 
 
-def _one(session: Session, name: str, options: Options, talk: Talk) -> tuple[dict[str, Any], list[str]]:
+def _one(session: Session, name: str, options: Options, talk: Progress) -> tuple[dict[str, Any], list[str]]:
     """One stack, built here: the answer as a document and as lines."""
     from hpcstack.build import request
     from hpcstack.core.outputs import new_file
@@ -190,7 +190,7 @@ def _dry_run(session: Session, stacks: list[str], options: Options, as_json: boo
 
 def _many(session: Session, stacks: list[str], options: Options, events: str, as_json: bool) -> None:
     """One after another; the first failure's exit code, once all were tried."""
-    from hpcstack.build.batch import Outcome
+    from hpcstack.build.batch import BuildOutcome
     from hpcstack.core.errors import HpcstackError
 
     for name in stacks:
@@ -201,10 +201,10 @@ def _many(session: Session, stacks: list[str], options: Options, events: str, as
             log = session.store.top / "logs"
             try:
                 document, _ = _one(session, name, options, talk)
-                outcomes.append(Outcome(name, 0, log, document))
+                outcomes.append(BuildOutcome(name, 0, log, document))
             except HpcstackError as error:
                 talk(f"{name} FAILED: {error.message.splitlines()[0]}")
-                outcomes.append(Outcome(name, error.exit_code, log, said=error.message))
+                outcomes.append(BuildOutcome(name, error.exit_code, log, said=error.message))
     _tell(outcomes, as_json)
 
 
@@ -222,7 +222,7 @@ def _on_slurm(
     _tell(outcomes, as_json)
 
 
-def _tell(outcomes: list[Outcome], as_json: bool) -> None:
+def _tell(outcomes: list[BuildOutcome], as_json: bool) -> None:
     from hpcstack.build.batch import failures
 
     documents = [

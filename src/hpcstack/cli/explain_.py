@@ -13,7 +13,7 @@ from hpcstack.cli.logfiles import MOST, end_of
 from hpcstack.cli.session import Session, answer, json_option, say
 
 if TYPE_CHECKING:
-    from hpcstack.diagnose.logs import Finding
+    from hpcstack.diagnose.logs import KnownFailure
 
 JOB = re.compile(r"[0-9]+(_[0-9]+)?")
 
@@ -68,7 +68,7 @@ def _ended_well(session: Session, what: str) -> bool:
         return False
 
 
-def _whole(said: str, shown: list[Finding], hidden: int) -> str:
+def _whole(said: str, shown: list[KnownFailure], hidden: int) -> str:
     """What happened first, then what is known of the log's lines."""
     from hpcstack.core.errors import counted
 
@@ -77,13 +77,13 @@ def _whole(said: str, shown: list[Finding], hidden: int) -> str:
     return f"{said}\n\n{_shown(shown, hidden)}" if said else _shown(shown, hidden)
 
 
-def _told(found: list[Finding], said: str, least: int = 25, most: int = 5) -> list[Finding]:
+def _told(found: list[KnownFailure], said: str, least: int = 25, most: int = 5) -> list[KnownFailure]:
     """The few that count: echoes are left out where something stronger is there, or the cause itself is SAID."""
     strong = [finding for finding in found if finding.signature.rank >= least]
     return (strong or ([] if ": " in said or said == "it ended with 0" else found))[:most]
 
 
-def _document(finding: Finding) -> dict[str, Any]:
+def _document(finding: KnownFailure) -> dict[str, Any]:
     known = finding.signature
     return {
         "id": known.id, "family": known.family, "rank": known.rank, "cause": finding.cause, "remedy": finding.remedy,
@@ -91,7 +91,7 @@ def _document(finding: Finding) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shown(shown: list[Finding], hidden: int) -> str:
+def _shown(shown: list[KnownFailure], hidden: int) -> str:
     if not shown:
         return "nothing in it that is known here; the first error in the log is the best thing to search for"
     out = []

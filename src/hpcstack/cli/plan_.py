@@ -11,7 +11,7 @@ from hpcstack.cli.session import answer, json_option, table
 from hpcstack.core.errors import counted
 
 if TYPE_CHECKING:
-    from hpcstack.hardware.memory import Model, Use
+    from hpcstack.hardware.memory import Transformer, Use
 
 
 @click.command("plan")
@@ -65,7 +65,7 @@ def command(
     raise click.exceptions.Exit(0 if first else 1)
 
 
-def _text(one: Model, found: list[Use], have: float, first: Use | None, gpu: str, fewest: int) -> str:
+def _text(one: Transformer, found: list[Use], have: float, first: Use | None, gpu: str, fewest: int) -> str:
     from hpcstack.hardware import memory
 
     def gib(number: float) -> str:
@@ -97,7 +97,7 @@ def _text(one: Model, found: list[Use], have: float, first: Use | None, gpu: str
     ])  # fmt: skip
 
 
-def _none(one: Model, found: list[Use], have: float) -> str:
+def _none(one: Transformer, found: list[Use], have: float) -> str:
     from hpcstack.hardware import memory
 
     if not one.recompute:

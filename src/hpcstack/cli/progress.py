@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, visible
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress as Display
+    from rich.progress import TaskID
 
 EVERY_S = 10.0  # between two plain lines about one amount
 
 
-class Lines(Talk):
+class Lines(Progress):
     """Plain lines, and events into FILE where one is asked for."""
 
     def __init__(self, say: Callable[[str], None], file: IO[str] | None) -> None:
@@ -56,7 +57,7 @@ class Lines(Talk):
 class Bars(Lines):
     """A bar for each amount, and a clock."""
 
-    def __init__(self, bars: Progress, doing: str, file: IO[str] | None) -> None:
+    def __init__(self, bars: Display, doing: str, file: IO[str] | None) -> None:
         super().__init__(lambda text: bars.console.print(f"* {visible(text)}", markup=False, highlight=False), file)
         self.bars, self.tasks = bars, {"": bars.add_task(_plain(doing), total=None)}
 
@@ -84,8 +85,8 @@ def _plain(text: str) -> str:
 
 
 @contextlib.contextmanager
-def shown(doing: str, say: Callable[[str], None], events: str) -> Iterator[Talk]:
-    """The Talk of one command."""
+def shown(doing: str, say: Callable[[str], None], events: str) -> Iterator[Progress]:
+    """The progress of one command."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_open(events)) if events else None
         if not sys.stderr.isatty():

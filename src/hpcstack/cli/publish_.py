@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PublishOptions:
     """What `publish` was asked for, beside the stacks."""
 
     channel: str
@@ -64,7 +64,7 @@ def command(
     from hpcstack.core.errors import InputError
     from hpcstack.releases.inputs import one_line
 
-    wanted = Wanted(channel, reports_, one_line(override, "--override"), one_line(reason, "--reason"), key)
+    wanted = PublishOptions(channel, reports_, one_line(override, "--override"), one_line(reason, "--reason"), key)
     stacks = _built(session, names)
     if key and len(stacks) > 1:
         raise InputError("--image goes with one stack", f"hpcstack publish {stacks[0]} --image {key}")
@@ -97,7 +97,7 @@ def _built(session: Session, names: tuple[str, ...]) -> list[str]:
     return out
 
 
-def _many(session: Session, stacks: list[str], wanted: Wanted, *, foretell: bool, as_json: bool) -> None:
+def _many(session: Session, stacks: list[str], wanted: PublishOptions, *, foretell: bool, as_json: bool) -> None:
     """One after another; the first failure's exit code, once all were tried."""
     from hpcstack.core.errors import HpcstackError
 
@@ -119,7 +119,7 @@ def _many(session: Session, stacks: list[str], wanted: Wanted, *, foretell: bool
         raise click.exceptions.Exit(failed)
 
 
-def _asked(session: Session, name: str, wanted: Wanted) -> tuple[Recipe, Artifact, Any, str]:
+def _asked(session: Session, name: str, wanted: PublishOptions) -> tuple[Recipe, Artifact, Any, str]:
     """(recipe, image, the report that counts or None, the reason to pass a shut gate) of one stack."""
     from hpcstack.core.errors import InputError
     from hpcstack.publish import reports as proof
@@ -151,7 +151,7 @@ def _image(session: Session, stack: str, key: str) -> Artifact:
     return found[0]
 
 
-def check_withdrawn(session: Session, stack: Stack, artifact: Artifact, wanted: Wanted) -> None:
+def check_withdrawn(session: Session, stack: Stack, artifact: Artifact, wanted: PublishOptions) -> None:
     """A word where this image was published once and withdrawn; AnswerIsNo for production, unless there is a reason."""
     from hpcstack.core.errors import AnswerIsNo
     from hpcstack.releases.tree import Tree
@@ -167,7 +167,7 @@ def check_withdrawn(session: Session, stack: Stack, artifact: Artifact, wanted: 
     say(f"NOTE: {what}; hpcstack history {stack.name} says why")
 
 
-def _publish(session: Session, name: str, wanted: Wanted) -> Published:
+def _publish(session: Session, name: str, wanted: PublishOptions) -> Published:
     from hpcstack.lock.check import verdict
     from hpcstack.lock.path import lock_path
     from hpcstack.publish.attachments import extras
@@ -186,7 +186,7 @@ def _publish(session: Session, name: str, wanted: Wanted) -> Published:
     )  # fmt: skip
 
 
-def _foretold(session: Session, name: str, wanted: Wanted) -> tuple[list[str], str]:
+def _foretold(session: Session, name: str, wanted: PublishOptions) -> tuple[list[str], str]:
     from hpcstack.publish.publisher import Publisher
     from hpcstack.publish.status import planned
 

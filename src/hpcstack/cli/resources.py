@@ -80,7 +80,7 @@ COMMAND = r"\.(py|sh)$|^(python3?|bash|sh|\./.*)$"  # what looks like the beginn
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Count(click.IntRange):
+class WholeNumber(click.IntRange):
     """A whole number, refused in plain words."""
 
     name = "number"
@@ -92,9 +92,9 @@ class Count(click.IntRange):
             self.fail(f"{value!r} is not a whole number of at least {self.min}", param, ctx)
 
 
-NUMBER = Count(min=0)
+NUMBER = WholeNumber(min=0)
 OPTIONS = (
-    click.option("-N", "--nodes", type=Count(min=1), help="How many nodes; the allocation's, or 1."),
+    click.option("-N", "--nodes", type=WholeNumber(min=1), help="How many nodes; the allocation's, or 1."),
     click.option("--ntasks-per-node", type=NUMBER, default=0, help="Slurm tasks per node (mode plain)."),
     click.option("--gpus-per-node", type=NUMBER, default=0, help="GPUs per node."),
     click.option("-G", "--gpus", type=NUMBER, default=0, help="GPUs of all nodes together."),

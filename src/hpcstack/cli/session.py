@@ -19,7 +19,7 @@ from hpcstack.core.errors import visible
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
-    from hpcstack.core.progress import Talk
+    from hpcstack.core.progress import Progress
     from hpcstack.oci.client import Registry
     from hpcstack.recipe.catalog import Catalog, Recipe
     from hpcstack.site.load import Loaded, Site
@@ -162,7 +162,7 @@ def say(message: str) -> None:
 
 
 @contextlib.contextmanager
-def progress(doing: str, events: str = "") -> Iterator[Talk]:
+def progress(doing: str, events: str = "") -> Iterator[Progress]:
     """What long work talks to: bars and a clock on a terminal, else plain lines; EVENTS is a file of JSON lines."""
     from hpcstack.cli.progress import shown
 

@@ -25,7 +25,7 @@ class Bounds:
 STANDARD = Bounds()
 
 
-class Count:
+class Tally:
     """What has been read of one image so far."""
 
     def __init__(self, bounds: Bounds) -> None:

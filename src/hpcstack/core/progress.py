@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Talk:
+class Progress:
     """Call it with a sentence; tell it how far something is; tell it what happened, for machines."""
 
     def __call__(self, sentence: str) -> None: ...

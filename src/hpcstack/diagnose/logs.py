@@ -35,7 +35,7 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Finding:
+class KnownFailure:
     """A message that is in a log: its first line with its number, how often it is there, all groups filled in."""
 
     signature: Signature
@@ -98,14 +98,14 @@ def plain(text: str) -> str:
     return CONTROL.sub("", ESCAPES.sub("", text))
 
 
-def explain(log: str) -> list[Finding]:
+def explain(log: str) -> list[KnownFailure]:
     """What is known of the lines of LOG, the likeliest root first; of equals the earlier one."""
     text = plain(log)
     found = [finding for signature in signatures() if (finding := _find(signature, text))]
     return sorted(found, key=lambda finding: (-finding.signature.rank, finding.number))
 
 
-def _find(signature: Signature, text: str) -> Finding | None:
+def _find(signature: Signature, text: str) -> KnownFailure | None:
     first: re.Match[str] | None = None
     number = count = 0
     for start, line in _lines(signature.literal, text):
@@ -117,7 +117,7 @@ def _find(signature: Signature, text: str) -> Finding | None:
         return None
     groups = {name: value or "?" for name, value in first.groupdict().items()}
     cause, remedy = (_filled(said, groups) for said in (signature.cause, signature.remedy))
-    return Finding(signature, first.string.strip(), number, count, cause, remedy)
+    return KnownFailure(signature, first.string.strip(), number, count, cause, remedy)
 
 
 def _lines(literal: str, text: str) -> Iterator[tuple[int, str]]:
@@ -152,7 +152,7 @@ PIPS = re.compile(
 )
 
 
-def relevant(found: list[Finding], failure: Failure, text: str) -> list[Finding]:
+def relevant(found: list[KnownFailure], failure: Failure, text: str) -> list[KnownFailure]:
     """FOUND without what the rest of the log rules out: what became of other tasks once the first failure is known, and
     pip's isolated builds where pip did not run."""
     out = found

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpcstack.core.errors import InputError, SlurmError, counted
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.diagnose import checks
 from hpcstack.diagnose.advice import Finding, fine, skipped, wrong
 from hpcstack.oci.client import Registry
@@ -27,7 +27,7 @@ from hpcstack.slurm.query import partitions, read_pmi
 LABELLED = re.compile(r"^\s*(\d+): (.*)$")
 
 
-def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str, talk: Talk) -> list[Finding]:
+def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str, talk: Progress) -> list[Finding]:
     """All that is right and wrong with this machine, with the cluster as seen from it, and with the nodes named."""
     script = plain("launchers", "doctor.sh")
     paths = [str(site.store)] if site.store.exists() else []  # else `_places` says so
@@ -52,7 +52,7 @@ def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str,
 
 
 def _on_nodes(
-    runner: Runner, script: str, paths: list[str], nodelist: str, job: str, partition: str, talk: Talk
+    runner: Runner, script: str, paths: list[str], nodelist: str, job: str, partition: str, talk: Progress
 ) -> list[dict[str, str]]:
     """The probe of each node, as one step with a task a node."""
     where = ["--jobid", job, "--overlap"] if job else [f"--nodelist={nodelist}", "--time=5"]

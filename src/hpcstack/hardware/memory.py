@@ -31,7 +31,7 @@ LIVE_LAYERS = 2  # layers whose whole weights are there at once under ZeRO-3 and
 
 
 @dataclass(frozen=True)
-class Model:
+class Transformer:
     """A transformer: parameters, its shape, and what one GPU trains at a time."""
 
     params: float
@@ -61,8 +61,18 @@ class Use:
         return self.weights + self.gradients + self.optimizer + self.activations
 
 
-def model(params: float, layers: int = 0, hidden: int = 0, heads: int = 0, sequence: int = 4096, batch: int = 1,
-          *, attention: bool = False, recompute: bool = False, vocabulary: int = VOCABULARY) -> Model:  # fmt: skip
+def model(
+    params: float,
+    layers: int = 0,
+    hidden: int = 0,
+    heads: int = 0,
+    sequence: int = 4096,
+    batch: int = 1,
+    *,
+    attention: bool = False,
+    recompute: bool = False,
+    vocabulary: int = VOCABULARY,
+) -> Transformer:
     """A transformer of PARAMS parameters; what is not given of its shape is made of the rest."""
     if not 1e6 <= params <= 1e14:
         raise InputError(f"--params {params:g}: between 1e6 and 1e14 are counted", "e.g. --params 7e9")
@@ -74,7 +84,7 @@ def model(params: float, layers: int = 0, hidden: int = 0, heads: int = 0, seque
     step = 8 * HEAD if params >= 1e9 else HEAD  # so many heads that eight GPUs can share them
     hidden = hidden or max(step, round((params / 12 / layers) ** 0.5 / step) * step)
     heads = heads or max(1, hidden // HEAD)
-    return Model(params, layers, hidden, heads, sequence, batch, attention, recompute, vocabulary)
+    return Transformer(params, layers, hidden, heads, sequence, batch, attention, recompute, vocabulary)
 
 
 def read_params(text: str) -> float:
@@ -85,7 +95,7 @@ def read_params(text: str) -> float:
     return float(match[1]) * {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[match[2]]
 
 
-def activations(one: Model, tensor: int = 1) -> float:
+def activations(one: Transformer, tensor: int = 1) -> float:
     """Bytes of one GPU's activations, all layers, for `batch` sequences; split TENSOR ways, sequence parallel too."""
     unit = float(one.sequence * one.batch * one.hidden)
     logits = 4.0 * one.sequence * one.batch * one.vocabulary / tensor
@@ -95,7 +105,7 @@ def activations(one: Model, tensor: int = 1) -> float:
     return one.layers * unit * (34 + own) / tensor + logits
 
 
-def uses(one: Model, gpus: int, nodes: int) -> list[Use]:
+def uses(one: Transformer, gpus: int, nodes: int) -> list[Use]:
     """Every strategy on NODES nodes of GPUS each, the simplest first."""
     ranks = gpus * nodes
     psi, act = one.params, activations(one)
@@ -144,7 +154,7 @@ def fits(use: Use, have: float) -> bool:
     return use.total <= have * (1 - RESERVED)
 
 
-def fewest_nodes(one: Model, gpus: int, have: float) -> int:
+def fewest_nodes(one: Transformer, gpus: int, have: float) -> int:
     """The fewest nodes of GPUS on which a strategy fits; 0 where none does."""
     nodes = 1
     while nodes <= MOST_NODES and not any(fits(use, have) for use in uses(one, gpus, nodes)):
@@ -154,7 +164,7 @@ def fewest_nodes(one: Model, gpus: int, have: float) -> int:
     return next(n for n in range(nodes // 2 + 1, nodes + 1) if any(fits(use, have) for use in uses(one, gpus, n)))
 
 
-def deepspeed_config(one: Model, strategy: str) -> dict[str, object]:
+def deepspeed_config(one: Transformer, strategy: str) -> dict[str, object]:
     """A configuration for DeepSpeed with STRATEGY's stage of ZeRO, to begin with. InputError where it has none.
 
     Keys: https://www.deepspeed.ai/docs/config-json/.
@@ -171,13 +181,13 @@ def deepspeed_config(one: Model, strategy: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def most_batch(one: Model, use: Use, have: float) -> int:
+def most_batch(one: Transformer, use: Use, have: float) -> int:
     """How many sequences at a time would fit with USE; 0 for none."""
     fixed = use.total - use.activations
     each = use.activations / one.batch
     return max(0, int((have * (1 - RESERVED) - fixed) // each)) if each else 0
 
 
-def smaller(one: Model) -> Model:
+def smaller(one: Transformer) -> Transformer:
     """The same with all activations recomputed."""
     return replace(one, recompute=True)

@@ -58,7 +58,7 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Standing:
     """Who does what: (what, ranks) with the most ranks first; who is odd, and why."""
 
     groups: tuple[tuple[str, tuple[Rank, ...]], ...]
@@ -100,7 +100,7 @@ def _ranks(lines: Sequence[str]) -> list[Rank]:
     return out
 
 
-def judge(ranks: Sequence[Rank]) -> Verdict:
+def judge(ranks: Sequence[Rank]) -> Standing:
     """Who does what, and who is elsewhere or not there."""
     groups: dict[str, list[Rank]] = {}
     for rank in ranks:
@@ -124,7 +124,7 @@ def judge(ranks: Sequence[Rank]) -> Verdict:
         odd.append(
             f"{who} {what}, while {counted(len(usual[1]), 'rank')} {'is' if len(usual[1]) == 1 else 'are'} {usual[0]}"
         )
-    return Verdict(tuple((what, tuple(members)) for what, members in ordered), missing, tuple(odd))
+    return Standing(tuple((what, tuple(members)) for what, members in ordered), missing, tuple(odd))
 
 
 def numbers(ranks: Sequence[Rank]) -> str:
@@ -142,7 +142,7 @@ def named(found: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
 
 
-def summary(verdict: Verdict) -> list[str]:
+def summary(verdict: Standing) -> list[str]:
     """Lines for people: each group, then who is odd."""
     lines = []
     for what, members in verdict.groups:

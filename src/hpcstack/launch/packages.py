@@ -19,7 +19,7 @@ from pathlib import Path
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import read_text, write_text
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.core.quote import sh
 from hpcstack.recipe.fields import requirement
 from hpcstack.render.site_files import CA_FILE, variables
@@ -107,7 +107,7 @@ def _lines(said: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def make(what: Added, artifact: Artifact, site: Site, runner: Runner, talk: Talk) -> None:
+def make(what: Added, artifact: Artifact, site: Site, runner: Runner, talk: Progress) -> None:
     """The folder of WHAT, unless it is there: by one rename, so that nobody sees half of it."""
     if what.folder.exists():
         return
@@ -136,7 +136,9 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _install(part: Path, wanted: tuple[str, ...], artifact: Artifact, site: Site, runner: Runner, talk: Talk) -> None:
+def _install(
+    part: Path, wanted: tuple[str, ...], artifact: Artifact, site: Site, runner: Runner, talk: Progress
+) -> None:
     write_text(part / "constraints.txt", "".join(f"{name}=={it}\n" for name, it in sorted(artifact.pip.items())))
     runtime = choose("local" if runner.has("apptainer") else site.runtime, runner)[0]
     with tempfile.TemporaryDirectory(prefix=".lent-", dir=part.parent) as lent:

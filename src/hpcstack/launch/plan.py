@@ -18,7 +18,7 @@ from hpcstack.launch.modes import MODES, check, command_in, tasks
 from hpcstack.launch.packages import Added
 from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share
 from hpcstack.launch.staging import Staging
-from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Setting, of_mode, told
+from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, of_mode, told
 from hpcstack.render.launchers import watched, with_compat
 from hpcstack.runtimes import Part, Runtime, Step, choose
 from hpcstack.site.load import NodeType, Site
@@ -49,7 +49,7 @@ class Plan:
     """The line that would be run, with its environment and the reasons; `staged` is done on the nodes before it."""
 
     parts: tuple[Part, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[Variable, ...]
     runtime: str
     reason: str
     mode: str
@@ -101,7 +101,7 @@ def plan(
     _check(mode, command, resources, taken, chosen, site, runner, extras, inside, job=job)
     bound = binding(resources, node, taken) if extras.bind and not here else None
     staged = extras.staged if not here else None
-    given = told(site) + [Setting(name, value, OPTION) for name, value in (environment or {}).items()]
+    given = told(site) + [Variable(name, value, OPTION) for name, value in (environment or {}).items()]
     given += of_mode(mode, chosen.name, artifact.environment, bound, extras.grace)
     workdir = workdir or Path.cwd()
     if mode in ("mpi", "plain") and (command[0] == "-m" or is_python(workdir / command[0])):
@@ -199,7 +199,7 @@ def _count(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -
     return each * resources.nodes
 
 
-def _settings(chosen: Runtime, step: Step, given: list[Setting]) -> list[Setting]:
+def _settings(chosen: Runtime, step: Step, given: list[Variable]) -> list[Variable]:
     """What the line is started with: the variables in the runtime's own form, each with where it comes from."""
     known = {one.name: one for one in given}
     out = []
@@ -208,12 +208,12 @@ def _settings(chosen: Runtime, step: Step, given: list[Setting]) -> list[Setting
         if plain in known:
             out.append(replace(known[plain], name=name, value=value))
         elif plain in step.image_environment and plain != name:
-            out.append(Setting(name, value, "the image", "else this shell's own would win"))
+            out.append(Variable(name, value, "the image", "else this shell's own would win"))
         else:
-            out.append(Setting(name, value, RUNTIME, REASONS.get(plain, "")))
+            out.append(Variable(name, value, RUNTIME, REASONS.get(plain, "")))
     if chosen.name != "local":
         status = os.environ.get("SLURM_EXIT_ERROR", str(OWN_FAILURE))
-        out.append(Setting("SLURM_EXIT_ERROR", status, OWN, "srun's own failure is told from the command's"))
+        out.append(Variable("SLURM_EXIT_ERROR", status, OWN, "srun's own failure is told from the command's"))
     return out
 
 

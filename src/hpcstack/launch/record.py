@@ -22,7 +22,7 @@ from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import InputError, counted
 from hpcstack.core.files import write_text
 from hpcstack.launch.plan import Plan
-from hpcstack.launch.variables import Setting
+from hpcstack.launch.variables import Variable
 from hpcstack.store.artifact import Artifact
 from hpcstack_smoke.hidden import HIDDEN, LOGIN, SECRET
 
@@ -51,7 +51,7 @@ class Launch:
 
 
 def begin(
-    plan: Plan, artifact: Artifact, why: str, command: tuple[str, ...], settings: list[Setting],
+    plan: Plan, artifact: Artifact, why: str, command: tuple[str, ...], settings: list[Variable],
     environ: Mapping[str, str], added: tuple[str, ...] = (),
 ) -> Path:  # fmt: skip
     """A new folder for a launch, written whole before anything starts."""

@@ -17,7 +17,7 @@ JOB = re.compile(r"([0-9]+(?:_[0-9]+)?)(?:\.([0-9]+))?")
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunningJob:
     """Whose ranks are asked for: a job, perhaps one of its steps."""
 
     job: str
@@ -25,20 +25,22 @@ class Asked:
     why: str
 
 
-def meant(job: str) -> Asked:
+def meant(job: str) -> RunningJob:
     """What JOB, or nothing, means. InputError for what is no job."""
     if not job:
         newest = find("")
         if not newest.job:
             raise InputError("the newest launch is no job of Slurm's", "hpcstack hang JOB; squeue --me lists yours")
-        return Asked(newest.number or newest.job, newest.step, f"the newest launch, {newest.stack}, {newest.started}")
+        return RunningJob(
+            newest.number or newest.job, newest.step, f"the newest launch, {newest.stack}, {newest.started}"
+        )
     match = JOB.fullmatch(job)
     if not match:
         raise InputError(f"{job!r} is not the number of a job", "squeue --me lists yours")
-    return Asked(match[1], match[2] or "", "every step of it" if not match[2] else f"its step {match[2]}")
+    return RunningJob(match[1], match[2] or "", "every step of it" if not match[2] else f"its step {match[2]}")
 
 
-def look(asked: Asked, runner: Runner) -> str:
+def look(asked: RunningJob, runner: Runner) -> str:
     """What launchers/stacks.sh says on all nodes of a job. SlurmError where it does not run, or Slurm refuses."""
     state = runner.output(["squeue", "--noheader", "--jobs", asked.job, "--format", "%A|%T|%D"], timeout=30)
     number, _, rest = (state.stdout.splitlines() or [""])[0].partition("|")

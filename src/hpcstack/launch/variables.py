@@ -14,7 +14,7 @@ USER, FABRIC, OWN, IMAGE, RUNTIME, OPTION = "the user's environment", "the site'
 
 
 @dataclass(frozen=True)
-class Setting:
+class Variable:
     """One variable: its value, who says so, and why."""
 
     name: str
@@ -38,13 +38,13 @@ def users(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, **inside}
 
 
-def told(site: Site, environ: Mapping[str, str] | None = None) -> list[Setting]:
+def told(site: Site, environ: Mapping[str, str] | None = None) -> list[Variable]:
     """What every step is told: the fabric's settings, and no packages of ~/.local. What the user has set wins."""
     environ = users(os.environ if environ is None else environ)
-    out = [Setting("PYTHONNOUSERSITE", "1", OWN, "packages in ~/.local are not the image's")]
-    out += [Setting(name, row.value, FABRIC, row.reason) for name, row in site.fabric.settings.items()]
+    out = [Variable("PYTHONNOUSERSITE", "1", OWN, "packages in ~/.local are not the image's")]
+    out += [Variable(name, row.value, FABRIC, row.reason) for name, row in site.fabric.settings.items()]
     return [
-        Setting(one.name, environ[one.name], USER, f"{one.origin} would say {one.value!r}")
+        Variable(one.name, environ[one.name], USER, f"{one.origin} would say {one.value!r}")
         if one.name in environ and environ[one.name] != one.value
         else one
         for one in out
@@ -67,33 +67,33 @@ REMADE = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 def of_mode(
     mode: str, runtime: str, image: Mapping[str, str], bound: Binding | None, grace: int,
     environ: Mapping[str, str] | None = None,
-) -> list[Setting]:  # fmt: skip
+) -> list[Variable]:  # fmt: skip
     """What the launcher of MODE inside the image is told. What the user or the image has set wins."""
     environ = users(os.environ if environ is None else environ)
-    out = [Setting(name, environ[name], USER, "Enroot's hooks do not count") for name in REMADE if name in environ]
+    out = [Variable(name, environ[name], USER, "Enroot's hooks do not count") for name in REMADE if name in environ]
     if mode == "mpi":
         out += [
-            Setting(name, value, OWN, why)
+            Variable(name, value, OWN, why)
             for name, value, runtimes, why in MPI
             if runtime in runtimes and name not in environ and name not in image
         ]
     if mode in ("torchrun", "deepspeed", "task-per-gpu"):
         if names := " ".join(name for name in REMADE if name not in environ and name not in image):
             out.append(
-                Setting("HPCSTACK_UNSET", names, OWN, "neither yours nor the image's: Enroot's hooks' do not count")
+                Variable("HPCSTACK_UNSET", names, OWN, "neither yours nor the image's: Enroot's hooks' do not count")
             )
         if bound and mode != "task-per-gpu":
-            out.append(Setting("HPCSTACK_CPUS", " ".join(bound.cpus), OWN, bound.why))
+            out.append(Variable("HPCSTACK_CPUS", " ".join(bound.cpus), OWN, bound.why))
     if grace:
         out.append(
-            Setting("HPCSTACK_GRACE", str(grace), OWN, "so many seconds before the time is up each rank gets USR1")
+            Variable("HPCSTACK_GRACE", str(grace), OWN, "so many seconds before the time is up each rank gets USR1")
         )
     return out
 
 
-def all_of(step: list[Setting], image: Mapping[str, str], environ: Mapping[str, str]) -> list[Setting]:
+def all_of(step: list[Variable], image: Mapping[str, str], environ: Mapping[str, str]) -> list[Variable]:
     """Every variable that a rank starts with, as known here: the step's above the image's above the host's."""
-    out = {name: Setting(name, value, USER) for name, value in environ.items()}
-    out |= {name: Setting(name, value, IMAGE) for name, value in image.items()}
+    out = {name: Variable(name, value, USER) for name, value in environ.items()}
+    out |= {name: Variable(name, value, IMAGE) for name, value in image.items()}
     out |= {one.name: one for one in step}
     return [out[name] for name in sorted(out)]

@@ -52,7 +52,7 @@ def drifted(lock: Lock) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Staleness:
     """What is wrong with a recipe's lock (`reasons`; empty if it is current), and what it leaves `open`."""
 
     reasons: tuple[str, ...]
@@ -64,10 +64,10 @@ class Verdict:
         return [*self.reasons, *(f"it leaves open: {', '.join(left)}" for _ in left[:1])]
 
 
-def verdict(recipe: Recipe, site: Site) -> Verdict:
+def verdict(recipe: Recipe, site: Site) -> Staleness:
     """Of the lock that lies where RECIPE's should."""
     path = lock_path(recipe, site)
     if not path.exists():
-        return Verdict(("there is no lock",))
+        return Staleness(("there is no lock",))
     lock = model.read(path)
-    return Verdict((*stale(recipe.stack, lock), *drifted(lock)), unresolved(recipe.stack, lock))
+    return Staleness((*stale(recipe.stack, lock), *drifted(lock)), unresolved(recipe.stack, lock))

@@ -13,7 +13,7 @@ QUIET = re.compile(r"^(PATH|LD_LIBRARY_PATH|NVIDIA_BUILD_ID|PYTORCH_BUILD_.*)$")
 
 
 @dataclass(frozen=True)
-class Change:
+class Difference:
     """One difference: an empty side means that it is not there."""
 
     section: str
@@ -22,7 +22,7 @@ class Change:
     after: str
 
 
-def locks(before: Lock, after: Lock) -> list[Change]:
+def locks(before: Lock, after: Lock) -> list[Difference]:
     """All differences of two locks, section by section."""
     out = list(_rows("base", _base(before), _base(after)))
     for platform in [name for name in before.base.platforms if name in after.base.platforms]:
@@ -34,21 +34,21 @@ def locks(before: Lock, after: Lock) -> list[Change]:
     return [*dict.fromkeys(out), *_rows("source", before.sources, after.sources)]
 
 
-def specs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+def specs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
     """All differences of two effective specs, as `model_dump` gives them."""
     return list(_rows("spec", dict(_flat(before, "")), dict(_flat(after, ""))))
 
 
-def holds(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+def holds(before: Mapping[str, str], after: Mapping[str, str]) -> list[Difference]:
     """The differences of what two bases hold ({CUDA: 12.6.3, ...}); what only one side says is not a difference."""
     both = [name for name in before if name in after]
     return list(_rows("holds", {n: before[n] for n in both}, {n: after[n] for n in both}))
 
 
-def _rows(section: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+def _rows(section: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Difference]:
     for name in sorted({*before, *after}, key=lambda name: (list(before) + list(after)).index(name)):
         if before.get(name, "") != after.get(name, ""):
-            yield Change(section, name, before.get(name, ""), after.get(name, ""))
+            yield Difference(section, name, before.get(name, ""), after.get(name, ""))
 
 
 def _base(lock: Lock) -> dict[str, str]:
@@ -77,7 +77,7 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def markdown(changes: list[Change], before: str, after: str) -> str:
+def markdown(changes: list[Difference], before: str, after: str) -> str:
     """A table for a pull request."""
     rows = [f"| | | {_cell(before)} | {_cell(after)} |", "|---|---|---|---|"]
     rows += [f"| {c.section} | {_cell(c.name)} | {_cell(c.before)} | {_cell(c.after)} |" for c in changes]

@@ -55,16 +55,16 @@ ENVIRONMENT = ("etc/environment", ".singularity.d/env/10-docker2singularity.sh",
 
 
 @dataclass
-class Verdict:
+class Parity:
     """What was compared, how much of it, and where the two differ: `path: how`."""
 
     compared: dict[str, int] = field(default_factory=dict)
     differ: list[str] = field(default_factory=list)
 
 
-def compare(one: Contents, other: Contents, texts: tuple[Mapping[str, str], Mapping[str, str]]) -> Verdict:
+def compare(one: Contents, other: Contents, texts: tuple[Mapping[str, str], Mapping[str, str]]) -> Parity:
     """Parity of two images. TEXTS are the contents of PACKAGES and ENVIRONMENT in each."""
-    out = Verdict()
+    out = Parity()
     for what, path in PACKAGES.items():
         mine, theirs = (set(text.get(path, "").splitlines()) for text in texts)
         out.compared[what] = len(mine | theirs)

@@ -1,8 +1,8 @@
 """How layers become one tree: which member of which layer is in the image, and under which names.
 
 `Newest` decides in one pass, newest layer first, so that no layer is ever unpacked. What it cannot decide so (a name
-twice in a layer, a link whose file an upper layer hides, a file below a folder that is a link) makes it raise Unsure;
-then all headers are read once more and `plan` applies them oldest first, on a tree in memory. Both give the same image.
+twice in a layer, a link whose file an upper layer hides, a file below a folder that is a link) makes it raise
+NeedsTwoPasses; then all headers are read once more and `plan` applies them oldest first, on a tree in memory. Both give the same image.
 
 What an upper layer says of a name below a link concerns the place that the link leads to: its files, and what it
 removes. So a link in a lower layer, below which an upper one said anything, is one more thing for the plan.
@@ -28,12 +28,12 @@ class ClimbsOut(ValueError):
     """A name leads out of the image."""
 
 
-class Unsure(Exception):
+class NeedsTwoPasses(Exception):
     """One pass is not enough for these layers."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class TreeEntry:
     """What merging needs to know of one member: its path below the root ('' is the root), and what it is."""
 
     path: str
@@ -67,7 +67,7 @@ KINDS = {tarfile.DIRTYPE: "dir", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard
          tarfile.CHRTYPE: "device", tarfile.BLKTYPE: "device"}  # fmt: skip
 
 
-def entry_of(member: tarfile.TarInfo) -> Entry:
+def entry_of(member: tarfile.TarInfo) -> TreeEntry:
     """MEMBER as merging sees it."""
     kind = KINDS.get(member.type, "file")
     path = clean(member.name)
@@ -75,10 +75,10 @@ def entry_of(member: tarfile.TarInfo) -> Entry:
     if kind == "hard":
         target = clean(member.linkname, f"{path}, a link to a file")
         check_path(target, "a link")
-        return Entry(path, kind, target)
+        return TreeEntry(path, kind, target)
     if kind == "link" and len(member.linkname.encode("utf-8", "surrogateescape")) >= MAX_PATH:
         raise TooLarge(f"has a link of {MAX_PATH} bytes or more: {path}")
-    return Entry(path, kind, member.linkname if kind == "link" else "")
+    return TreeEntry(path, kind, member.linkname if kind == "link" else "")
 
 
 def whiteout(path: str) -> str | None:
@@ -125,7 +125,7 @@ class Newest:
         self._covered = set()
         self.number += 1
 
-    def takes(self, entry: Entry) -> bool:
+    def takes(self, entry: TreeEntry) -> bool:
         """Whether this member is in the image under its own name; hard links come at the end, from `links`."""
         path = entry.path
         folder = path.rpartition("/")[0]
@@ -141,9 +141,9 @@ class Newest:
         before = self.seen.get(path)
         if before:
             if before[1] == self.number and before[0] != "implied":
-                raise Unsure(f"{path} is twice in one layer")
+                raise NeedsTwoPasses(f"{path} is twice in one layer")
             if before[0] == "implied" and entry.kind != "dir":
-                raise Unsure(f"{path} is a folder above and something else below")
+                raise NeedsTwoPasses(f"{path} is a folder above and something else below")
             if before[0] != "implied":
                 return self._covers(entry)
         kind = self._link(entry) if entry.kind == "hard" else entry.kind
@@ -157,7 +157,7 @@ class Newest:
         if self._names > MAX_NAMES:
             raise TooLarge(f"makes it more than {MAX_NAMES >> 20} MiB of names")
 
-    def _covers(self, entry: Entry) -> bool:
+    def _covers(self, entry: TreeEntry) -> bool:
         """A layer above has this name: what is no folder here still replaced a folder of the layers below."""
         if entry.kind != "dir":
             self._covered.add(entry.path)
@@ -168,7 +168,7 @@ class Newest:
         """This layer says something of what lies in FOLDER; a folder that it made itself is no link below it."""
         while folder and self._made.get(folder) != self.number and self._meant.get(folder) != self.number:
             if folder in self._covered:
-                raise Unsure(f"{folder} is no folder, but something lies in it")
+                raise NeedsTwoPasses(f"{folder} is no folder, but something lies in it")
             if folder not in self._meant:
                 self._hold(folder)
             self._meant[folder] = self.number
@@ -182,7 +182,7 @@ class Newest:
                 del self._meant[path]
                 self._cleared[path] = self.number
         elif path in self._meant or self._cleared.get(path) == self.number:
-            raise Unsure(f"{path} is no folder, and layers above say something of what lies in it")
+            raise NeedsTwoPasses(f"{path} is no folder, and layers above say something of what lies in it")
 
     def _hides(self, folder: str) -> bool:
         """Whether what lies in FOLDER in this layer is hidden by a layer above."""
@@ -191,7 +191,7 @@ class Newest:
             return known
         kind, number = self.seen.get(folder, ("dir", 0))
         if kind not in ("dir", "implied") and number == self.number:
-            raise Unsure(f"{folder} is no folder, but something lies in it")
+            raise NeedsTwoPasses(f"{folder} is no folder, but something lies in it")
         hidden = (
             folder in self.gone
             or folder in self.opaque
@@ -207,12 +207,12 @@ class Newest:
             self.seen[folder] = ("implied", self.number)
             folder = folder.rpartition("/")[0]
         if folder and self.seen[folder] == ("hard", self.number):
-            raise Unsure(f"{folder} is no folder, but something lies in it")
+            raise NeedsTwoPasses(f"{folder} is no folder, but something lies in it")
 
-    def _link(self, entry: Entry) -> str:
+    def _link(self, entry: TreeEntry) -> str:
         kind, number = self.seen.get(entry.target, ("", 0))
         if number != self.number or kind in ("dir", "implied"):
-            raise Unsure(f"{entry.path} is a link to {entry.target}, which is not of its own layer")
+            raise NeedsTwoPasses(f"{entry.path} is a link to {entry.target}, which is not of its own layer")
         if kind == "device":
             return kind  # another name of what is not in the image
         self.links.append((entry.path, entry.target))
@@ -236,7 +236,7 @@ class Root(Node):
     left: int = 0
 
 
-def plan(layers: Sequence[Iterable[Entry]]) -> tuple[dict[tuple[int, int], list[str]], list[str]]:
+def plan(layers: Sequence[Iterable[TreeEntry]]) -> tuple[dict[tuple[int, int], list[str]], list[str]]:
     """LAYERS applied, oldest first: {(layer from the bottom, number of the member in it): its names in the image}.
 
     And the folders that are there though no layer names them.
@@ -268,7 +268,7 @@ def _remove(root: Root, path: str) -> None:
         folder.children.clear()
 
 
-def _apply(root: Root, entry: Entry, source: tuple[int, int]) -> None:
+def _apply(root: Root, entry: TreeEntry, source: tuple[int, int]) -> None:
     if not entry.path:
         root.source = source
         return

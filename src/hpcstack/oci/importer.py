@@ -15,20 +15,20 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstack.core.bounds import STANDARD, Bounds, Count, TooLarge
+from hpcstack.core.bounds import STANDARD, Bounds, Tally, TooLarge
 from hpcstack.core.errors import BuildError, HpcstackError, InputError, RegistryError, StoreError
 from hpcstack.core.files import settle
 from hpcstack.core.lease import label, sweep
 from hpcstack.core.process import Fed, Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.oci.decompress import Ahead
 from hpcstack.oci.download import refusals, room
-from hpcstack.oci.flatten import ClimbsOut, Entry, Newest, Unsure, entry_of, plan
+from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan
 from hpcstack.oci.headers import END, header
 from hpcstack.oci.manifest import Image
 from hpcstack.oci.metadata import Added, below
 from hpcstack.oci.pack import ROOTLESS, pack_argv
-from hpcstack.oci.sources import Source
+from hpcstack.oci.sources import LayerSource
 from hpcstack.oci.tar import BLOCK, Damaged, Flow, Members
 
 VERSION = "1"  # of what import adds to an image; it is part of the name under which a base is kept
@@ -113,7 +113,7 @@ class Sink:
 
 
 def pack_image(
-    source: Source, output: Path, work: Path, compression: str, runner: Runner, talk: Talk,
+    source: LayerSource, output: Path, work: Path, compression: str, runner: Runner, talk: Progress,
     add: AddedTo, provenance: str, bounds: Bounds = STANDARD,
 ) -> Imported:  # fmt: skip
     """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. WORK takes layers and the log."""
@@ -134,7 +134,7 @@ def pack_image(
         talk.amount(digest[7:19], min(done[digest], sizes[digest]), sizes[digest])
 
     def tars() -> Generator[Tar, None, None]:
-        return _tars(source, add(found), below(found), talk, Count(bounds))
+        return _tars(source, add(found), below(found), talk, Tally(bounds))
 
     passes = 1
     try:
@@ -171,18 +171,23 @@ def read_back(image: Path, runner: Runner) -> None:
 
 
 def _first_pass(
-    part: Path, work: Path, compression: str, runner: Runner, tars: Callable[[], Generator[Tar, None, None]], talk: Talk
+    part: Path,
+    work: Path,
+    compression: str,
+    runner: Runner,
+    tars: Callable[[], Generator[Tar, None, None]],
+    talk: Progress,
 ) -> str:
     """Why one pass was not enough; empty where it was. What read ahead for it has ended then."""
     with contextlib.closing(tars()) as layers:
         try:
             _packed(part, work, compression, runner, lambda sink: one_pass(sink, layers), talk)
-        except Unsure as why:
+        except NeedsTwoPasses as why:
             return str(why)
     return ""
 
 
-def _tars(source: Source, above: Added, below: Added, talk: Talk, count: Count) -> Generator[Tar, None, None]:
+def _tars(source: LayerSource, above: Added, below: Added, talk: Progress, count: Tally) -> Generator[Tar, None, None]:
     """All layers, newest first; the next one is uncompressed ahead while one is read."""
     yield Tar("", [(member, [data]) for member, data in above])
     layers = source.image.layers[::-1]
@@ -201,14 +206,14 @@ def _tars(source: Source, above: Added, below: Added, talk: Talk, count: Count) 
     yield Tar("", [(member, [data]) for member, data in below])
 
 
-def _members(pieces: Iterable[bytes], count: Count) -> Iterator[tuple[tarfile.TarInfo, Body]]:
+def _members(pieces: Iterable[bytes], count: Tally) -> Iterator[tuple[tarfile.TarInfo, Body]]:
     members = Members(Flow(iter(pieces)))
     for member in members:
         count.member(member)
         yield member, members.body(member)
 
 
-def _entries(tar: Tar) -> list[Entry]:
+def _entries(tar: Tar) -> list[TreeEntry]:
     with blamed(tar):
         return [entry_of(member) for member, _ in tar.members]
 
@@ -231,17 +236,19 @@ def tars_of(above: Added, pieces: Iterable[bytes]) -> Iterator[Tar]:
     yield Tar("", [(member, [data]) for member, data in above])
     ahead = Ahead(iter(pieces))
     try:
-        yield Tar("", _members(ahead, Count(STANDARD)))
+        yield Tar("", _members(ahead, Tally(STANDARD)))
     finally:
         ahead.close()
 
 
 def pack_tars(tars: Iterable[Tar], output: Path, work: Path, compression: str, runner: Runner) -> None:
     """TARS, newest first, as the squashfs OUTPUT."""
-    _packed(output, work, compression, runner, lambda sink: one_pass(sink, tars), Talk())
+    _packed(output, work, compression, runner, lambda sink: one_pass(sink, tars), Progress())
 
 
-def _packed(part: Path, work: Path, compression: str, runner: Runner, feed: Callable[[Sink], None], talk: Talk) -> None:
+def _packed(
+    part: Path, work: Path, compression: str, runner: Runner, feed: Callable[[Sink], None], talk: Progress
+) -> None:
     """PART made by the packer from what FEED gives it, and synced."""
     jobs = len(os.sched_getaffinity(0))
     part.unlink(missing_ok=True)
@@ -308,7 +315,7 @@ def _refused(packer: Fed, part: Path) -> HpcstackError:
 
 
 def one_pass(sink: Sink, tars: Iterable[Tar]) -> None:
-    """TARS, newest first, into SINK. Unsure where that is not enough."""
+    """TARS, newest first, into SINK. NeedsTwoPasses where that is not enough."""
     newest = Newest()
     for tar in tars:
         newest.layer()
@@ -323,7 +330,7 @@ def one_pass(sink: Sink, tars: Iterable[Tar]) -> None:
         sink.link(path, target)
 
 
-def by_plan(sink: Sink, tars: Iterable[Tar], entries: Sequence[Sequence[Entry]]) -> None:
+def by_plan(sink: Sink, tars: Iterable[Tar], entries: Sequence[Sequence[TreeEntry]]) -> None:
     """TARS, newest first, into SINK, as a plan made of all their ENTRIES says."""
     try:
         names, implied = plan(entries[::-1])

@@ -24,7 +24,7 @@ OnBytes = Callable[[str, int], None]
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OSError, RecursionError)
 
 
-class Source(Protocol):
+class LayerSource(Protocol):
     """One image, opened: what it is, and each of its layers as an uncompressed tar."""
 
     @property
@@ -196,9 +196,9 @@ class FromDaemon:
     def close(self) -> None: ...
 
 
-def open_source(reference: Reference, platform: str, registry: Registry) -> Source:
+def open_source(reference: Reference, platform: str, registry: Registry) -> LayerSource:
     """REFERENCE's image for PLATFORM. InputError or RegistryError where it cannot be had."""
-    source: Source
+    source: LayerSource
     if reference.transport == "docker":
         source = FromRegistry(reference, platform, registry)
     elif reference.transport == "oci":
@@ -269,4 +269,4 @@ def _sha256(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
-__all__ = ["PIECE", "FromArchive", "FromDaemon", "FromLayout", "FromRegistry", "Source", "open_source"]
+__all__ = ["PIECE", "FromArchive", "FromDaemon", "FromLayout", "FromRegistry", "LayerSource", "open_source"]

@@ -34,8 +34,8 @@ from hpcstack.releases.inputs import today
 from hpcstack.releases.journal import prepared
 from hpcstack.releases.layout import dates_file
 from hpcstack.releases.ledger import CHANNELS, FORMAT, Entry, Event, Ledger
-from hpcstack.releases.permissions import Marks
-from hpcstack.releases.tree import Change, Tree
+from hpcstack.releases.permissions import Permissions
+from hpcstack.releases.tree import Tree, TreeChange
 from hpcstack.report import Report
 from hpcstack.site.load import Site
 from hpcstack.store.artifact import Artifact
@@ -57,9 +57,9 @@ class Publisher:
     slurm: bool = True  # ask Slurm whose jobs use what is removed
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> Permissions:
         own = self.site.modules
-        return Marks(sharing.mode(int(own.mode, 8)) & 0o664, own.group or self.site.group * sharing.is_shared())
+        return Permissions(sharing.mode(int(own.mode, 8)) & 0o664, own.group or self.site.group * sharing.is_shared())
 
     @property
     def tree(self) -> Tree:
@@ -103,7 +103,7 @@ class Publisher:
             event = self._event("publish" if channel == "testing" else "promote", entry.release, override or reason)
             base = ledger if pinned is None else replace(ledger, pinned=pinned)
             after = changes.published(base, entry, dates_of(stack), event)
-            tree.commit(Change(after, self.files(release), "publish", ((str(part), release.folder, record),)))
+            tree.commit(TreeChange(after, self.files(release), "publish", ((str(part), release.folder, record),)))
         self._readable(release)
         self._cached()
         return self._answer(after, entry, release, checked, new=True)
@@ -118,7 +118,7 @@ class Publisher:
             if replace(after, events=ledger.events) == ledger:
                 return ledger  # nothing changes: no row in the history, and `undo` takes back what was before
             gone = tuple(file for one in changes.going(ledger, after) for file in self._modulefiles(name, one.release))
-            self.tree.commit(Change(after, self._back(ledger, after), verb, gone=gone))
+            self.tree.commit(TreeChange(after, self._back(ledger, after), verb, gone=gone))
         self._cached()
         return after
 

@@ -13,7 +13,7 @@ from hpcstack.core.files import without_links, write_text
 
 
 @dataclass(frozen=True)
-class Marks:
+class Permissions:
     """MODE of files (folders get x where they have r), and the GROUP that they belong to; empty is the publisher's."""
 
     mode: int = 0o644

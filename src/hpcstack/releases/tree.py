@@ -35,7 +35,7 @@ from hpcstack.releases.journal import GENERATION, MAX_JOURNAL, check, read
 from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, SPIDER, STALE, STATE, TCL
 from hpcstack.releases.ledger import FORMAT, Ledger, as_json, from_json
 from hpcstack.releases.modulerc import gateway, modulerc
-from hpcstack.releases.permissions import Marks
+from hpcstack.releases.permissions import Permissions
 
 ROOM = 100  # modulefiles of one kind that Core may hold before a new name goes behind a gateway: 25 us of a load each
 CROWD = 250  # a load takes 1.3 times as long as from a small tree
@@ -43,7 +43,7 @@ SETTLE_S = 0.05  # Lmod lists a folder and then reads its .modulerc: what an ali
 
 
 @dataclass(frozen=True)
-class Change:
+class TreeChange:
     """LEDGER is what it shall be; FILES are {path below the root: text} of modulefiles that are new.
 
     MOVES are ((prepared folder, its place, what its record holds), ...): releases that lie ready. GONE are paths below
@@ -63,12 +63,12 @@ class Tree:
     def __init__(
         self,
         root: Path,
-        marks: Marks | None = None,
+        marks: Permissions | None = None,
         direct: tuple[str, ...] | None = None,
         releases: Path | None = None,
     ) -> None:
         """RELEASES is the folder of the store below which releases lie; without it none can be published."""
-        self.root, self.marks, self.direct, self.releases = root, marks or Marks(), direct, releases
+        self.root, self.marks, self.direct, self.releases = root, marks or Permissions(), direct, releases
 
     # -- reading
 
@@ -158,7 +158,7 @@ class Tree:
         finally:
             os.umask(mask)
 
-    def commit(self, change: Change) -> None:
+    def commit(self, change: TreeChange) -> None:
         """CHANGE, whole: killed at any point, the tree is as before or `recover` makes it as after."""
         name, state = change.ledger.name, self.root / STATE / change.ledger.name
         number = self._generation(state)

@@ -22,7 +22,7 @@ SHARED = ("build/lib.sh", "build/guard.sh")
 
 
 @dataclass(frozen=True)
-class Step:
+class BuildStep:
     """A title, as logs show it, and lines of bash that fail at the first failing command."""
 
     title: str
@@ -30,7 +30,7 @@ class Step:
     reads: tuple[str, ...] = ()  # files below HOME, beside lib.sh and guard.sh; ALL of them for the last step
 
 
-def steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list[Step]:
+def steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list[BuildStep]:
     """What is done to the base, each between two looks at what NVIDIA built into it."""
     packages = stack.packages
     out = []
@@ -49,16 +49,16 @@ def steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list
         out.append(_step("files", tuple(file.path for file in stack.files), _files(stack), *names))
     for n, run in enumerate(stack.run):
         out.append(_step("run", (run.name,), _script(f"run-{n}.sh"), f"build/run-{n}.sh"))
-    out.append(Step("finish", ("hpcstack_finish",), (ALL,)))
+    out.append(BuildStep("finish", ("hpcstack_finish",), (ALL,)))
     return out
 
 
-def _step(kind: str, things: tuple[str, ...], lines: tuple[str, ...], *reads: str) -> Step:
+def _step(kind: str, things: tuple[str, ...], lines: tuple[str, ...], *reads: str) -> BuildStep:
     title = f"{kind}: {' '.join(things)}"
-    return Step(title if len(title) <= TITLE else f"{title[: TITLE - 4]} ...", lines, reads)
+    return BuildStep(title if len(title) <= TITLE else f"{title[: TITLE - 4]} ...", lines, reads)
 
 
-def step_script(step: Step, number: int, total: int) -> str:
+def step_script(step: BuildStep, number: int, total: int) -> str:
     """One step as a script of its own, for engines that run them one by one."""
     head = f". {HOME}/build/lib.sh\nhpcstack_step {number}/{total} {words([step.title])}\n"
     return head + "".join(f"{line}\n" for line in step.lines)

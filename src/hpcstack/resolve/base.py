@@ -10,13 +10,13 @@ from hpcstack.oci.client import Answer
 from hpcstack.recipe.model import Base, Stack
 
 
-class Registry(Protocol):
+class ManifestReader(Protocol):
     """What can say of a base image what it is: hpcstack.oci.client.Registry."""
 
     def look_up(self, base: Base) -> Answer: ...
 
 
-def resolve(stack: Stack, registry: Registry) -> Lock:
+def resolve(stack: Stack, registry: ManifestReader) -> Lock:
     """The lock of STACK, as far as no pull is needed. RegistryError if the registry refuses or lacks a platform."""
     answer = registry.look_up(stack.base)
     platforms = {

@@ -10,7 +10,7 @@ from hpcstack.core import sharing
 from hpcstack.core.errors import InputError, RegistryError
 from hpcstack.core.files import write_text
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.lock import model
 from hpcstack.lock.check import stale, verdict
 from hpcstack.lock.known import known_lock
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def make_lock(
-    recipe: Recipe, site: Site, registry: Registry, runner: Runner, say: Talk, *, base_only: bool = False
+    recipe: Recipe, site: Site, registry: Registry, runner: Runner, say: Progress, *, base_only: bool = False
 ) -> Lock:
     """A new lock. BASE_ONLY asks the registry alone and says in `unresolved` what that leaves open."""
     lock = resolve(recipe.stack, registry)
@@ -60,7 +60,7 @@ def current_lock(recipe: Recipe, site: Site) -> Lock | None:
     return lock
 
 
-def lock_to_build(recipe: Recipe, site: Site, registry: Registry, runner: Runner, say: Talk) -> Lock:
+def lock_to_build(recipe: Recipe, site: Site, registry: Registry, runner: Runner, say: Progress) -> Lock:
     """The lock that is there, or a first one, written."""
     if lock := current_lock(recipe, site):
         return lock

@@ -16,7 +16,7 @@ from hpcstack.core import sharing
 from hpcstack.core.errors import BuildError, HpcstackError, InputError, MissingToolError
 from hpcstack.core.files import read_text, write_text, write_tree
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.lock.check import unresolved
 from hpcstack.lock.model import Lock, LockedConda, LockedPlatform
 from hpcstack.oci.client import Registry
@@ -34,7 +34,7 @@ from hpcstack.store.workspace import workspace
 
 
 def settle(
-    stack: Stack, lock: Lock, site: Site, registry: Registry, runner: Runner, say: Talk, before: Lock | None = None
+    stack: Stack, lock: Lock, site: Site, registry: Registry, runner: Runner, say: Progress, before: Lock | None = None
 ) -> Lock:
     """LOCK with everything resolved that can be on this machine; what cannot is left in `unresolved`.
 
@@ -81,7 +81,7 @@ def _inside(
     site: Site,
     registry: Registry,
     runner: Runner,
-    say: Talk,
+    say: Progress,
 ) -> LockedPlatform:
     engine, _ = choose(site.build.engine, runner)
     if reason := engine.usable(runner):
@@ -89,7 +89,7 @@ def _inside(
     base = base_of(lock, name, site, registry, runner, say)
     with workspace(site, runner, needs(locked)) as work:
         say(f"asking the base's own apt and pip for {stack.full_name}")
-        job = job_in(work / "ask", {}, site, base, Talk(), lock.base.registry)
+        job = job_in(work / "ask", {}, site, base, Progress(), lock.base.registry)
         job = replace(job, environment=locked.environment)
         folder = work / "ask/hpcstack"
         script = {"build/settle.sh": plain("images", "settle.sh"), "build/lib.sh": plain("images", "lib.sh")}

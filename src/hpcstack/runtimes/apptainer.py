@@ -33,7 +33,7 @@ def exec_environment(step: Step) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Apptainer:
+class ApptainerRuntime:
     name: str = "apptainer"
 
     def parts(self, step: Step) -> list[Part]:
@@ -43,4 +43,4 @@ class Apptainer:
         return exec_environment(step)
 
 
-RUNTIME = Apptainer()
+RUNTIME = ApptainerRuntime()

@@ -14,7 +14,7 @@ START = LEFT + NAMES + 'exec enroot start "$@"\n'
 
 
 @dataclass(frozen=True)
-class Enroot:
+class EnrootRuntime:
     name: str = "enroot"
 
     def parts(self, step: Step) -> list[Part]:
@@ -33,4 +33,4 @@ class Enroot:
         return forced(step)
 
 
-RUNTIME = Enroot()
+RUNTIME = EnrootRuntime()

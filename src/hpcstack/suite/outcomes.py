@@ -36,7 +36,7 @@ class Size:
 
 
 @dataclass
-class Found:
+class RunFiles:
     """All that nodes and ranks wrote."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -65,7 +65,7 @@ def _is_row(row: Any) -> bool:
     return isinstance(row, dict) and {"code", "where", "status"} <= set(row) and row["status"] in WORST
 
 
-def outcomes(size: Size, found: Found, tail: str) -> list[Outcome]:
+def outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
     """One Outcome a check that was asked for; a node or rank that left nothing is an ERROR of that check."""
     by_code: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in found.rows:
@@ -90,7 +90,7 @@ def _asked(size: Size) -> Iterable[Check]:
             yield check
 
 
-def _silent(check: Check, size: Size, found: Found, silent: int, tail: str) -> dict[str, Any]:
+def _silent(check: Check, size: Size, found: RunFiles, silent: int, tail: str) -> dict[str, Any]:
     """Who left nothing of CHECK: ranks that never came, ranks that were in the middle of it, or just how many."""
     unit = "node" if check.scope in ("node", "after", "restart") else "rank"
     what = f"{silent} of {counted(size.expected(check.scope), unit)} left no result"

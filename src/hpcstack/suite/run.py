@@ -24,7 +24,7 @@ from hpcstack.slurm.query import allocation
 from hpcstack.store.artifact import Artifact
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import mpi_step
-from hpcstack.suite.outcomes import Found, Size, outcomes, telling
+from hpcstack.suite.outcomes import RunFiles, Size, outcomes, telling
 from hpcstack.suite.steps import Say, python_path, watched
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.select import TIER_SECONDS, selected
@@ -46,7 +46,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Run:
+class SuiteRun:
     """One run of the suite: where it writes, which checks it was asked for, on how many ranks."""
 
     folder: Path
@@ -56,7 +56,7 @@ class Run:
     here: bool = False
 
 
-def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, here: bool) -> Run:
+def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, here: bool) -> SuiteRun:
     """A new folder for a run. Nodes without real GPUs get two ranks: enough to talk within a node and between."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     parent = wanted.parent or state_folder() / "tests" / stack.full_name
@@ -66,11 +66,20 @@ def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, h
     taken = share(resources, site, allocation(os.environ), here=here)
     ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
     tests, skip = ",".join(wanted.tests or stack.tests), ",".join(wanted.skip)
-    return Run(folder, Size(resources.nodes, ranks * resources.nodes, tests, wanted.tier, skip), ranks, taken, here)
+    return SuiteRun(
+        folder, Size(resources.nodes, ranks * resources.nodes, tests, wanted.tier, skip), ranks, taken, here
+    )
 
 
 def step_plan(
-    run: Run, artifact: Artifact, resources: Resources, site: Site, runner: Runner, *, runtime: str, suite: Path | None
+    run: SuiteRun,
+    artifact: Artifact,
+    resources: Resources,
+    site: Site,
+    runner: Runner,
+    *,
+    runtime: str,
+    suite: Path | None,
 ) -> Plan:
     """The job step of one run: an agent a node, which starts the ranks there. SUITE is the caller's own, if given."""
     size, node = run.size, site.node_type(resources.partition)
@@ -125,7 +134,7 @@ def test(
     return report, run.folder
 
 
-def _host_suite(run: Run) -> Path:
+def _host_suite(run: SuiteRun) -> Path:
     from hpcstack.core import data
 
     write_tree(run.folder / "suite", data.smoke_files())
@@ -137,9 +146,9 @@ def _nothing(done: Completed) -> str:
     return f"the step left no result on any node (exit {done.status})\n{said}".rstrip()
 
 
-def collect(folder: Path) -> Found:
+def collect(folder: Path) -> RunFiles:
     """All that nodes and ranks wrote, nodes first, then the rounds of the ranks in their order."""
-    found = Found()
+    found = RunFiles()
     for pattern in ("node-*.json", "task-*.json", "rank-*.json", "mpi-*.json"):
         for path in sorted(folder.glob(pattern), key=lambda path: (path.stem.split("-")[-1], path.name)):
             try:

@@ -14,7 +14,7 @@ import pytest
 from conftest import make_site
 from hpcstack.releases.changes import published
 from hpcstack.releases.ledger import Dates, Entry, Event
-from hpcstack.releases.tree import Change, Tree
+from hpcstack.releases.tree import Tree, TreeChange
 from hpcstack.render.launchers import importer
 
 
@@ -48,7 +48,7 @@ class Place:
             entry = Entry(release, alias, "testing", key, digest, "2026-01-01", "me")
             after = published(tree.ledger(name), entry, Dates(), Event("2026-01-01", "me", "publish", release))
             file = tree.homes(name)[".lua"] / name / f"{release}.lua"
-            tree.commit(Change(after, {str(file.relative_to(self.modules)): "-- a module\n"}, "publish"))
+            tree.commit(TreeChange(after, {str(file.relative_to(self.modules)): "-- a module\n"}, "publish"))
         return image
 
     def __call__(self, *words: str, step: str = "0") -> subprocess.CompletedProcess[str]:

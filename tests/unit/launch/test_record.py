@@ -10,7 +10,7 @@ import pytest
 from hpcstack.core.errors import InputError
 from hpcstack.launch import record
 from hpcstack.launch.plan import Plan
-from hpcstack.launch.variables import USER, Setting
+from hpcstack.launch.variables import USER, Variable
 from hpcstack.runtimes import Part
 from hpcstack.store.artifact import Artifact
 
@@ -28,7 +28,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hpcstack" / "launches"
 
 
-def begin(*settings: Setting) -> Path:
+def begin(*settings: Variable) -> Path:
     return record.begin(PLAN, ARTIFACT, "the image built last", ("true",), list(settings), {})
 
 
@@ -42,7 +42,7 @@ def begin(*settings: Setting) -> Path:
     ],
 )  # fmt: skip
 def test_secrets_are_not_kept(name: str, value: str, hidden: bool) -> None:
-    folder = begin(Setting(name, value, USER))
+    folder = begin(Variable(name, value, USER))
     assert (value in (folder / record.FILE).read_text()) is not hidden
     assert folder.stat().st_mode & 0o077 == 0
 

@@ -8,7 +8,7 @@ import pytest
 
 from hpcstack.core import data
 from hpcstack.lock import diff
-from hpcstack.lock.diff import Change, markdown, newer
+from hpcstack.lock.diff import Difference, markdown, newer
 from hpcstack.lock.model import Lock, LockedPip
 from hpcstack.recipe.catalog import Catalog
 from support.locks import base_lock
@@ -34,13 +34,13 @@ def test_two_months() -> None:
 def test_packages_that_came_went_and_changed() -> None:
     before, after = with_pip(of("pytorch-25.10"), a="1", b="1"), with_pip(of("pytorch-25.10"), b="2", c="1")
     assert diff.locks(before, after) == [
-        Change("pip", "a", "1", ""), Change("pip", "b", "1", "2"), Change("pip", "c", "", "1"),
+        Difference("pip", "a", "1", ""), Difference("pip", "b", "1", "2"), Difference("pip", "c", "", "1"),
     ]  # fmt: skip
     assert diff.locks(before, before) == []
 
 
 def test_markdown_is_a_table_that_no_text_breaks() -> None:
-    text = markdown([Change("spec", "run", "a | b", "<x>\nline")], "old", "new")
+    text = markdown([Difference("spec", "run", "a | b", "<x>\nline")], "old", "new")
     assert text.splitlines()[2] == "| spec | `run` | `a \\| b` | `&lt;x>\\nline` |".replace("\\n", " ")
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 5 for line in text.splitlines())
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcstack.core.errors import InputError
-from hpcstack.lock.check import Verdict, drifted, stale, unresolved
+from hpcstack.lock.check import Staleness, drifted, stale, unresolved
 from hpcstack.lock.model import TEMPLATE_VERSION, Lock, read
 from hpcstack.oci.client import Answer
 from hpcstack.recipe.model import Base, Stack
@@ -89,6 +89,6 @@ def test_what_a_lock_leaves_open_by_platform(stack: Stack) -> None:
     lock = resolve(stack, Fixed())
     assert unresolved(stack, lock) == ("apt of linux/amd64", "pip of linux/amd64")
     assert lock.unresolved == unresolved(stack, lock)
-    verdict = Verdict((), lock.unresolved)
+    verdict = Staleness((), lock.unresolved)
     assert verdict.refused("linux/arm64") == []
     assert verdict.refused("linux/amd64") == ["it leaves open: apt of linux/amd64, pip of linux/amd64"]

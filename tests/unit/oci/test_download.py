@@ -12,7 +12,7 @@ import pytest
 from hpcstack.build.base import import_image
 from hpcstack.core.errors import RegistryError, StoreError
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.oci import download
 from hpcstack.oci.client import Registry
 from hpcstack.site.load import Site
@@ -48,7 +48,7 @@ def imported(tmp_path: Path, faults: Faults, site: Site, monkeypatch: pytest.Mon
         def run() -> Path:
             registry = Registry(reached, timeout=1.0)
             return import_image(
-                f"{address}/demo:1", "linux/amd64", tmp_path / "out.sqsh", reached, registry, Runner(), Talk()
+                f"{address}/demo:1", "linux/amd64", tmp_path / "out.sqsh", reached, registry, Runner(), Progress()
             ).path
 
         yield run
@@ -154,7 +154,7 @@ def test_no_order_of_layers_holds_up_the_one_that_is_read(
         def run() -> None:
             registry = Registry(reached, timeout=5.0)
             done.append(import_image(
-                f"{address}/demo:1", "linux/amd64", tmp_path / "out.sqsh", reached, registry, Runner(), Talk()
+                f"{address}/demo:1", "linux/amd64", tmp_path / "out.sqsh", reached, registry, Runner(), Progress()
             ).path)  # fmt: skip
 
         thread = threading.Thread(target=run, daemon=True)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpcstack.oci.flatten import ClimbsOut, Entry, Newest, Unsure, clean, plan, whiteout
+from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, clean, plan, whiteout
 
-Layer = list[Entry]
+Layer = list[TreeEntry]
 Tree = dict[str, tuple[str, int, int]]
 
 
@@ -32,12 +32,12 @@ def planned(layers: list[Layer]) -> Tree:
     }
 
 
-def file(path: str) -> Entry:
-    return Entry(path, "file")
+def file(path: str) -> TreeEntry:
+    return TreeEntry(path, "file")
 
 
-def folder(path: str) -> Entry:
-    return Entry(path, "dir")
+def folder(path: str) -> TreeEntry:
+    return TreeEntry(path, "dir")
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def folder(path: str) -> Entry:
         ([[file("d")], [folder("d"), file("d/x")]], {"d", "d/x"}),
         ([[folder("d"), file("d/x")], [file(".wh.d")], [file("d/y")]], {"d/y"}),
         ([[folder("d"), folder("d/e"), file("d/e/x")], [file("d/.wh.e")]], {"d"}),
-        ([[file("a"), Entry("b", "hard", "a")]], {"a", "b"}),
-        ([[Entry("n", "device")], [file("x")]], {"x"}),
-        ([[file("n")], [Entry("n", "device")]], set()),
+        ([[file("a"), TreeEntry("b", "hard", "a")]], {"a", "b"}),
+        ([[TreeEntry("n", "device")], [file("x")]], {"x"}),
+        ([[file("n")], [TreeEntry("n", "device")]], set()),
         ([[file("a")], [file(".wh.")], [file(".wh..wh.plnk")]], {"a"}),
         ([[file("a"), file("d/b")], [file(".wh..wh..opq"), file("c")]], {"c"}),
     ],
@@ -67,30 +67,30 @@ def test_layers_in_one_pass_and_by_plan(layers: list[Layer], there: set[str]) ->
     ("layers", "there"),
     [
         ([[file("a"), file("a")]], {"a": (0, 1)}),  # the last of two counts
-        ([[file("a"), Entry("b", "hard", "a")], [file("a")]], {"a": (1, 0), "b": (0, 0)}),  # the old file lives on as b
-        ([[file("a")], [Entry("b", "hard", "a")]], {"a": (0, 0), "b": (0, 0)}),  # a link to a lower layer's file
-        ([[folder("usr"), Entry("lib", "link", "usr")], [file("lib/x")]], {"usr/x": (1, 0)}),  # through a link
+        ([[file("a"), TreeEntry("b", "hard", "a")], [file("a")]], {"a": (1, 0), "b": (0, 0)}),  # the old file lives on as b
+        ([[file("a")], [TreeEntry("b", "hard", "a")]], {"a": (0, 0), "b": (0, 0)}),  # a link to a lower layer's file
+        ([[folder("usr"), TreeEntry("lib", "link", "usr")], [file("lib/x")]], {"usr/x": (1, 0)}),  # through a link
         ([[file("d")], [file("d/x")]], {"d/x": (1, 0)}),  # a folder nobody names, where a file was
-        ([[Entry("l", "link", "/etc"), file("l/x")]], {"etc/x": (0, 1)}),
-        ([[folder("b"), Entry("a", "link", "b")], [file("a/x")], [file(".wh.a")]], {"b/x": (1, 0)}),
-        ([[folder("b"), Entry("a", "link", "b")], [file("a/x")], [folder("a")]], {"b/x": (1, 0), "a": (2, 0)}),
+        ([[TreeEntry("l", "link", "/etc"), file("l/x")]], {"etc/x": (0, 1)}),
+        ([[folder("b"), TreeEntry("a", "link", "b")], [file("a/x")], [file(".wh.a")]], {"b/x": (1, 0)}),
+        ([[folder("b"), TreeEntry("a", "link", "b")], [file("a/x")], [folder("a")]], {"b/x": (1, 0), "a": (2, 0)}),
         (
-            [[folder("usr"), file("usr/x"), Entry("lib", "link", "usr")], [file("lib/x")], [folder("lib"), file("lib/x")]],
+            [[folder("usr"), file("usr/x"), TreeEntry("lib", "link", "usr")], [file("lib/x")], [folder("lib"), file("lib/x")]],
             {"usr/x": (1, 0), "lib/x": (2, 1)},
         ),
-        ([[file("d/x"), Entry("d", "link", "e"), file("d/y")], [file("d/.wh.x")]], {"e/y": (0, 2)}),
+        ([[file("d/x"), TreeEntry("d", "link", "e"), file("d/y")], [file("d/.wh.x")]], {"e/y": (0, 2)}),
     ],
 )  # fmt: skip
 def test_what_one_pass_cannot_decide_is_planned(layers: list[Layer], there: dict[str, tuple[int, int]]) -> None:
-    with pytest.raises(Unsure):
+    with pytest.raises(NeedsTwoPasses):
         one_pass(layers)
     found = planned(layers)
     assert {path: found[path][1:] for path in there} == there
 
 
 def test_what_is_removed_below_a_link_is_removed_where_it_leads() -> None:
-    layers = [[folder("usr"), file("usr/x"), Entry("lib", "link", "usr")], [file("lib/.wh.x")]]
-    with pytest.raises(Unsure):
+    layers = [[folder("usr"), file("usr/x"), TreeEntry("lib", "link", "usr")], [file("lib/.wh.x")]]
+    with pytest.raises(NeedsTwoPasses):
         one_pass(layers)
     assert set(planned(layers)) == {"usr", "lib"}
     assert set(planned([*layers[:1], [file("nowhere/.wh.x")]])) == {"usr", "usr/x", "lib"}
@@ -99,9 +99,9 @@ def test_what_is_removed_below_a_link_is_removed_where_it_leads() -> None:
 @pytest.mark.parametrize(
     "layers",
     [
-        [[Entry("l", "link", "../../etc"), file("l/x")]],
-        [[Entry("l", "link", "l"), file("l/x")]],
-        [[Entry("b", "hard", "nowhere")]],
+        [[TreeEntry("l", "link", "../../etc"), file("l/x")]],
+        [[TreeEntry("l", "link", "l"), file("l/x")]],
+        [[TreeEntry("b", "hard", "nowhere")]],
     ],
 )
 def test_what_leads_out_or_nowhere_is_refused(layers: list[Layer]) -> None:
@@ -126,7 +126,7 @@ PATHS = st.sampled_from(["a", "b", "a/x", "a/y", "a/x/z", "b/x", "c"])
 
 
 @st.composite
-def entries(draw: st.DrawFn) -> Entry:
+def entries(draw: st.DrawFn) -> TreeEntry:
     path = draw(PATHS)
     kind = draw(st.sampled_from(["file", "file", "dir", "dir", "hard", "link", "gone", "opaque", "device"]))
     head, _, name = path.rpartition("/")
@@ -134,20 +134,20 @@ def entries(draw: st.DrawFn) -> Entry:
         return file(f"{head}/.wh.{name}".lstrip("/"))
     if kind == "opaque":
         return file(f"{path}/.wh..wh..opq")
-    return Entry(path, kind, draw(PATHS) if kind in ("hard", "link") else "")
+    return TreeEntry(path, kind, draw(PATHS) if kind in ("hard", "link") else "")
 
 
 @settings(max_examples=1000, deadline=None)
 @given(st.lists(st.lists(entries(), max_size=7), max_size=4))
-@example([[folder("a"), file("a/x")], [Entry("a", "link", "b")], [folder("b"), file("a/y")]])
+@example([[folder("a"), file("a/x")], [TreeEntry("a", "link", "b")], [folder("b"), file("a/y")]])
 @example([[file("a/x")], [file(".wh.a"), folder("a")], [file("a/y")]])
-@example([[Entry("a/x", "link", "a"), file("a/x/z")], [file("a/x")]])
+@example([[TreeEntry("a/x", "link", "a"), file("a/x/z")], [file("a/x")]])
 @example([[file("a/x")], [file("a")], [folder("a")]])
-@example([[folder("b"), file("a/x"), Entry("b", "link", "a")], [file("b/.wh..wh..opq")], [file("b")]])
+@example([[folder("b"), file("a/x"), TreeEntry("b", "link", "a")], [file("b/.wh..wh..opq")], [file("b")]])
 def test_one_pass_agrees_with_the_plan_where_it_is_sure(layers: list[Layer]) -> None:
     try:
         first = one_pass(layers)
-    except Unsure:
+    except NeedsTwoPasses:
         return
     try:
         second = planned(layers)

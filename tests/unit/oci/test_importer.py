@@ -15,7 +15,7 @@ from conftest import make_site
 from hpcstack.build.base import import_image
 from hpcstack.core.errors import HpcstackError, InputError, RegistryError
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.oci import importer
 from hpcstack.oci.client import Registry
 from hpcstack.oci.decompress import PIECE, inflated
@@ -34,7 +34,7 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path 
 
     def run(image: Path | str) -> Imported:
         return import_image(
-            str(image), "linux/amd64", tmp_path / "out.sqsh", site, Registry(site), Runner(), Talk(), force=True
+            str(image), "linux/amd64", tmp_path / "out.sqsh", site, Registry(site), Runner(), Progress(), force=True
         )
 
     return run
@@ -246,7 +246,7 @@ def test_the_platform_is_looked_at_wherever_the_image_comes_from(
     site = make_site(tmp_path)
     for image in (layout(tmp_path / "image", [SMALL]), archive(tmp_path / "image.tar", [SMALL])):
         with pytest.raises(InputError, match="is for linux/amd64, not for linux/arm64"):
-            import_image(str(image), "", tmp_path / "o", site, Registry(site), Runner(), Talk())
+            import_image(str(image), "", tmp_path / "o", site, Registry(site), Runner(), Progress())
 
 
 def test_other_bytes_than_the_layout_names(imported: Callable[[Path | str], Imported], tmp_path: Path) -> None:
@@ -267,6 +267,6 @@ def test_no_image_is_replaced_unasked(tmp_path: Path) -> None:
             site,
             Registry(site),
             Runner(),
-            Talk(),
+            Progress(),
         )
     assert (tmp_path / "there.sqsh").read_text() == "mine"

@@ -11,7 +11,7 @@ import pytest
 from conftest import make_site
 from hpcstack.core.errors import InputError
 from hpcstack.core.process import Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 from hpcstack.lock.model import Lock, LockedPip
 from hpcstack.oci.client import Registry
 from hpcstack.recipe.catalog import Catalog
@@ -89,7 +89,7 @@ def test_what_another_architecture_has_settled_is_kept(tmp_path: Path) -> None:
 
     def again(old: Lock | None) -> Lock:
         site = make_site(tmp_path)
-        return settle(stack, fresh, site, Registry(site), Runner(), Talk(), old)
+        return settle(stack, fresh, site, Registry(site), Runner(), Progress(), old)
 
     assert again(before).platform(other).pip == pip and again(before).unresolved == ()
     assert again(None).unresolved == (f"pip of {other}",)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from hpcstack.report import Outcome, worst
-from hpcstack.suite.outcomes import Found, Size, lagging, outcomes, telling
+from hpcstack.suite.outcomes import RunFiles, Size, lagging, outcomes, telling
 
 SIZE = Size(nodes=2, world=4, tests="ddp.fp32", tier="quick")
 
@@ -15,8 +15,8 @@ def row(rank: int, status: str = "PASS", code: str = "ddp.fp32", **more: Any) ->
     return {"code": code, "where": f"n{rank // 2}:{rank}", "status": status, "seconds": 1.0, "evidence": "", **more}
 
 
-def found(*documents: dict[str, Any]) -> Found:
-    out = Found()
+def found(*documents: dict[str, Any]) -> RunFiles:
+    out = RunFiles()
     for document in documents:
         out.add(document)
     return out
@@ -53,7 +53,7 @@ def test_an_agents_word_for_its_image_counts_for_all_its_ranks() -> None:
 
 
 def test_families_stay_together() -> None:
-    codes = [one.code for one in outcomes(Size(1, 1, "", "full"), Found(), "")]
+    codes = [one.code for one in outcomes(Size(1, 1, "", "full"), RunFiles(), "")]
     families = [code.partition(".")[0] for code in codes]
     assert len([1 for a, b in pairwise(families) if a != b]) == len(set(families)) - 1
 

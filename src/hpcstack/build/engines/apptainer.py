@@ -73,7 +73,7 @@ def prepare(job: Job) -> Path:
 
 
 @dataclass(frozen=True)
-class Apptainer:
+class ApptainerEngine:
     name: str = "apptainer"
     tools: tuple[str, ...] = ("apptainer", "mksquashfs", "unsquashfs")
 
@@ -117,4 +117,4 @@ class Apptainer:
         return info
 
 
-ENGINE = Apptainer()
+ENGINE = ApptainerEngine()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from hpcstack.core.errors import StoreError
 from hpcstack.core.process import Completed, Runner
-from hpcstack.core.progress import Talk
+from hpcstack.core.progress import Progress
 
 if TYPE_CHECKING:
-    from hpcstack.render.steps import Step
+    from hpcstack.render.steps import BuildStep
     from hpcstack.site.load import BuildSite
 
 STEP = "== hpcstack step "
@@ -38,8 +38,8 @@ class Job:
     output: Path
     log: Path
     settings: BuildSite
-    talk: Talk
-    steps: tuple[Step, ...] = ()
+    talk: Progress
+    steps: tuple[BuildStep, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
     offline: bool = False

@@ -87,7 +87,7 @@ LAYERED = Layered("enroot", started, left_behind=(".lock", "etc/machine-id"))
 
 
 @dataclass(frozen=True)
-class Enroot:
+class EnrootEngine:
     name: str = "enroot"
     tools: tuple[str, ...] = ("enroot", "setpriv", "unshare", "mksquashfs", "unsquashfs")
 
@@ -107,4 +107,4 @@ class Enroot:
         return LAYERED.run_inside(folder, job, runner)
 
 
-ENGINE = Enroot()
+ENGINE = EnrootEngine()

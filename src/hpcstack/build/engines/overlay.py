@@ -22,7 +22,7 @@ from hpcstack.core.errors import StoreError
 from hpcstack.core.files import remove_tree, without_links
 from hpcstack.core.lease import label, sweep
 from hpcstack.core.process import Completed, Runner
-from hpcstack.render.steps import ALL, HOME, SHARED, Step, step_script
+from hpcstack.render.steps import ALL, HOME, SHARED, BuildStep, step_script
 from hpcstack.store.cache import touch
 
 CONTEXT = "context/hpcstack"
@@ -48,7 +48,7 @@ Starter = Callable[[Job, Path, dict[Path, str], list[str]], AbstractContextManag
 """(job, the mounted tree, what is bound where, the command) -> how the engine starts it."""
 
 
-def step_key(before: str, step: Step, files: dict[str, bytes]) -> str:
+def step_key(before: str, step: BuildStep, files: dict[str, bytes]) -> str:
     """What a step's result depends on: all before it, its lines, the files that it reads."""
     digest = hashlib.sha256(f"{VERSION}\0{before}\0".encode())
     for line in step.lines:
@@ -199,7 +199,7 @@ def base_folder(job: Job) -> Path:
     return job.cache / ("base-" + hashlib.sha256(job.base.name.encode()).hexdigest()[:16])
 
 
-def _reads(step: Step, job: Job) -> dict[str, bytes]:
+def _reads(step: BuildStep, job: Job) -> dict[str, bytes]:
     """{path below HOME: content} of what this step has to find there."""
     top = job.context / CONTEXT
     if ALL in step.reads:
