@@ -8,9 +8,20 @@ job=$1 step=$2 lent=$3 host=${SLURMD_NODENAME:-$(uname -n)}
 of() { tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n "s/^$2=//p" | head -n 1; }      # PROCESS VARIABLE
 field() { sed -n 's/^.*) //p' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f"$2"; }              # state, parent, group, session
 words() { tr '\0\n' '  ' 2>/dev/null <"/proc/$1/cmdline"; }
-spies() { # what may be run: nothing of a user's image by root
-    printf '%s\n' "$lent" py-spy
-    [ "$(id -u)" = 0 ] || printf '%s\n' "/proc/$1/root/usr/local/bin/py-spy" "/proc/$1/root/opt/conda/bin/py-spy"
+stack() { # by py-spy: as the caller has it, of the node, of the image; but nothing of a user's image by root
+    set -- "$1" "$lent" py-spy "/proc/$1/root/usr/local/bin/py-spy" "/proc/$1/root/opt/conda/bin/py-spy"
+    whom=$1
+    shift
+    for spy in "$@"; do
+        case $spy in /proc/*) [ "$(id -u)" != 0 ] || continue ;; esac
+        command -v "$spy" >/dev/null 2>&1 || continue
+        if said=$(timeout 15 "$spy" dump --nonblocking --full-filenames --pid "$whom" 2>&1); then
+            printf '%s\n' "$said" | sed 's/^/  /'
+            return
+        fi
+        tried=$(printf '%s' "$said" | tail -n 1)
+    done
+    return 1
 }
 threads() {
     for task in /proc/"$1"/task/*; do
@@ -21,16 +32,9 @@ look() {
     rank=$(of "$1" RANK)
     world=$(of "$1" WORLD_SIZE)
     rank=${rank:-$(of "$1" SLURM_PROCID)} world=${world:-$(of "$1" SLURM_STEP_NUM_TASKS)}
-    echo "hpcstack: rank ${rank:-0} of ${world:-1} on $host is process $1, state $(field "$1" 1): $(words "$1" | cut -c1-200)"
+    echo "hpcstack: rank ${rank:-0} of ${world:-1} on $host is process $1 of step $(of "$1" SLURM_STEP_ID), state $(field "$1" 1): $(words "$1" | cut -c1-200)"
     tried=
-    for spy in $(spies "$1"); do
-        command -v "$spy" >/dev/null 2>&1 || continue
-        if said=$(timeout 15 "$spy" dump --nonblocking --full-filenames --pid "$1" 2>&1); then
-            printf '%s\n' "$said" | sed 's/^/  /'
-            return
-        fi
-        tried=$(printf '%s' "$said" | tail -n 1)
-    done
+    stack "$1" && return
     [ -z "$tried" ] || echo "  py-spy: $tried"
     threads "$1"
 }

@@ -30,7 +30,7 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
     """
     from hpcstack.diagnose.logs import explain, relevant
     from hpcstack.launch.failure import failure_in
-    from hpcstack.launch.hang import judge, parse, summary
+    from hpcstack.launch.hang import parse, told
 
     text = _text(session, what)
     failure = failure_in(text)
@@ -38,7 +38,7 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
     slurm = _slurm_says(session, what)
     said = slurm or failure.first or ("it ended with 0" if _ended_well(session, what) else "")
     if said.startswith("nothing was written"):
-        slurm = said = "\n".join([said, *summary(judge(parse(text)))])
+        slurm = said = "\n".join([said, *told(parse(text))[0]])
     shown = found if every else _told(found, said)
     if slurm and not every:
         shown = []  # what a program says while it is ended explains nothing

@@ -20,26 +20,24 @@ def command(session: Session, job: str, every: bool, as_json: bool) -> None:
     JOB is its number, or NUMBER.STEP; the newest launch's by default. Every node is asked by a step of its own beside
     the job's (Python stacks by py-spy); nothing is stopped. Exit 1: a rank stands out, or none was found.
     """
-    from hpcstack.launch.hang import judge, parse, summary
+    from hpcstack.launch.hang import judge, parse, steps, told
     from hpcstack.launch.stacks import look, meant
 
     asked = meant(job)
     text = look(asked, session.runner)
-    verdict = judge(parse(text))
-    lines = summary(verdict)
-    document: dict[str, Any] = {
-        "job": asked.job,
-        "odd": list(verdict.odd),
-        "missing": list(verdict.missing),
-        "groups": [
+    ranks = parse(text)
+    lines, well = told(ranks)
+    document: dict[str, Any] = {"job": asked.job, "steps": []}
+    for step, own in steps(ranks).items():
+        verdict = judge(own)
+        groups = [
             {"doing": what, "ranks": [one.number for one in members], "hosts": sorted({one.host for one in members}),
              "stack": members[0].stack}
             for what, members in verdict.groups
-        ],
-    }  # fmt: skip
+        ]  # fmt: skip
+        found = {"step": step, "odd": list(verdict.odd), "missing": list(verdict.missing), "groups": groups}
+        document["steps"].append(found)
     say(f"job {asked.job}: {asked.why}")
-    shown = (
-        [*lines, "", text.rstrip()] if every else [*lines, *([] if not verdict.groups else ["", "--all: the stacks"])]
-    )
+    shown = [*lines, "", text.rstrip()] if every else [*lines, *(["", "--all: the stacks"] if ranks else [])]
     answer(document, as_json, lambda: "\n".join(shown))
-    raise click.exceptions.Exit(1 if verdict.odd or not verdict.groups else 0)
+    raise click.exceptions.Exit(0 if well else 1)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from hpcstack.core.errors import counted
 
-RANK = re.compile(r"hpcstack: rank (\d+) of (\d+) on (\S+) is process (\d+), state (\S): (.*)")
-NONE = re.compile(r"hpcstack: no rank of job \S+ is on (\S+)")
+RANK = re.compile(r"hpcstack: rank (\d+) of (\d+) on (\S+) is process (\d+) of step (\S*), state (\S): (.*)")
 THREAD = re.compile(r"  Thread (\S+) ")
 FRAME = re.compile(r"      (\S.*) \((.+:\d+)\)")
 LABEL = re.compile(r" *(\d+): ?")
@@ -29,6 +28,7 @@ class Rank:
     world: int
     host: str
     process: int
+    step: str
     state: str
     words: str
     stack: list[str] = field(default_factory=list)
@@ -72,11 +72,19 @@ def parse(text: str) -> list[Rank]:
     for raw in text.splitlines():
         label = LABEL.match(raw)
         streams.setdefault(label[1] if label else "", []).append(raw[label.end() :] if label else raw)
-    found: dict[int, Rank] = {}
+    found: dict[tuple[str, int], Rank] = {}
     for lines in streams.values():
         for rank in _ranks(lines):
-            found.setdefault(rank.number, rank)
-    return [found[number] for number in sorted(found)]
+            found.setdefault((rank.step, rank.number), rank)
+    return [found[key] for key in sorted(found)]
+
+
+def steps(ranks: Sequence[Rank]) -> dict[str, list[Rank]]:
+    """{a job's step: its ranks}: each is a training of its own."""
+    out: dict[str, list[Rank]] = {}
+    for rank in ranks:
+        out.setdefault(rank.step, []).append(rank)
+    return out
 
 
 def _ranks(lines: Sequence[str]) -> list[Rank]:
@@ -86,7 +94,7 @@ def _ranks(lines: Sequence[str]) -> list[Rank]:
     main = False
     for line in lines:
         if begins := RANK.fullmatch(line):
-            rank = Rank(int(begins[1]), int(begins[2]), begins[3], int(begins[4]), begins[5], begins[6])
+            rank = Rank(int(begins[1]), int(begins[2]), begins[3], int(begins[4]), begins[5], begins[6], begins[7])
             out.append(rank)
             main = False
         elif line.strip() and not line.startswith("  "):
@@ -140,6 +148,15 @@ def named(found: Sequence[int]) -> str:
         else:
             pairs.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
+
+
+def told(ranks: Sequence[Rank]) -> tuple[list[str], bool]:
+    """(what people read of all RANKS, step by step; whether each was found and none stands out)."""
+    lines: list[str] = []
+    verdicts = {step: judge(own) for step, own in steps(ranks).items()} or {"": judge([])}
+    for step, verdict in verdicts.items():
+        lines += [*([""] if lines else []), *([f"step {step}:"] if len(verdicts) > 1 else []), *summary(verdict)]
+    return lines, all(verdict.groups and not verdict.odd for verdict in verdicts.values())
 
 
 def summary(verdict: Standing) -> list[str]:

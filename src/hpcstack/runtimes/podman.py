@@ -20,14 +20,18 @@ oci=
 if [ ! -e /sys/fs/cgroup/cgroup.controllers ] && command -v runc >/dev/null; then oci=--runtime=runc; fi
 tidy() {
     unset HPCSTACK_PODMAN
-    grep -lsxzF "HPCSTACK_PODMAN=$1" /proc/[0-9]*/environ | cut -d/ -f3 | xargs -r kill -KILL 2>/dev/null
+    # of this job: one that a rank submits has the name, too
+    grep -lsxzF "HPCSTACK_PODMAN=$1" /proc/[0-9]*/environ | xargs -r grep -lsxzF "SLURM_JOB_ID=${SLURM_JOB_ID:-}" |
+        cut -d/ -f3 | xargs -r kill -KILL 2>/dev/null
     pkill -KILL -u "$(id -u)" -f -- "$1/root " # what clears a container up, and has no environment
     fusermount -u "$1/image" 2>/dev/null || fusermount -uz "$1/image" 2>/dev/null
-    rm -rf --one-file-system "$1" 2>/dev/null && return
+    rm -rf --one-file-system "$1/root" "$1/run" "$1/image" "$1/libpod" 2>/dev/null || tidy_mapped "$1"
+    [ -e "$1/root" ] || rm -rf --one-file-system "$1" # else `task` stays, by which the next one finds it
+}
+tidy_mapped() { # what belongs to other users of the container
     XDG_RUNTIME_DIR=$1 podman $oci --log-level=error --root "$1/root" --runroot "$1/run" \\
         unshare rm -rf "$1/root" "$1/run"
     xargs -r kill -KILL <"$1/libpod/tmp/pause.pid" 2>/dev/null
-    rm -rf --one-file-system "$1"
 }
 """
 START = (
@@ -37,16 +41,20 @@ shift
 {LEFT}\
 tidy='{TIDY}'
 eval "$tidy"
-for old in "${{TMPDIR:-/tmp}}"/hpcstack-podman-*; do # of tasks that were killed together with their keepers
-    if [ ! -O "$old" ] || [ -L "$old" ] || [ ! -e "$old/task" ]; then continue; fi
-    kill -0 "$(cat "$old/task")" 2>/dev/null || tidy "$old"
+# of tasks of this machine that were killed together with their keepers; TMPDIR may be one that all machines see
+for old in "${{TMPDIR:-/tmp}}"/hpcstack-podman-*; do
+    if [ ! -O "$old" ] || [ -L "$old" ] || [ ! -f "$old/task" ]; then continue; fi
+    read -r host pid job <"$old/task" || continue
+    case $pid in '' | *[!0-9]*) continue ;; esac
+    if [ "$host" = "$(uname -n)" ] && ! kill -0 "$pid" 2>/dev/null; then (SLURM_JOB_ID=$job && tidy "$old"); fi
 done
 work=$(mktemp -d "${{TMPDIR:-/tmp}}/hpcstack-podman-XXXXXX") || exit 125
-mkdir "$work/image" && echo $$ >"$work/task" && mkfifo "$work/alive" || exit 125
+mkdir "$work/image" && mkfifo "$work/alive" || exit 125
+echo "$(uname -n) $$ ${{SLURM_JOB_ID:-}}" >"$work/.task" && mv "$work/.task" "$work/task" || exit 125
 # the keeper reads a pipe that this shell alone holds open: its end is the shell's
 keeper='trap "" TERM INT HUP USR1 USR2; read -r _ <"$1/alive"; tidy "$1"'
 (setsid /bin/sh -c "$tidy$keeper" keeper "$work" </dev/null >/dev/null 2>&1 &)
-exec 9>"$work/alive"
+exec 9<>"$work/alive" # for reading, too: so it does not wait for a keeper that could not be started
 export HPCSTACK_PODMAN="$work"
 """
     + NAMES

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack.core.errors import InputError
-from hpcstack.launch.hang import judge, named, parse, summary
+from hpcstack.launch.hang import judge, named, parse, summary, told
 from hpcstack.launch.stacks import meant
 from hpcstack.render.launchers import watched
 from hpcstack.render.template import plain
@@ -35,7 +35,7 @@ THREADS = "  py-spy: Permission Denied\n  threads: 2 a.out, state S, waits in fu
 
 
 def rank(number: int, host: str, said: str, world: int = 4, label: int = 0) -> str:
-    lines = f"hpcstack: rank {number} of {world} on {host} is process 7, state S: python3 train.py\n{said}"
+    lines = f"hpcstack: rank {number} of {world} on {host} is process 7 of step 0, state S: python3 train.py\n{said}"
     return "".join(f"{label}: {line}\n" for line in lines.splitlines())
 
 
@@ -74,6 +74,15 @@ def test_nodes_that_answer_at_once_are_kept_apart() -> None:
     assert [(one.number, one.host, one.place) for one in found] == [
         (0, "a", "/home/me/train.py:5"),
         (1, "b", "/home/me/data.py:17"),
+    ]
+
+
+def test_each_step_of_a_job_is_a_training_of_its_own() -> None:
+    other = "".join(rank(n, "a", ELSEWHERE if n else waits(), 2) for n in (0, 1)).replace("of step 0", "of step 1")
+    lines, well = told(parse("".join(rank(n, "a", waits(), 2) for n in (0, 1)) + other))
+    assert not well and lines[0] == "step 0:" and lines.count("step 1:") == 1
+    assert [line for line in lines if line.startswith("ODD: ")] == [
+        "ODD: rank 1 on a is at /home/me/data.py:17, while 1 rank is in all_reduce, called at /home/me/train.py:5"
     ]
 
 

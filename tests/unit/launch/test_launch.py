@@ -377,7 +377,7 @@ def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_
 
     line = planned(watchdog=60)
     script = text(line, ARTIFACT, "why", directives(line))
-    assert '[ "$quiet" -ge 60 ]' in script and "while sleep 15 " in script and "is process" in script
+    assert '[ "$quiet" -ge 60 ]' in script and "read -r -t 15 -u 5" in script and "is process" in script
     assert "is process" not in text(planned(), ARTIFACT, "why")
     path = tmp_path / "job.sh"
     path.write_text(script)
