@@ -268,7 +268,7 @@ def test_a_store_that_is_read_only_or_gone(place: Place) -> None:
 def test_a_holder_in_another_pid_and_mount_namespace_is_seen_by_its_heartbeat(tmp_path: Path) -> None:
     """Two containers on one host have the same host name and boot id, and each other's pids mean nothing."""
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom hpcstack import lease\n"
+        "import sys, time\nfrom pathlib import Path\nfrom hpcstack.core import lease\n"
         "lease.BEAT_S, lease.PATIENCE_S = 0.2, 2.0\n"
         "with lease.held(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(float(sys.argv[2]))\n"
     )

@@ -37,9 +37,9 @@ elif verb == "rollback":
     from hpcstack.releases.changes import rolled_back
     place.publisher.change("pytorch", verb, lambda ledger, event: rolled_back(ledger, "24.11", "", event), force=True)
 elif verb == "remove":
-    from hpcstack.publish import acts
+    from hpcstack.publish import publisher
     from hpcstack.releases.changes import removed
-    acts.find_users = lambda *_, **__: []  # others on this machine name pytorch, too
+    publisher.find_users = lambda *_, **__: []  # others on this machine name pytorch, too
     place.publisher.change("pytorch", verb, lambda ledger, event: removed(ledger, ["24.11-r2"], event), force=True)
 elif verb == "undo":
     from hpcstack.releases.changes import undone

@@ -103,7 +103,7 @@ def goes_and_comes_back(testbed: Testbed, release: str) -> None:
         (("retire", "python", "--now"), 2, "retire wants a version; python has"),
         (("rollback", "python"), 2, "rollback wants a version; python has"),
         (("retire", NAME, "--successor", "pytorch/99.99"), 2, "--successor"),
-        (("undo", "python", "--force"), 2, "--force wants a reason"),
+        (("undo", "python", "--force"), 2, "--force needs a reason"),
         (("remove",), 2, "name what is to go"),
         (("retire", NAME, "--reason", "a\nb"), 2, "without control characters"),
         (("catalog", "-o", "/etc"), 2, "something other than a catalogue"),

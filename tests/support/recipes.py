@@ -37,7 +37,8 @@ class Recipes:
 
     def run(self, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
         options = ("--site", str(self.folder / "site.yaml"), "--recipes", str(self.folder / "recipes"))
-        pairs = [f"{key}={value}" for key, value in env.items()]
+        own = {"XDG_STATE_HOME": str(self.folder / "state"), **env}  # the newest launch of others stays theirs
+        pairs = [f"{key}={value}" for key, value in own.items()]
         return self.testbed.run("env", *pairs, "hpcstack", *options, *argv)
 
     def stored(self) -> list[str]:

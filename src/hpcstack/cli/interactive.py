@@ -23,7 +23,14 @@ class Interactive(click.Command):
 
 def _begins(args: list[str]) -> int:
     """Where what the program is to run begins: a script, -m MODULE, -c CODE (-c NUMBER is --cpus-per-task)."""
+    from hpcstack.cli.launch_ import command
+    from hpcstack.cli.resources import SHORT, VALUED
+
+    valued = {name for param in command.params if not getattr(param, "is_flag", False) for name in param.opts}
+    valued |= {*VALUED, *SHORT}
     for n, word in enumerate(args):
+        if (n and args[n - 1] in valued) or (word.startswith("-") and word not in ("-m", "-c")):
+            continue
         after = args[n + 1] if n + 1 < len(args) else ""
         if word == "-m" or word.endswith((".py", ".sh")) or (word == "-c" and after and not after.isdigit()):
             return n

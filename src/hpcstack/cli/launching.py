@@ -161,7 +161,9 @@ class Launching:
         if self.added:  # a command may come with what is added, which is made when the launch is
             return ""
         staged = self.line.staged.sources if self.line.staged else ()
-        mounts = (*self.session.site.mounts, *artifact.mounts, *self.mounts, *staged)
+        home = (f"{Path.home()}:{Path.home()}",) if self.line.runtime in ("apptainer", "charliecloud", "local") else ()
+        tmp = ("/tmp:/tmp",) if self.line.runtime in ("apptainer", "charliecloud", "local", "podman") else ()
+        mounts = (*home, *tmp, *self.session.site.mounts, *artifact.mounts, *self.mounts, *staged)
         look = not (self.line.staged and self.line.staged.image)  # a shared image that is staged is not read once more
         return missing(artifact, self.argv, Path.cwd(), mounts, self.session.runner, look=look)
 

@@ -3,6 +3,7 @@ but for looks at the folder."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -25,9 +26,13 @@ OPTIONS = {
 
 def check(mode: str, command: tuple[str, ...]) -> None:
     """InputError for a program that starts ranks itself, where MODE starts it once for every rank or node."""
-    starter = PurePosixPath(command[0]).name
-    if starter.startswith("python") and command[1:2] == ("-m",) and len(command) > 2:
-        starter = command[2]
+    starter, *rest = (PurePosixPath(command[0]).name, *command[1:])
+    if starter.startswith("python") or starter == "-m":
+        words = [word for word in command if not re.fullmatch(r"-[a-zA-Z]", word) or word == "-m"]
+        at = words.index("-m") + 1 if "-m" in words else len(words)
+        starter, rest = (words[at], words[at + 1 :]) if at < len(words) else (starter, rest)
+    if starter == "accelerate" and rest[:1] != ["launch"]:
+        return
     meant = STARTERS.get(starter)
     if meant is None or (mode == "plain" and starter != "srun"):
         return
@@ -52,16 +57,30 @@ def check_step(environ: Mapping[str, str]) -> None:
 def advice(command: tuple[str, ...], workdir: Path) -> str:
     """What to type in place of a COMMAND that cannot start."""
     word = command[0]
-    if any(char in word for char in " |&;<>") and not (workdir / word).exists():
+    if any(char in word for char in " |&;<>") and not _exists(workdir / word):
         return f"a line for a shell: -- sh -c {shlex.quote(' '.join(command))}"
     path = workdir / (command[1] if word in ("python", "python3", "bash", "sh") and len(command) > 1 else word)
-    if path.exists() and not path.resolve().is_relative_to(workdir.resolve()):
+    if _exists(path) and not path.resolve().is_relative_to(workdir.resolve()):
         folder = path.resolve().parent
         return f"cd {shlex.quote(str(folder))} first, or --mount {shlex.quote(f'{folder}:{folder}')}"
     if path.suffix in (".py", ".sh") or "/" in word:
         folder = path.parent
-        names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
+        names = _names(folder)
         if near := did_you_mean(path.name, names):
             return near.strip(" ()").replace("did you mean", f"in {folder} is")[:-1]
         return f"ls {shlex.quote(str(folder))}"
     return "`hpcstack shell` shows what the image has; --with adds a package of pip's"
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [one.name for one in folder.iterdir()]
+    except OSError:
+        return []

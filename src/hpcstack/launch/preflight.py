@@ -26,37 +26,58 @@ def missing(
         command, word = command[1:], command[1] if "/" in command[1] else f"./{command[1]}"
     if word == "-m":
         return ""
-    if word.endswith(".py") and "/" not in word:
-        word = f"./{word}"
-    if "/" in word:
+    lone = word.endswith(".py") and "/" not in word
+    if lone or "/" in word:
         path = posixpath.normpath(word if word.startswith("/") else str(workdir / word))
         mounted = [mount.partition(":")[::2] for mount in (*mounts, f"{workdir}:{workdir}")]
-        for source, target in mounted:
+        for source, target in sorted(mounted, key=lambda pair: -len(pair[1])):  # the innermost is the one that is seen
             if PurePosixPath(path).is_relative_to(target):
                 real = Path(source) / PurePosixPath(path).relative_to(target)
                 seen = [Path(one) for one, _ in mounted]
-                return _cannot_run(real, path, seen, runs=runs and not path.endswith(".py"))
+                executed = runs and not path.endswith(".py")
+                said = _cannot_run(real, path, seen, artifact, runner, runs=executed, look=look)
+                # a program's name may end in .py, too
+                return "" if said and lone and look and _on_path(word, artifact, runner) else said
         return "" if not look or there([path], artifact, runner) else f"{path} is neither in the image nor in a mount"
-    places = (artifact.environment.get("PATH") or SYSTEM).split(":")
-    if not look or there([f"{place}/{word}" for place in places if place], artifact, runner):
+    places = _places(artifact)
+    if not look or _on_path(word, artifact, runner):
         return ""
     return f"the image has no command {word!r} on its PATH ({':'.join(places)})"
 
 
-def _cannot_run(real: Path, path: str, mounted: list[Path], *, runs: bool) -> str:
-    """Why REAL, which is PATH in the container, cannot be read there, or run; nothing where it can."""
+def _places(artifact: Artifact) -> list[str]:
+    return (artifact.environment.get("PATH") or SYSTEM).split(":")
+
+
+def _on_path(word: str, artifact: Artifact, runner: Runner) -> bool:
+    return there([f"{place}/{word}" for place in _places(artifact) if place], artifact, runner)
+
+
+def _cannot_run(
+    real: Path, path: str, mounted: list[Path], artifact: Artifact, runner: Runner, *, runs: bool, look: bool
+) -> str:
+    """Why REAL, which is PATH in the container, cannot be read there, or run; nothing where it can, or nobody knows."""
     shown = path if str(real) == path else f"{path} ({real})"
-    if not real.exists():
-        return f"{shown}: no such file"
-    behind = real.resolve()
-    if not any(behind.is_relative_to(place) or behind.is_relative_to(place.resolve()) for place in mounted):
-        return f"{shown} leads to {behind}, which is not mounted"
-    if not real.is_file():
-        return f"{shown} is not a file"
-    if runs and not os.access(real, os.X_OK):
-        return f"{shown} is not executable (chmod +x)" + (
-            ", and is a job script: sbatch it" if _of_sbatch(real) else ""
-        )
+    try:
+        if not next(one for one in mounted if real.is_relative_to(one)).exists():
+            return ""  # a folder that only the nodes have
+        behind = real.resolve()
+        inside = any(behind.is_relative_to(place) or behind.is_relative_to(place.resolve()) for place in mounted)
+        if real.is_symlink() and not inside:  # such as the python of a virtual environment that was made in the image
+            in_image = not look or there([str(behind)], artifact, runner)
+            return "" if in_image else f"{shown} leads to {behind}, which is neither mounted nor in the image"
+        if not real.exists():
+            return f"{shown}: no such file"
+        if not inside:
+            return f"{shown} leads to {behind}, which is not mounted"
+        if not real.is_file():
+            return f"{shown} is not a file"
+        if runs and not os.access(real, os.X_OK):
+            return f"{shown} is not executable (chmod +x)" + (
+                ", and is a job script: sbatch it" if _of_sbatch(real) else ""
+            )
+    except OSError:  # a folder that this user may not enter here
+        return ""
     return ""
 
 

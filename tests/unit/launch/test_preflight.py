@@ -29,6 +29,7 @@ def artifact(tmp_path: Path) -> Artifact:
         (tree / folder).mkdir(parents=True)
     (tree / "usr/local/cuda-12.6/bin/nvcc").write_text("")
     (tree / "usr/bin/env").write_text("")
+    (tree / "usr/bin/convert.py").write_text("")
     (tree / "usr/local/cuda").symlink_to("/etc/alternatives/cuda")
     (tree / "etc/alternatives/cuda").symlink_to("/usr/local/cuda-12.6")
     (tree / "bin").symlink_to("usr/bin")
@@ -74,7 +75,7 @@ def test_what_cannot_be_read_there_or_run_is_said(artifact: Artifact, tmp_path: 
         return missing(artifact, command, work, mounts, Runner())
 
     assert "neither in the image nor in a mount" in said("../train.py")
-    assert f"link.py leads to {tmp_path}/train.py, which is not mounted" in said("link.py")
+    assert f"link.py leads to {tmp_path}/train.py, which is neither mounted nor in the image" in said("link.py")
     assert (
         said("link.py", mounts=(f"{tmp_path}:{tmp_path}",))
         == said("../train.py", mounts=(f"{tmp_path}:{tmp_path}",))
@@ -83,6 +84,18 @@ def test_what_cannot_be_read_there_or_run_is_said(artifact: Artifact, tmp_path: 
     assert "is not executable (chmod +x), and is a job script: sbatch it" in said("./job.sbatch")
     assert "is not executable" in said("./tool.sh") and said("bash", "tool.sh") == ""
     assert "is not a file" in said("./")
+    (work / "python").symlink_to("/usr/bin/env")  # as in a virtual environment: the image has what it leads to
+    (work / "gone").symlink_to("/usr/bin/none")
+    assert said("./python") == "" and "neither mounted nor in the image" in said("./gone")
+    assert said("/nvme/run.sh", mounts=("/only/on/nodes:/nvme",)) == ""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/x.py").write_text("")
+    assert said("/data/sub/x.py", mounts=(f"{work}:/data", f"{tmp_path}/sub:/data/sub")) == "", "the innermost mount"
+
+
+def test_a_program_of_the_image_may_end_in_py(artifact: Artifact, tmp_path: Path) -> None:
+    assert "no such file" in missing(artifact, ("nothing.py",), tmp_path, (), Runner())
+    assert missing(artifact, ("convert.py",), tmp_path, (), Runner()) == ""
 
 
 @pytest.mark.parametrize(
@@ -94,6 +107,10 @@ def test_what_cannot_be_read_there_or_run_is_said(artifact: Artifact, tmp_path: 
         ("mpi", ("mpirun", "-np", "4", "./a.out"), "--mode mpi -- "),
         ("plain", ("srun", "hostname"), "--mode plain -- "),
         ("plain", ("torchrun", "train.py"), ""),
+        ("torchrun", ("-m", "torch.distributed.run", "x.py"), "torch.distributed.run starts ranks"),
+        ("torchrun", ("python", "-u", "-m", "torch.distributed.run", "x.py"), "starts ranks"),
+        ("torchrun", ("accelerate", "config"), ""),
+        ("torchrun", ("python", "-u", "train.py"), ""),
         ("torchrun", ("python", "-m", "mine.torchrun"), ""),
         ("torchrun", ("train.py", "torchrun"), ""),
     ],
