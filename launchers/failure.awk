@@ -1,6 +1,6 @@
 # What a step's standard error says of its end, in one line: the first rank that failed, where, of what. Then the status
 # that this rank had, alone on a line; else that of the step, which is in `status`. `log_` is where all of it is.
-# The same as hpcstack/failure.py, for job scripts; a test holds the two together.
+# The same as hpcstack/launch/failure.py, for job scripts; a test holds the two together.
 function exception(rank) { return rank in why ? why[rank] (rank in at ? " (" at[rank] ")" : "") : "" }
 function signal(number) { return number in NAMES ? "killed by SIG" NAMES[number] : "killed by signal " number }
 function last_of(text, word,    place, off) {

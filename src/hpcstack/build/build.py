@@ -65,7 +65,7 @@ def build(
             f"the base of {order.stack.full_name} is not here, and --offline fetches nothing",
             "hpcstack bundle create where there is a network, hpcstack bundle apply here",
         )
-    if given:  # an image on it is never taken for one on the registry's base: ordering.there
+    if given:  # an image on it is never taken for one on the registry's base: request.there
         order = replace(order, bundled=given.stem)
     if not how.fresh and (found := there(order, store)):
         return found, False

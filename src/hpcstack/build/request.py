@@ -25,7 +25,7 @@ from hpcstack.store.cache import cache_of
 from hpcstack.store.store import Store
 
 LEAST_BYTES, UNPACKED = 2 << 30, 5  # an unpacked base, its squashfs in a SIF, and out of it
-OWN = ("render", "oci", "recipe", "lock", "hardware")  # the parts of this package that decide what is rendered
+OWN = ("core", "render", "oci", "recipe", "lock", "hardware")  # the parts of this package that decide what is rendered
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ def _own() -> str:
     """This very hpcstack: its version, and which files of it decide what is rendered, by size and time."""
     here = Path(__file__).parents[1]
     folders = [data.folder("images"), here.parent / "hpcstack_smoke", *(here / name for name in OWN)]
-    files = [entry for folder in folders for entry in os.scandir(folder) if entry.is_file()]
-    facts = sorted((entry.path, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files)
+    files = [Path(top) / name for folder in folders for top, _, names in os.walk(folder) for name in names
+             if not name.endswith(".pyc")]  # fmt: skip
+    facts = sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
     return f"{__version__} {facts}"
 
 

@@ -15,6 +15,7 @@ from hpcstack.cli.session import Session, answer, json_option, say
 if TYPE_CHECKING:
     from hpcstack.diagnose.logs import KnownFailure
 
+LEAST = 25  # the rank of what may be a cause; less is an echo
 JOB = re.compile(r"[0-9]+(_[0-9]+)?")
 
 
@@ -28,20 +29,21 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
 
     Exit 1: nothing that is known.
     """
-    from hpcstack.diagnose.logs import explain, relevant
+    from hpcstack.diagnose.logs import ended_at, explain, relevant
     from hpcstack.launch.failure import failure_in
     from hpcstack.launch.hang import parse, told
 
     text = _text(session, what)
     failure = failure_in(text)
-    found = relevant(explain(text), failure, text)
+    found = explain(text) if every else relevant(explain(text), failure, text)
     slurm = _slurm_says(session, what)
     said = slurm or failure.first or ("it ended with 0" if _ended_well(session, what) else "")
     if said.startswith("nothing was written"):
         slurm = said = "\n".join([said, *told(parse(text))[0]])
     shown = found if every else _told(found, said)
-    if slurm and not every:
-        shown = []  # what a program says while it is ended explains nothing
+    if slurm and not every:  # what a program says while it is ended explains nothing
+        shown = [one for one in shown if one.number < ended_at(text) and one.signature.rank >= LEAST]
+        said = f"{said}; before that {failure.first}" if failure.host else said
     document = {"said": said, "findings": [_document(finding) for finding in shown]}
     answer(document, as_json, lambda: _whole(said, shown, len(found) - len(shown)))
     raise click.exceptions.Exit(0 if found or said or not (what or text) else 1)
@@ -77,7 +79,7 @@ def _whole(said: str, shown: list[KnownFailure], hidden: int) -> str:
     return f"{said}\n\n{_shown(shown, hidden)}" if said else _shown(shown, hidden)
 
 
-def _told(found: list[KnownFailure], said: str, least: int = 25, most: int = 5) -> list[KnownFailure]:
+def _told(found: list[KnownFailure], said: str, least: int = LEAST, most: int = 5) -> list[KnownFailure]:
     """The few that count: echoes are left out where something stronger is there, or the cause itself is SAID."""
     strong = [finding for finding in found if finding.signature.rank >= least]
     return (strong or ([] if ": " in said or said == "it ended with 0" else found))[:most]

@@ -141,23 +141,27 @@ def _filled(said: str, groups: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: groups.get(match[1], match[0]), said)
 
 
-# What srun says of tasks, and the status that goes with it: of the rank that failed first this is known already, and of
-# the others it only says how they were ended.
-OF_TASKS = {
-    "slurm-task-bus-error": 135, "slurm-task-segfault": 139, "slurm-task-killed": 137, "slurm-task-terminated": 143,
-    "slurm-task-exit-code": 0, "slurm-step-cancelled": 0,
-}  # fmt: skip
+# What srun says of tasks. After the step was cancelled it only says how the others were ended.
+OF_TASKS = ("slurm-task-bus-error", "slurm-task-segfault", "slurm-task-killed", "slurm-task-terminated",
+            "slurm-task-exit-code")  # fmt: skip
 PIPS = re.compile(
     r"^\s*(Collecting \S|Building wheel|Preparing metadata|Getting requirements to build|error: subprocess)", re.M
 )
+ENDS = re.compile(r" CANCELLED AT |^hpcstack: nothing was written for ", re.M)
 
 
 def relevant(found: list[KnownFailure], failure: Failure, text: str) -> list[KnownFailure]:
     """FOUND without what the rest of the log rules out: what became of other tasks once the first failure is known, and
     pip's isolated builds where pip did not run."""
-    out = found
+    out, end = found, ended_at(text)
     if failure.host:
-        out = [one for one in out if OF_TASKS.get(one.signature.id, failure.ended) == failure.ended]
+        out = [one for one in out if one.signature.id not in OF_TASKS or one.number < end]
     if not PIPS.search(text):
         out = [one for one in out if one.signature.id != "pip-build-module-missing"]
     return out
+
+
+def ended_at(text: str) -> int:
+    """The number of the line from which on a step was being ended; one more than there are where it was not."""
+    match = ENDS.search(text)
+    return text.count("\n", 0, match.start() + 1) + 1 if match else text.count("\n") + 2

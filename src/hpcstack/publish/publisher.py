@@ -66,7 +66,6 @@ class Publisher:
         return Tree(self.site.module_root, self.marks, self.site.modules.direct, self.store.top / "releases")
 
     # -- the verbs
-
     def publish(
         self,
         stack: Stack,
@@ -136,10 +135,13 @@ class Publisher:
         """InputError where AFTER takes from users what is in production, in use, or names an image that is gone."""
         if (lost := changes.harm(before, after, today())) and not force:
             raise InputError("\n".join(lost), f"if that is meant: hpcstack {verb} as before, with --force --reason WHY")
-        for version, release in after.aliases.items():
-            if before.aliases.get(version) != release and not self.store.artifact(after.entry(release).key):
-                raise InputError(f"{after.name}/{version} would mean {release}, and its image is gone from the store",
-                                 f"hpcstack build {after.name}-{version}, and publish it")  # fmt: skip
+        changed = [release for version, release in after.aliases.items() if before.aliases.get(version) != release]
+        for release in {*changed, *(one.release for one in changes.coming(before, after))}:
+            entry, artifact = after.entry(release), self.store.artifact(after.entry(release).key)
+            if not artifact or artifact.sha256 != entry.sha256:
+                what = "is gone from the store" if not artifact else "is another than was published"
+                raise InputError(f"{after.name}/{release} would be loaded, and its image {what}",
+                                 f"hpcstack build {after.name}-{entry.version}, and publish it")  # fmt: skip
         taken = changes.going(before, after)
         users = find_users(self.runner, slurm=self.slurm) if taken else []
         for one in taken:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpcstack.core.yaml import parse
-from hpcstack.diagnose.logs import LITERAL, explain, literal_of, plain, signatures
+from hpcstack.diagnose.logs import LITERAL, ended_at, explain, literal_of, plain, relevant, signatures
+from hpcstack.launch.failure import failure_in
 from support.clock import processor_seconds
 
 LINES = parse((Path(__file__).parents[2] / "fixtures/log-lines.yaml").read_text(), "log-lines.yaml").value
@@ -95,3 +96,29 @@ def test_the_verb(tmp_path: Path) -> None:
     log.write_text("all is well\n")
     assert verb(str(log)).returncode == 1
     assert verb(str(tmp_path / "none")).returncode == 2
+
+
+def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
+    """A task that is killed before is a cause, and one that is killed because of the end is none."""
+    rank = "hpcstack: rank 0 on n1 ended with 1 [0 5.0]\n"
+    killed, end = "srun: error: n2: task 1: Killed\n", "slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026 ***\n"
+    for text, there in (
+        (killed + rank + end, True),
+        (rank + killed, True),
+        (rank + end + killed, False),
+        (killed, True),
+    ):
+        ids = [one.signature.id for one in relevant(explain(text), failure_in(text), text)]
+        assert ("slurm-task-killed" in ids) is there, text
+    assert [ended_at(text) for text in (end, "a\n" + end, "a\nb\n", "hpcstack: nothing was written for 9 s: x\n")] == [
+        1,
+        2,
+        4,
+        1,
+    ]
+
+
+def test_pips_isolated_builds_are_named_where_pip_ran() -> None:
+    line = "ModuleNotFoundError: No module named 'torch'\n"
+    for text, first in ((line, "pip-module-missing"), (f"Building wheel for x\n{line}", "pip-build-module-missing")):
+        assert relevant(explain(text), failure_in(text), text)[0].signature.id == first
