@@ -20,11 +20,12 @@ def command(session: Session, job: str, every: bool, as_json: bool) -> None:
     JOB is its number, or NUMBER.STEP; the newest launch's by default. Every node is asked by a step of its own beside
     the job's (Python stacks by py-spy); nothing is stopped. Exit 1: a rank stands out, or none was found.
     """
+    from hpcstack.core.errors import counted
     from hpcstack.launch.hang import judge, parse, steps, told
     from hpcstack.launch.stacks import look, meant
 
     asked = meant(job)
-    text = look(asked, session.runner)
+    text, silent = look(asked, session.runner)
     ranks = parse(text)
     lines, well = told(ranks)
     document: dict[str, Any] = {"job": asked.job, "steps": []}
@@ -38,6 +39,8 @@ def command(session: Session, job: str, every: bool, as_json: bool) -> None:
         found = {"step": step, "odd": list(verdict.odd), "missing": list(verdict.missing), "groups": groups}
         document["steps"].append(found)
     say(f"job {asked.job}: {asked.why}")
+    if silent:
+        say(f"NOTE: {counted(silent, 'node')} did not answer in time: the ranks there count as not there")
     shown = [*lines, "", text.rstrip()] if every else [*lines, *(["", "--all: the stacks"] if ranks else [])]
     answer(document, as_json, lambda: "\n".join(shown))
     raise click.exceptions.Exit(0 if well else 1)

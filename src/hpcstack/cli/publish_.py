@@ -113,7 +113,8 @@ def _many(session: Session, stacks: list[str], wanted: PublishOptions, *, forete
                 rows.append({"stack": name, "said": f"{done.release}: {done.load}", **asdict(done)})
         except HpcstackError as error:
             failed = failed or error.exit_code
-            rows.append({"stack": name, "said": error.message})
+            said = error.message + (f" ({error.hint})" if error.hint else "")
+            rows.append({"stack": name, "said": said})
     answer(rows, as_json, lambda: "\n".join(f"{row['stack']}: {row['said']}" for row in rows))
     if failed:
         raise click.exceptions.Exit(failed)

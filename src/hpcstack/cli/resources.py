@@ -68,7 +68,9 @@ def joined(args: list[str], own: set[str]) -> list[str]:
     words = iter(args[:cut])
     for word in words:
         option = SHORT.get(word, word) if word not in own else word
-        if option in VALUED and option not in own:
+        if word[:2] in SHORT and word[:2] not in own and len(word) > 2:  # -n4
+            out.append(f"{SHORT[word[:2]]}={word[2:].removeprefix('=')}")
+        elif option in VALUED and option not in own:
             value = next(words, None)
             out.append(option if value is None else f"{option}={value}")
         else:

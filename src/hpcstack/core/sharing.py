@@ -78,15 +78,29 @@ def hand_over(folder: Path) -> None:
     for here, _, names in os.walk(folder):
         _open(Path(here))
         for name in names:
-            path = Path(here) / name
-            if not path.is_symlink():
-                with contextlib.suppress(OSError):  # another owner's: his own next verb hands it over
-                    os.chown(path, -1, _shared[0], follow_symlinks=False)
-                    path.chmod(mode(path.stat().st_mode & 0o777))
+            with contextlib.suppress(OSError):  # a link, or another owner's: his own next verb hands it over
+                _hand_over_file(Path(here) / name)
+
+
+def _hand_over_file(path: Path) -> None:
+    """By a descriptor: a member of the group may put a link in its place meanwhile."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.fchown(descriptor, -1, _shared[0])
+        os.fchmod(descriptor, mode(os.fstat(descriptor).st_mode & 0o777))
+    finally:
+        os.close(descriptor)
 
 
 def _open(folder: Path) -> None:
-    about = folder.lstat()
-    if not _is_open(about) and about.st_uid == os.geteuid() and not folder.is_symlink():
-        os.chown(folder, -1, _shared[0])
-        folder.chmod(0o2775)
+    if _is_open(folder.lstat()):
+        return
+    with contextlib.suppress(NotADirectoryError):  # a link
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            about = os.fstat(descriptor)
+            if about.st_uid == os.geteuid() and about.st_mode & 0o050:  # one that is its owner's alone stays so
+                os.fchown(descriptor, -1, _shared[0])
+                os.fchmod(descriptor, 0o2775)
+        finally:
+            os.close(descriptor)

@@ -40,8 +40,11 @@ def meant(job: str) -> RunningJob:
     return RunningJob(match[1], match[2] or "", "every step of it" if not match[2] else f"its step {match[2]}")
 
 
-def look(asked: RunningJob, runner: Runner) -> str:
-    """What launchers/stacks.sh says on all nodes of a job. SlurmError where it does not run, or Slurm refuses."""
+def look(asked: RunningJob, runner: Runner) -> tuple[str, int]:
+    """(what launchers/stacks.sh says on all nodes of a job, how many nodes did not answer in time).
+
+    SlurmError where it does not run, or Slurm refuses.
+    """
     state = runner.output(["squeue", "--noheader", "--jobs", asked.job, "--format", "%A|%T|%D"], timeout=30)
     number, _, rest = (state.stdout.splitlines() or [""])[0].partition("|")
     running, _, nodes = rest.partition("|")
@@ -55,7 +58,8 @@ def look(asked: RunningJob, runner: Runner) -> str:
     if "hpcstack: " not in done.stdout:
         said = " ".join(done.tail[-2:]) or f"exit {done.status}"
         raise SlurmError(f"the nodes of job {asked.job} did not answer: {said}", "hpcstack doctor -w NODE")
-    return done.stdout
+    answered = set(re.findall(r"^ *(\d+): hpcstack: ", done.stdout, re.MULTILINE))
+    return done.stdout, max(0, int(nodes) - len(answered))
 
 
 def lent_spy() -> str:

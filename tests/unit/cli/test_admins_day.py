@@ -223,6 +223,9 @@ def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> 
     (tmp_path / "images/key").mkdir(parents=True)
     (tmp_path / "images/key/file").write_text("x")
     (tmp_path / "images/key/secret").touch(0o600)
+    (tmp_path / "images/private").mkdir(0o700)
+    (tmp_path / "images/link").symlink_to("/etc/hostname")
+    before = Path("/etc/hostname").stat()
     sharing.share("daemon")
     try:
         sharing.open_old(tmp_path)
@@ -230,6 +233,8 @@ def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> 
             assert stat.S_IMODE(path.stat().st_mode) == 0o2775 and path.group() == "daemon"
         assert stat.S_IMODE((tmp_path / "images/key/file").stat().st_mode) == 0o664
         assert stat.S_IMODE((tmp_path / "images/key/secret").stat().st_mode) == 0o600
+        assert stat.S_IMODE((tmp_path / "images/private").stat().st_mode) == 0o700
+        assert Path("/etc/hostname").stat() == before, "nothing behind a link"
     finally:
         sharing.share("")
 

@@ -125,6 +125,7 @@ def test_a_folder_that_nodes_may_lack(tmp_path: Path, monkeypatch: pytest.Monkey
         (["-J", "me", "pytorch", "-n", "4"], ["--job-name=me", "pytorch", "--ntasks=4"]),
         (["-N", "2", "--mem=4G", "--", "--mem", "4G"], ["-N", "2", "--mem=4G", "--", "--mem", "4G"]),
         (["--mem"], ["--mem"]),
+        (["-n4", "-Jme", "-N2"], ["--ntasks=4", "--job-name=me", "-N2"]),
     ],
 )
 def test_options_of_srun_as_people_write_them(words: list[str], as_typed: list[str]) -> None:
