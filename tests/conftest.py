@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from hpcstack.core import data
 from hpcstack.lock.model import Lock
@@ -22,6 +23,9 @@ from support.modules import ENVIRONMENT_MODULES
 from support.testbed import Testbed
 
 HERE = Path(__file__).parent
+# Several lanes share two cores (ci/test): how long an example waits says nothing of it.
+settings.register_profile("shared", deadline=None)
+settings.load_profile("shared")
 NEEDS = (
     "testbed",
     "apptainer",

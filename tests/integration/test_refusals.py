@@ -197,9 +197,11 @@ def test_a_lock_that_is_there_counts_for_everybody(recipes: Recipes) -> None:
 
 
 def test_slurms_own_refusal_is_not_the_commands_status(testbed: Testbed, built: dict[str, Any]) -> None:
-    done = testbed.hpcstack("launch", "pytorch-24.11", "-w", "nodeX", "--mode", "plain", "--", "true", check=False)
+    own = str(testbed.home / "tests/refused")  # the newest launch of others stays theirs
+    words = ("launch", "pytorch-24.11", "--mode", "plain")
+    done = testbed.run("hpcstack", *words, "-w", "nodeX", "--", "true", XDG_STATE_HOME=own)
     assert done.returncode == 125, done.stderr
-    assert testbed.hpcstack("launch", "pytorch-24.11", "-p", "nope", "--", "true", check=False).returncode == 2
+    assert testbed.run("hpcstack", *words, "-p", "nope", "--", "true", XDG_STATE_HOME=own).returncode == 2
 
 
 def test_lint_reports_all_that_it_was_given(recipes: Recipes) -> None:
