@@ -64,19 +64,19 @@ def open_old(top: Path) -> None:
         return
     for folder in top.iterdir():
         if not folder.is_symlink() and folder.is_dir() and not _is_open(folder.lstat()):
-            hand_over(folder)
+            hand_over(folder, old=True)
 
 
 def _is_open(about: os.stat_result) -> bool:
     return about.st_gid == _shared[0] and about.st_mode & 0o2070 == 0o2070
 
 
-def hand_over(folder: Path) -> None:
-    """All in FOLDER, which is ours and new, is the group's, too."""
+def hand_over(folder: Path, *, old: bool = False) -> None:
+    """All in FOLDER, which is ours and new, is the group's, too; of an OLD one what was its owner's alone stays so."""
     if not _shared:
         return
     for here, _, names in os.walk(folder):
-        _open(Path(here))
+        _open(Path(here), old=old)
         for name in names:
             with contextlib.suppress(OSError):  # a link, or another owner's: his own next verb hands it over
                 _hand_over_file(Path(here) / name)
@@ -92,14 +92,14 @@ def _hand_over_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def _open(folder: Path) -> None:
+def _open(folder: Path, *, old: bool = False) -> None:
     if _is_open(folder.lstat()):
         return
-    with contextlib.suppress(NotADirectoryError):  # a link
+    with contextlib.suppress(NotADirectoryError, PermissionError):  # a link; another owner's
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             about = os.fstat(descriptor)
-            if about.st_uid == os.geteuid() and about.st_mode & 0o050:  # one that is its owner's alone stays so
+            if about.st_uid == os.geteuid() and (about.st_mode & 0o050 or not old):
                 os.fchown(descriptor, -1, _shared[0])
                 os.fchmod(descriptor, 0o2775)
         finally:
