@@ -64,6 +64,7 @@ def open_old(top: Path) -> None:
         return
     for folder in top.iterdir():
         if not folder.is_symlink() and folder.is_dir() and not _is_open(folder.lstat()):
+            _open(folder)
             hand_over(folder, old=True)
 
 
