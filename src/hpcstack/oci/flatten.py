@@ -182,6 +182,8 @@ class Newest:
             if self._meant.get(path, self.number) < self.number:
                 del self._meant[path]
                 self._cleared[path] = self.number
+        elif self._made.get(path) == self.number:
+            raise NeedsTwoPasses(f"{path} is twice in one layer")
         elif path in self._meant or self._cleared.get(path) == self.number:
             raise NeedsTwoPasses(f"{path} is no folder, and layers above say something of what lies in it")
 

@@ -143,6 +143,7 @@ def entries(draw: st.DrawFn) -> TreeEntry:
 @example([[file("a/x")], [file(".wh.a"), folder("a")], [file("a/y")]])
 @example([[TreeEntry("a/x", "link", "a"), file("a/x/z")], [file("a/x")]])
 @example([[file("a/x")], [file("a")], [folder("a")]])
+@example([[folder("a"), file("a/x"), file("a")], [folder("a")]])
 @example([[folder("b"), file("a/x"), TreeEntry("b", "link", "a")], [file("b/.wh..wh..opq")], [file("b")]])
 def test_one_pass_agrees_with_the_plan_where_it_is_sure(layers: list[Layer]) -> None:
     try:
