@@ -68,6 +68,8 @@ CASES = {
     "told to end, and ended with a status of its own": (
         "slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026 DUE TO TIME LIMIT ***\n" + rank(3, "n1", 1, 1.0), 1, 143,
         "the time limit was reached"),
+    "a watchdog that went on": ("hpcstack: silent for 60 s: the ranks are asked what they do\n" + rank(1, "a", 9, 1.0), 9, 9,
+                                "rank 1 on a failed first"),
     "a watchdog": ("hpcstack: nothing was written for 60 s: what\n" + rank(1, "a", 9, 1.0), 124, 124, "nothing was written for 60 s"),
     "a program's own words": ("my order was CANCELLED AT noon\n" + rank(0, "a", 2, 1.0), 2, 2, "rank 0 on a failed first"),
     "no fraction": ("hpcstack: rank 0 on a ended with 5 [0 17.N]\nhpcstack: rank 1 on a ended with 6 [0 1.2.3]\n", 5, 5,

@@ -379,6 +379,8 @@ def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_
     script = text(line, ARTIFACT, "why", directives(line))
     assert '[ "$quiet" -ge 60 ]' in script and "read -r -t 15 -u 5" in script and "is process" in script
     assert "is process" not in text(planned(), ARTIFACT, "why")
+    # a step that goes on is not said to have been ended: `explain` reads the log
+    assert script.index("are asked what") < script.index("quiet=0; continue; fi # it") < script.index("s: it is ended")
     path = tmp_path / "job.sh"
     path.write_text(script)
     done = subprocess.run(["shellcheck", "--severity=warning", str(path)], capture_output=True, text=True, check=False)
