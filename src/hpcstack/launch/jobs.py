@@ -19,6 +19,8 @@ class NotStarted(InputError):
 
 def logs_of(job: str, runner: Runner) -> list[Path]:
     """The files that JOB's output went to. InputError where Slurm does not know the job any more, or it has none."""
+    if not re.match(r"\d", job) and not _kept(job):
+        raise InputError(f"{job!r} is not the number of a job", "hpcstack jobs lists yours")
     done = runner.output(["scontrol", "--oneliner", "show", "job", job])
     if done.status and (kept := _kept(job)):
         return kept

@@ -130,6 +130,14 @@ def test_an_array_is_one_row_with_all_its_tasks() -> None:
     assert _state("37", {"37": "RUNNING"}) == "RUNNING" and _state("38", known) == ""
 
 
+def test_what_is_no_number_of_a_job_has_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpcstack.launch.jobs import logs_of
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(InputError, match="'abc' is not the number of a job"):
+        logs_of("abc", Answering(scontrol=""))
+
+
 def test_a_job_that_waits_has_no_log_yet() -> None:
     from hpcstack.launch.jobs import NotStarted, logs_of
 
