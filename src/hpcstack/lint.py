@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from datetime import date
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import Problem, did_you_mean
-from hpcstack.recipe.catalog import Recipe
 from hpcstack.recipe.guard import APT_VARIABLES, GUARDED_APT, GUARDED_PIP, PIP_VARIABLES, variable
 from hpcstack.recipe.packages import project
-from hpcstack.site.load import Site
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from datetime import date
+
     from hpcstack.lock.model import Lock
+    from hpcstack.recipe.catalog import Recipe
+    from hpcstack.site.load import Site
 
 
 def warnings(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpcstack.core.quote import line
 from hpcstack.lock.known import lacking
-from hpcstack.lock.model import Lock
 from hpcstack.publish.modulefile import Release, fits, modulefile, modulefile_tcl, wrappers
-from hpcstack.recipe.model import Stack
 from hpcstack.releases.layout import dates_file
 from hpcstack.render.image import image_files
 from hpcstack.render.launchers import launcher_files
-from hpcstack.site.load import Site
+
+if TYPE_CHECKING:
+    from hpcstack.lock.model import Lock
+    from hpcstack.recipe.model import Stack
+    from hpcstack.site.load import Site
 
 
 def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str, str]:

@@ -16,13 +16,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke import __version__
 from hpcstack_smoke.result import ERROR, SKIP, Result, run, write
 from hpcstack_smoke.select import Check, selected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROUNDS = 6
 MEET_S, BROKEN_S, LOOK_S = 240.0, 20.0, 3.0

@@ -293,12 +293,12 @@ def test_an_archive_whose_config_is_nonsense_is_refused(tmp_path: Path, config: 
 def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpcstack.build import build
     from hpcstack.build.verify import about, own_name
+    from hpcstack.store import contents
     from hpcstack.store.store import Store
 
-    monkeypatch.setattr(build, "MAX_CAT", 1 << 20)
+    monkeypatch.setattr(contents, "MAX_CAT", 1 << 20)
     image = bring_in(tmp_path, tar([member("opt/hpcstack/stack.json", bytes(5 << 20))]))
     with pytest.raises(HpcstackError, match="larger than"):
-        build.cat(image, "opt/hpcstack/stack.json", Runner())
+        contents.read_file(image, "opt/hpcstack/stack.json", Runner())
     assert own_name(image, Runner()) == "" and about(str(image), Store(tmp_path), Runner())["about"]

@@ -7,20 +7,23 @@ import platform as machine
 import re
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.outputs import new_file
-from hpcstack.core.process import Runner
-from hpcstack.core.progress import Progress
-from hpcstack.lock.model import Lock
-from hpcstack.oci.client import Registry
 from hpcstack.oci.importer import VERSION, Imported, pack_image
 from hpcstack.oci.metadata import above
 from hpcstack.oci.reference import Reference, parse
 from hpcstack.oci.sources import open_source
 from hpcstack.recipe.model import Base
 from hpcstack.render.image import KERNEL_NAMES
-from hpcstack.site.load import Site
 from hpcstack.store.cache import busy, cache_of, offline_folder, touch
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Progress
+    from hpcstack.lock.model import Lock
+    from hpcstack.oci.client import Registry
+    from hpcstack.site.load import Site
 
 BUNDLED = re.compile(r"base-[0-9a-f]{64}\.sqsh")
 

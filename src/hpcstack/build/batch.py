@@ -7,18 +7,21 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import BuildError, SlurmError
 from hpcstack.core.files import write_text
-from hpcstack.core.process import Runner
-from hpcstack.core.progress import Progress
 from hpcstack.render.template import fill
-from hpcstack.site.load import Site
 from hpcstack.store.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Progress
+    from hpcstack.site.load import Site
 
 POLL_S = 1.0
 LOST_S = 60.0  # a shared filesystem may show a file later than Slurm ends its job

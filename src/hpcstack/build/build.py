@@ -4,43 +4,36 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines import Job
+from hpcstack.build.diagnose_log import explain_failure
+from hpcstack.build.job import make_job, read_log, redact_log
 from hpcstack.build.offline import lend
 from hpcstack.build.request import BuildRequest, there
 from hpcstack.core import sharing
 from hpcstack.core.errors import BuildError, InputError, MissingToolError, StoreError
-from hpcstack.core.files import digest_of, write_text, write_tree
-from hpcstack.core.process import Completed, Runner
-from hpcstack.core.progress import Progress
-from hpcstack.lock.model import Lock
+from hpcstack.core.files import digest_of, write_text
 from hpcstack.releases.records import releases
 from hpcstack.releases.tree import Tree
 from hpcstack.render.image import CONTEXT
-from hpcstack.render.site_files import CA_FILE, lent_files
 from hpcstack.render.steps import HOME, steps
-from hpcstack.site.load import Site
-from hpcstack.site.logins import build_for, redacted
+from hpcstack.site.logins import redacted
 from hpcstack.store.artifact import Artifact
-from hpcstack.store.cache import own_cache
+from hpcstack.store.contents import read_file
 from hpcstack.store.store import Store
 from hpcstack.store.workspace import workspace
 from hpcstack_smoke import __version__ as suite_version
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.build.engines import Job
+    from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Progress
     from hpcstack.oci.client import Registry
 
 ANOTHER = "--engine auto takes one that can"
-MAX_CAT, MAX_LOG = 64 << 20, 32 << 20  # bytes of a file of the image, and of a log, that are read at once
-HARDLY = 64 << 20  # bytes: a disk that has less is taken for full
-MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
-STEP_BEGUN = re.compile(r"^== hpcstack step (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -131,7 +124,7 @@ def _stored(order: BuildRequest, store: Store) -> Artifact | None:
 
 def made_in(work: Path, order: BuildRequest, base: Path, runner: Runner, talk: Progress, how: How, kept: Path) -> Job:
     """The image of ORDER made in WORK, in no store yet. The log is KEPT whatever becomes of it."""
-    job = job_in(work, order.files, order.site, base, talk, order.lock.base.registry)
+    job = make_job(work, order.files, order.site, base, talk, order.lock.base.registry)
     locked = order.lock.platform(order.platform)
     planned = tuple(steps(order.stack, locked, order.lock.sources))
     if how.offline:
@@ -145,141 +138,24 @@ def made_in(work: Path, order: BuildRequest, base: Path, runner: Runner, talk: P
                 failed = order.engine.build(job, runner)
         finally:
             with store.acting("the log was not kept"):
-                redact(job.log, order.site)
+                redact_log(job.log, order.site)
         with job.log.open("a", encoding="utf-8") as log:
             log.write(job.times())
         if failed.status:
-            raise explain(failed, job.log, kept, order.lock, order.site)
+            raise explain_failure(failed, job.log, kept, order.lock, order.site)
         return job
     finally:
         with store.acting("the log was not kept"):
             write_text(
-                kept, redacted(text_of(job.log), order.site), sharing.log_mode()
+                kept, redacted(read_log(job.log), order.site), sharing.log_mode()
             )  # also where the disk was full just now
-
-
-def redact(log: Path, site: Site) -> None:
-    """LOG without the site's logins, before it goes anywhere."""
-    clean = log.with_name(f"{log.name}.clean")
-    with log.open(encoding="utf-8", errors="replace") as lines, clean.open("w", encoding="utf-8") as out:
-        for line in iter(lambda: lines.readline(1 << 16), ""):
-            out.write(redacted(line, site))
-    clean.replace(log)
-
-
-def text_of(log: Path) -> str:
-    """The beginning and the end of LOG: all of it, unless it is very long."""
-    size = log.stat().st_size
-    with log.open("rb") as file:
-        text = file.read(MAX_LOG // 2)
-        if size > MAX_LOG:
-            text += b"\n... the log goes on ...\n"
-        file.seek(max(len(text) if size <= MAX_LOG else 0, size - MAX_LOG // 2))
-        return (text + file.read()).decode("utf-8", "replace")
-
-
-def job_in(work: Path, files: Mapping[str, str], site: Site, base: Path, talk: Progress, registry: str) -> Job:
-    """The folder of one build: rendered FILES, what the site lends to bases of REGISTRY, where the image will be."""
-    settings = build_for(site, registry)
-    if settings != site.build:
-        talk(f"the logins in this site's URLs are not lent: registries.{registry}.trusted in site.yaml would do it")
-    job = Job(
-        context=work / "rendered",
-        lent=work / "lent",
-        work=work,
-        base=base,
-        cache=own_cache(site).top / "steps",
-        output=work / "image.sqsh",
-        log=work / "build.log",
-        settings=settings,
-        talk=talk,
-    )
-    write_tree(job.context, files)
-    write_tree(job.lent, lent_files(site, settings))
-    write_tree(work, {"build.log": ""})
-    if bundle := site.build.ca_bundle:
-        try:
-            shutil.copyfile(bundle, job.lent / CA_FILE)
-        except OSError as error:
-            raise InputError(f"build.ca_bundle in site.yaml: {bundle}: {error.strerror}") from None
-    return job
-
-
-def explain(failed: Completed, log: Path, kept: Path, lock: Lock, site: Site) -> BuildError:
-    """The step and command that failed, the last lines that count, and where the whole log is."""
-    text = text_of(log)
-    marks: dict[str, str] = {}
-    for match in filter(None, map(MARK.match, text.splitlines())):
-        marks.setdefault(match[1], match[2])  # a script's own failure comes before that of the step which ran it
-    if "failed in step" in marks:
-        command, status = marks.get("command", "?"), marks.get("status", "?")
-        head = f"the build failed in step {marks['failed in step']}\n  > {command}  (exit {status})"
-    elif begun := STEP_BEGUN.findall(text):
-        head = f"the build failed in step {begun[-1]}: it ended without a word  (exit {failed.status})"
-    else:
-        head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
-    said = [redacted(line, site) for line in failed.tail if not MARK.match(line)]
-    said += [f"{name} came with {by}" for name, by in _brought(text).items()]
-    advice = _full(log.parent) or _advice(text).replace("REGISTRY", lock.base.answered_by).replace("STACK", lock.stack)
-    return BuildError("\n".join([head, *(f"  < {line}" for line in said)]), f"{advice}the whole log is {kept}")
-
-
-def _full(folder: Path) -> str:
-    """What to do where FOLDER's disk has hardly anything left: few tools say that this was why they failed."""
-    left = shutil.disk_usage(folder).free
-    full = f"{folder} has no space left ({left >> 20} MiB): make room, or set build.tmpdir in site.yaml; "
-    return full if left < HARDLY else ""
-
-
-def _brought(log: str) -> dict[str, str]:
-    """{what a step replaced of NVIDIA's: the requirement that asked for it}, as pip said it."""
-    _, found, lost = log.partition("this step replaced or removed what the base brings:")
-    names = re.findall(r"^pip ([A-Za-z0-9._-]+)==", lost.partition("now there is:")[0], re.MULTILINE) if found else []
-    out = {}
-    for name in names[:20]:
-        spelt = re.sub(r"[-_.]+", "[-_.]+", name)
-        if match := re.search(rf"^Collecting {spelt}\b.*\(from (?P<by>.+)\)$", log, re.MULTILINE | re.IGNORECASE):
-            out[name] = match["by"]
-    return out
-
-
-def _advice(log: str) -> str:
-    known = (
-        (
-            r"replaced or removed what the base brings",
-            "pin the requirement to a version that keeps the base's packages; ",
-        ),
-        (
-            r"CERTIFICATE_VERIFY_FAILED|certificate verify failed",
-            "name your proxy's CA as build.ca_bundle in site.yaml; ",
-        ),
-        (r"unauthorized|authentication required|denied: ", "log in: docker login REGISTRY; "),
-        (
-            r"Version '[^']*' for '[^']*' was not found",
-            "the archive no longer has what was locked: hpcstack lock STACK; ",
-        ),
-        (
-            r"THESE PACKAGES DO NOT MATCH THE HASHES",
-            "the index has other files than were locked: hpcstack lock STACK; ",
-        ),
-        (r"ResolutionImpossible", "what is wanted does not go with what the base brings: loosen the requirement; "),
-        (r"manifest unknown", "the registry no longer has what was locked: hpcstack lock STACK; "),
-        (
-            r"== hpcstack status 137|\bKilled\b",
-            "137 is a kill: if the step did not do it itself, the machine or the job has too little memory; ",
-        ),
-        (r"No space left on device", "make room, or set build.tmpdir in site.yaml; "),
-        (r"No matching distribution found", "check the version with: pip index versions NAME; "),
-        (r"E: Unable to locate package", "check the package's name for the base's distribution; "),
-    )
-    return next((advice for pattern, advice in known if re.search(pattern, log, re.IGNORECASE)), "")
 
 
 def _inspect(order: BuildRequest, job: Job, runner: Runner) -> Artifact:
     """What the finished image says of itself, read out of the squashfs."""
 
     def read(path: str) -> str:
-        return cat(job.output, path.lstrip("/"), runner)
+        return read_file(job.output, path.lstrip("/"), runner)
 
     about = json.loads(read(f"{HOME}/stack.json"))
     if about != json.loads(order.files[f"{CONTEXT}/stack.json"]):
@@ -304,22 +180,6 @@ def _inspect(order: BuildRequest, job: Job, runner: Runner) -> Artifact:
         mode=order.stack.launch.mode,
         mounts=list(order.stack.launch.mounts),
     )
-
-
-def cat(image: Path, path: str, runner: Runner) -> str:
-    """The text of PATH in IMAGE, a squashfs. BuildError where it is not there, or is made to fill the memory."""
-    try:
-        with runner.read(["unsquashfs", "-cat", str(image), path]) as pipe:
-            content = bytearray()
-            while block := pipe.read(1 << 20):
-                content += block
-                if len(content) > MAX_CAT:
-                    raise BuildError(f"the image's {path} is larger than {MAX_CAT >> 20} MiB")
-    except BuildError as error:
-        raise BuildError(
-            f"the image's {path} cannot be read: {error.message}", "unsquashfs must be of squashfs-tools 4.5 or newer"
-        ) from None
-    return content.decode("utf-8", "replace")
 
 
 def _variables(order: BuildRequest) -> dict[str, str]:

@@ -12,30 +12,34 @@ import json
 import re
 import tarfile
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_of
 from hpcstack.build.build import explain, job_in, redact, text_of
 from hpcstack.build.request import BuildRequest, needs
-from hpcstack.build.verify import distribution
 from hpcstack.core import data, sharing
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import digest_of, files_below, settle, write_text, write_tree
 from hpcstack.core.lease import label, sweep
 from hpcstack.core.outputs import new_file
-from hpcstack.core.process import Runner
-from hpcstack.core.progress import Progress
-from hpcstack.lock.model import LockedPlatform
 from hpcstack.lock.path import LOCK_SUFFIX
-from hpcstack.oci.client import Registry
 from hpcstack.recipe import guard
 from hpcstack.recipe.catalog import SUFFIX, Recipe
 from hpcstack.render.steps import requirements
 from hpcstack.render.template import plain
 from hpcstack.store import sbom
-from hpcstack.store.artifact import Artifact
+from hpcstack.store.contents import read_distribution
 from hpcstack.store.store import Store
 from hpcstack.store.workspace import workspace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Progress
+    from hpcstack.lock.model import LockedPlatform
+    from hpcstack.oci.client import Registry
+    from hpcstack.store.artifact import Artifact
 
 FORMAT = "hpcstack/bundle/v1"
 MAX_MANIFEST, MAX_TEXT, MAX_FILES = 16 << 20, 16 << 20, 50_000
@@ -62,7 +66,7 @@ def create(
         texts = {f"lock/{order.stack.full_name}{LOCK_SUFFIX}": order.lock.text(), **_recipes(recipe)}
         if artifact:
             texts[f"sbom/{order.stack.full_name}.cdx.json"] = sbom.document(
-                artifact, distribution(artifact.image, runner)
+                artifact, read_distribution(artifact.image, runner)
             )
         write_tree(work / "texts", texts)
         files = {f"packages/{path.name}": path for path in packages} | {"base/" + base.name: base}

@@ -6,7 +6,7 @@ import re
 import shutil
 import tarfile
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_name
 from hpcstack.build.bundle import FILE_NAME, FORMAT
@@ -14,19 +14,23 @@ from hpcstack.core import sharing
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of, read_text, write_text
 from hpcstack.core.lease import label, sweep
-from hpcstack.core.progress import Progress
 from hpcstack.core.untrusted import document
 from hpcstack.lock import model
-from hpcstack.lock.model import Lock
 from hpcstack.lock.path import LOCK_SUFFIX
 from hpcstack.oci.download import room
 from hpcstack.oci.manifest import MAX_SIZE
 from hpcstack.oci.tar import Header
 from hpcstack.recipe.catalog import EXTENDED, SUFFIX, Catalog
 from hpcstack.render.image import KERNEL_NAMES
-from hpcstack.site.load import Site
 from hpcstack.store.cache import cache_of, offline_folder
 from hpcstack.store.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.core.progress import Progress
+    from hpcstack.lock.model import Lock
+    from hpcstack.site.load import Site
 
 MAX_MANIFEST, MAX_TEXT, MAX_FILES = 16 << 20, 16 << 20, 50_000
 DIGEST = re.compile(r"[0-9a-f]{64}")

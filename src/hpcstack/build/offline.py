@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.build.base import BUNDLED
-from hpcstack.build.request import BuildRequest
 from hpcstack.core.errors import InputError
 from hpcstack.store.cache import offline_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.build.request import BuildRequest
 
 
 def lend(job_lent: Path, order: BuildRequest) -> None:

@@ -9,20 +9,23 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack import __version__
 from hpcstack.build.engines import Engine, choose
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import write_text
-from hpcstack.core.process import Runner
-from hpcstack.lock.model import Lock, LockedPlatform
-from hpcstack.recipe.catalog import Recipe
-from hpcstack.recipe.model import Stack
-from hpcstack.site.load import Site
-from hpcstack.store.artifact import Artifact
 from hpcstack.store.cache import cache_of
-from hpcstack.store.store import Store
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
+    from hpcstack.lock.model import Lock, LockedPlatform
+    from hpcstack.recipe.catalog import Recipe
+    from hpcstack.recipe.model import Stack
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
+    from hpcstack.store.store import Store
 
 LEAST_BYTES, UNPACKED = 2 << 30, 5  # an unpacked base, its squashfs in a SIF, and out of it
 OWN = ("core", "render", "oci", "recipe", "lock", "hardware")  # the parts of this package that decide what is rendered

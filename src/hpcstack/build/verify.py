@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.build.base import base_of
-from hpcstack.build.build import How, cat, made_in
-from hpcstack.build.request import BuildRequest
-from hpcstack.core.errors import BuildError, InputError
+from hpcstack.build.build import How, made_in
+from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of
-from hpcstack.core.process import Runner
-from hpcstack.core.progress import Progress
 from hpcstack.core.untrusted import document
-from hpcstack.oci.client import Registry
 from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Parity, compare, exact
 from hpcstack.oci.flatten import entry_of
 from hpcstack.oci.tar import Flow, Members
-from hpcstack.releases.named import is_file
 from hpcstack.releases.records import releases
-from hpcstack.store.artifact import Artifact, as_dict
+from hpcstack.store.artifact import as_dict
+from hpcstack.store.contents import read_optional
+from hpcstack.store.find import find_file, find_image, find_stored, is_file
 from hpcstack.store.signing import Statement, signature_of
 from hpcstack.store.store import Store
 from hpcstack.store.workspace import workspace
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hpcstack.build.request import BuildRequest
+    from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Progress
+    from hpcstack.oci.client import Registry
+
 PIECE = 1 << 20
-SHORTEST_KEY = 6
 MAX_ABOUT, MAX_TEXT = 1 << 20, 64 << 20  # bytes of stack.json, of lists of packages
 
 
@@ -40,42 +42,6 @@ class Read:
 
     contents: dict[str, Held] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
-
-
-def find(text: str, store: Store) -> Path:
-    """The image that TEXT means: a file, a stack, STACK@ENGINE, or the beginning of a key."""
-    if is_file(text):
-        path = Path(text).expanduser().absolute()
-        if not path.is_file():
-            raise InputError(f"{path} is not there")
-        return path
-    return artifact(text, store).image
-
-
-def stored(text: str, store: Store) -> Artifact:
-    """What the store wrote down of the image that TEXT means. InputError for a file that is not the store's."""
-    if not is_file(text):
-        return artifact(text, store)
-    path = find(text, store)
-    for one in store.images():
-        if one.image.samefile(path):
-            return one
-    raise InputError(f"{path} is not in the store {store.top}", "hpcstack verify --signature is for any file")
-
-
-def artifact(text: str, store: Store) -> Artifact:
-    """The stored image of a stack (the one built last), of STACK@ENGINE, or of the beginning of a key."""
-    stack, _, engine = text.partition("@")
-    if not engine and (found := store.newest(stack)):
-        return found
-    fitting = [one for one in store.images() if (one.stack == stack and one.engine == engine) or _by_key(text, one)]
-    if not fitting:
-        raise InputError(f"the store has no image {text}", "hpcstack images --all shows what it has")
-    return fitting[-1]
-
-
-def _by_key(text: str, one: Artifact) -> bool:
-    return len(text) >= SHORTEST_KEY and bool(re.fullmatch("[0-9a-f]+", text)) and one.key.startswith(text)
 
 
 def read(image: Path, runner: Runner) -> Read:
@@ -108,18 +74,12 @@ def _pieces(pipe: object) -> Iterator[bytes]:
         yield block
 
 
-def distribution(image: Path, runner: Runner) -> str:
-    """ID of the image's /etc/os-release."""
-    match = re.search(r'^ID="?([a-z0-9._-]+)', _cat(image, "etc/os-release", runner), re.MULTILINE)
-    return match[1] if match else "debian"
-
-
 def statement(text: str, store: Store, runner: Runner, stack: str = "") -> Statement:
     """What is known of the image that TEXT means: its bytes, read now; its stack; and the lock, where the store has it.
 
     STACK is what it must be; without it, what was asked for, or for a file what it says of itself.
     """
-    path = find(text, store)
+    path = find_file(text, store)
     if path.suffix == ".sif" and stack:
         raise InputError(
             "the signature of a SIF is Apptainer's, which names no stack", "sign the .sqsh, or leave out --stack"
@@ -128,7 +88,7 @@ def statement(text: str, store: Store, runner: Runner, stack: str = "") -> State
         return Statement("")
     lock = ""
     with contextlib.suppress(InputError):
-        known = stored(text, store)
+        known = find_stored(text, store)
         stack, lock = stack or known.stack, known.lock_sha256
     return Statement(digest_of(path), stack or own_name(path, runner), lock)
 
@@ -136,7 +96,7 @@ def statement(text: str, store: Store, runner: Runner, stack: str = "") -> State
 def own_name(image: Path, runner: Runner) -> str:
     """The stack that IMAGE says it is; empty for one that hpcstack did not build."""
     try:
-        found = document(_cat(image, "opt/hpcstack/stack.json", runner).encode(), MAX_ABOUT)
+        found = document(read_optional(image, "opt/hpcstack/stack.json", runner).encode(), MAX_ABOUT)
     except ValueError:
         return ""
     return str(found.get("stack", ""))
@@ -145,24 +105,17 @@ def own_name(image: Path, runner: Runner) -> str:
 def about(text: str, store: Store, runner: Runner) -> dict[str, Any]:
     """All that is known of an image: what the store wrote down, or for a file what it says of itself."""
     if is_file(text):
-        path = find(text, store)
-        said = _cat(path, "opt/hpcstack/stack.json", runner)
+        path = find_file(text, store)
+        said = read_optional(path, "opt/hpcstack/stack.json", runner)
         try:
             own = document(said.encode(), MAX_ABOUT)
         except ValueError:
             own = {"stack": "", "about": "not built by hpcstack"}
         return {**own, "image": str(path), "size": path.stat().st_size}
-    found = artifact(text, store)
+    found = find_image(text, store)
     published = [name for name, record in releases(store) if record["key"] == found.key]
     signed = signature_of(found.image).is_file()
     return {**as_dict(found), "published": published, "signed": signed}
-
-
-def _cat(image: Path, path: str, runner: Runner) -> str:
-    try:
-        return cat(image, path, runner)
-    except BuildError:
-        return ""
 
 
 def parity(one: Path, other: Path, runner: Runner) -> Parity:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import Session
+if TYPE_CHECKING:
+    from hpcstack.cli.session import Session
 
 
 class Interactive(click.Command):

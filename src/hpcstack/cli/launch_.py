@@ -56,8 +56,8 @@ def command(
     srun (with --batch: of sbatch) comes before the `--`, written with `=`.
     """
     from hpcstack.core.errors import HpcstackError, InputError
-    from hpcstack.launch import OWN_FAILURE
     from hpcstack.launch.commands import advice, check_step
+    from hpcstack.launch.plan import OWN_FAILURE
 
     session: Session = ctx.obj
     try:
@@ -193,8 +193,8 @@ def _launching(
     """What would be launched, judged: InputError for what cannot be."""
     from hpcstack.cli.launching import Launching
     from hpcstack.core.errors import InputError
-    from hpcstack.launch import Extras, plan
     from hpcstack.launch.packages import added
+    from hpcstack.launch.plan import Extras, plan
     from hpcstack.launch.staging import staging
 
     artifact, why, layer = _image(session, name)
@@ -240,7 +240,7 @@ def _image(session: Session, name: str) -> tuple[Artifact, str, tuple[str, ...]]
     """The image that NAME means, why, and what is added to it. Its recipe is not needed: who loads a module need not
     have it; only a refusal asks, and a recipe that only adds packages of pip's to a stack that has an image."""
     from hpcstack.core.errors import InputError
-    from hpcstack.launch import image_to_launch
+    from hpcstack.launch.image import image_to_launch
     from hpcstack.releases.named import Named, named
     from hpcstack.releases.tree import Tree
 

@@ -6,22 +6,26 @@ import contextlib
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcstack.cli.session import Session, answer, progress, say
 from hpcstack.core.errors import SlurmError, visible
-from hpcstack.launch import OWN_FAILURE, Plan, record
+from hpcstack.launch import record
 from hpcstack.launch.failure import Failure, last_line
 from hpcstack.launch.folders import own_folder
 from hpcstack.launch.packages import Added, make
+from hpcstack.launch.plan import OWN_FAILURE, Plan
 from hpcstack.launch.preflight import missing
 from hpcstack.launch.script import allocation, directives, on_terminal, text
 from hpcstack.launch.stderr import Stderr
 from hpcstack.launch.variables import all_of
-from hpcstack.runtimes import Part
 from hpcstack.slurm.query import allocation as allocation_of
-from hpcstack.store.artifact import Artifact
+
+if TYPE_CHECKING:
+    from hpcstack.runtimes import Part
+    from hpcstack.store.artifact import Artifact
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.cli.session import say
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MOST = 256 << 20  # bytes of a log; of a longer one the end is read
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcstack.cli.session import Session, answer, echo, json_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command("logs")

@@ -7,7 +7,6 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -15,6 +14,8 @@ from hpcstack.core.errors import InputError, visible
 from hpcstack.core.progress import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from rich.progress import Progress as Display
     from rich.progress import TaskID
 

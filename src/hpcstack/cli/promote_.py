@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcstack.cli.published import DRY_RUN, REASON, published_argument, publisher, split, with_version
 from hpcstack.cli.publishing import DIFF, OVERRIDE, REPORTS, check_commands, show_foretold, shown, sign_and_check
 from hpcstack.cli.session import Session, answer, json_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command("promote")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +12,8 @@ from hpcstack.cli.publishing import DIFF, OVERRIDE, REPORTS, check_commands, sho
 from hpcstack.cli.session import Session, answer, chosen, complete, json_option, say
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hpcstack.publish.publishable import Published
     from hpcstack.recipe.catalog import Recipe
     from hpcstack.recipe.model import Stack
@@ -81,7 +82,7 @@ def command(
 def _built(session: Session, names: tuple[str, ...]) -> list[str]:
     """The stacks of NAMES; of a pattern's those that have an image."""
     from hpcstack.core.errors import InputError
-    from hpcstack.launch import image_of
+    from hpcstack.launch.image import image_of
 
     out: list[str] = []
     for name in names:
@@ -142,7 +143,7 @@ def _asked(session: Session, name: str, wanted: PublishOptions) -> tuple[Recipe,
 def _image(session: Session, stack: str, key: str) -> Artifact:
     """The newest image of STACK, or the one whose key begins with KEY."""
     from hpcstack.core.errors import InputError
-    from hpcstack.launch import image_of
+    from hpcstack.launch.image import image_of
 
     if not key:
         return image_of(stack, session.store)

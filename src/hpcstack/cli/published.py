@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +9,8 @@ import click
 from hpcstack.cli.session import Session, answer, say
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpcstack.publish.publisher import Publisher
     from hpcstack.releases.ledger import Event, Ledger
 

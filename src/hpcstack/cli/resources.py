@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from hpcstack.core.errors import InputError
-from hpcstack.launch import Resources
+from hpcstack.launch.resources import Resources
 
 
 class Passing(click.Command):

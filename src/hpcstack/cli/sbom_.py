@@ -15,13 +15,14 @@ from hpcstack.cli.session import Session, echo, image_named, say
 @click.pass_obj
 def command(session: Session, image: str, output: Path | None) -> None:
     """What an image is made of, as CycloneDX JSON. IMAGE is a stack, STACK@ENGINE or the beginning of a key."""
-    from hpcstack.build import verify
     from hpcstack.core.outputs import write_output
     from hpcstack.store import sbom
+    from hpcstack.store.contents import read_distribution
+    from hpcstack.store.find import find_image
     from hpcstack.store.store import Store
 
-    found = verify.artifact(image_named(session, image), session.store)
-    text = sbom.document(found, verify.distribution(found.image, session.runner))
+    found = find_image(image_named(session, image), session.store)
+    text = sbom.document(found, read_distribution(found.image, session.runner))
     if output is None:
         echo(text.rstrip("\n"))
         return

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,8 @@ import click
 from hpcstack.core.errors import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
     from hpcstack.oci.client import Registry
@@ -94,8 +95,9 @@ class Session:
     def _published(self, name: str) -> str:
         """The stack that NAME means in the module tree; empty where it means none there."""
         from hpcstack.core.errors import InputError
-        from hpcstack.releases.named import is_file, named
+        from hpcstack.releases.named import named
         from hpcstack.releases.tree import Tree
+        from hpcstack.store.find import is_file
 
         try:
             return "" if is_file(name) else named(name, Tree(self.site.module_root), os.environ).stack
@@ -138,8 +140,9 @@ def image_named(session: Session, text: str) -> str:
     """
     from hpcstack.core.errors import StoreError
     from hpcstack.releases.lookup import released
-    from hpcstack.releases.named import is_file, named
+    from hpcstack.releases.named import named
     from hpcstack.releases.tree import Tree
+    from hpcstack.store.find import is_file
 
     if is_file(text) or "@" in text or session.store.artifact(text):
         return text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,8 @@ from hpcstack.cli.session import Session, answer, complete, json_option, table
 from hpcstack.core.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hpcstack.core.yaml import Mark
     from hpcstack.recipe.catalog import Recipe
 

@@ -20,9 +20,10 @@ def command(session: Session, image: str, key: str, as_json: bool) -> None:
     from hpcstack.build import verify
     from hpcstack.core.errors import AnswerIsNo
     from hpcstack.store import signing
+    from hpcstack.store.find import find_file
 
     image = image_named(session, image)
-    path = verify.find(image, session.store)
+    path = find_file(image, session.store)
     what, wanted = verify.statement(image, session.store, session.runner), session.site.signatures
     key = key or wanted.sign_with
     good = wanted.keys and path.suffix != ".sif" and signing.verify_by(path, wanted.keys, session.runner, what)[0]

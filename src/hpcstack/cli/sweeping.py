@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcstack.cli.session import Session, answer, progress, say
 from hpcstack.core.errors import counted
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def sweep_partition(
@@ -19,7 +21,7 @@ def sweep_partition(
     """Measure, name the odd ones, write the drain list; with DRAIN ask, then drain. Ends 1 if one is odd or failed."""
     from hpcstack.core.dirs import state_folder
     from hpcstack.core.outputs import write_output
-    from hpcstack.launch import image_of
+    from hpcstack.launch.image import image_of
     from hpcstack.suite import sweep
 
     recipe = session.recipe(name)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.cli.reports import on_stdout, write_forms
 from hpcstack.cli.resources import resources
 from hpcstack.cli.session import Session, answer, progress, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tuple[Any, Path]:
     """One run, judged, with its report.json and its line in the history."""
     from hpcstack.core.dirs import state_folder
     from hpcstack.core.files import write_text
-    from hpcstack.launch import image_of
+    from hpcstack.launch.image import image_of
     from hpcstack.suite import history, run
     from hpcstack.suite.judge import judged
 

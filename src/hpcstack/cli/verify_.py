@@ -49,10 +49,11 @@ def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
     from hpcstack.build import verify
     from hpcstack.core.errors import AnswerIsNo
     from hpcstack.oci.compare import LEFT_OUT
+    from hpcstack.store.find import find_file
 
     with progress("comparing") as talk:
         talk(f"reading {one} and {other}")
-        paths = [verify.find(text, session.store) for text in (one, other)]
+        paths = [find_file(text, session.store) for text in (one, other)]
         verdict = verify.parity(paths[0], paths[1], session.runner)
 
     def text() -> str:
@@ -90,8 +91,9 @@ def _signature(session: Session, name: str, key: str, stack: str, as_json: bool)
     from hpcstack.build import verify
     from hpcstack.core.errors import AnswerIsNo
     from hpcstack.store import signing
+    from hpcstack.store.find import find_file
 
-    image, keys = verify.find(name, session.store), session.site.signatures.keys
+    image, keys = find_file(name, session.store), session.site.signatures.keys
     what = verify.statement(name, session.store, session.runner, stack)
     if keys and not key and image.suffix != ".sif":
         good, said = signing.verify_by(image, keys, session.runner, what)
@@ -107,8 +109,9 @@ def _stored(session: Session, name: str, as_json: bool) -> None:
     from hpcstack.core.errors import StoreError
     from hpcstack.core.files import digest_of
     from hpcstack.releases.records import releases
+    from hpcstack.store.find import find_stored
 
-    found = verify.stored(name, session.store)
+    found = find_stored(name, session.store)
     digest = digest_of(found.image)
     if digest != found.sha256:
         raise StoreError(f"{found.image} has other bytes than were stored", f"hpcstack build --no-cache {found.stack}")

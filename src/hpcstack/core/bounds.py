@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import tarfile
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tarfile
 
 MAX_PATH, MAX_COMPONENT, MAX_DEPTH = 4096, 255, 256  # bytes, bytes (NAME_MAX), folders
 MAX_NAMES, A_NAME = 1 << 30, 150  # bytes of all names that are held in memory, and what holding one takes

@@ -12,12 +12,14 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from hpcstack.core import sharing
 from hpcstack.core.errors import InputError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -14,11 +14,14 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.files import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 POLL_S, BEAT_S, PATIENCE_S = 0.5, 5.0, 60.0
 ABANDONED_S = 7 * 86400.0  # what an owner who is not seen from here has not touched for so long is nobody's

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import write_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CONTROL_OR_BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 

@@ -14,13 +14,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from hpcstack import OWN_VARIABLES
 from hpcstack.core.errors import BuildError, MissingToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 PACKAGES = {
     "apptainer": "apptainer (https://apptainer.org/docs/admin/latest/installation.html)",

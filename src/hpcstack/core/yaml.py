@@ -7,15 +7,16 @@ takes it says what type it wants. Every value's line and column is kept, so that
 from __future__ import annotations
 
 import itertools
-import pathlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcstack.core.errors import Problem, ProblemsError, did_you_mean
 
 if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Iterator
+
     import yaml
     from pydantic import BaseModel, ValidationError
 
@@ -24,7 +25,6 @@ Path = tuple["str | int", ...]
 MAX_BYTES = 1 << 20
 MAX_DEPTH, MAX_EVENTS, MAX_PROBLEMS = 64, 100_000, 50  # nested collections, parts of a file, refusals that are told
 SHOWN = 80  # characters of a refused value that a message repeats
-CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
 BRACKETS = re.compile(r"[\[\]{}]")
 MAX_OPEN = 1024
 WORDS = {  # pydantic's words for what YAML calls otherwise

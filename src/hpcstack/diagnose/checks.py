@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import counted
 from hpcstack.diagnose.advice import Finding, Status, fine, skipped, wrong
-from hpcstack.site.load import NodeType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hpcstack.site.load import NodeType
 
 SHM_GIB, TMP_GIB, DRIFT_S = 1.0, 20.0, 5.0
 NOFILE = 4096

@@ -7,12 +7,16 @@ literal part of its pattern first, in the whole text at once; only lines that ho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from hpcstack.hardware.facts import table
-from hpcstack.launch.failure import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcstack.launch.failure import Failure
 
 LITERAL = 5  # a shorter literal is found nearly everywhere
 LONGEST_LINE = 4096

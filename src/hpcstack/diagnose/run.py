@@ -8,12 +8,10 @@ import re
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, SlurmError, counted
-from hpcstack.core.process import Runner
-from hpcstack.core.progress import Progress
 from hpcstack.diagnose import checks
 from hpcstack.diagnose.advice import Finding, fine, skipped, wrong
 from hpcstack.oci.client import Registry
@@ -21,8 +19,14 @@ from hpcstack.oci.credentials import credentials
 from hpcstack.publish.load_test import LMOD
 from hpcstack.render.template import plain
 from hpcstack.runtimes import choose
-from hpcstack.site.load import Site
 from hpcstack.slurm.query import partitions, read_pmi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Progress
+    from hpcstack.site.load import Site
 
 LABELLED = re.compile(r"^\s*(\d+): (.*)$")
 

@@ -6,12 +6,15 @@ The one answer that lint, modules and launchers share. Pure; facts/cuda.yaml and
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hpcstack.hardware import facts
-from hpcstack.hardware.facts import Gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.hardware.facts import Gpu
 
 Kind = Literal["native", "minor-version compatible", "forward compatible", "does not run", "unknown"]
 VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}([+-].{0,40})?")

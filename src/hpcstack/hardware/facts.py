@@ -6,13 +6,15 @@ The offline answer: where a registry has answered, an image's own config is the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core import data
 from hpcstack.core.yaml import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # The variable of an image's config that each column of ngc-pytorch.yaml stands for.
 VARIABLES = {

@@ -6,14 +6,18 @@ nothing is bound where it has less: there Slurm's own choice is right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hpcstack.core.cpus import mask, spans
 from hpcstack.core.errors import InputError, did_you_mean
 from hpcstack.hardware import facts
-from hpcstack.launch.resources import Resources, Share
-from hpcstack.site.load import NodeType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcstack.launch.resources import Resources, Share
+    from hpcstack.site.load import NodeType
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 STARTERS = {
     "torchrun": "torchrun", "deepspeed": "deepspeed", "accelerate": "torchrun", "horovodrun": "mpi", "mpirun": "mpi",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OWN = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # each machine's own, on nearly every cluster
 # Filesystems of one machine: of its disks or its memory. https://docs.kernel.org/filesystems/index.html

@@ -6,10 +6,13 @@ launchers/stacks.sh asks each node, by an overlapping step: every rank's Python 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RANK = re.compile(r"hpcstack: rank (\d+) of (\d+) on (\S+) is process (\d+) of step (\S*), state (\S): (.*)")
 THREAD = re.compile(r"  Thread (\S+) ")

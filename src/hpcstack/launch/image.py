@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.releases.lookup import released
-from hpcstack.site.load import Site
-from hpcstack.store.artifact import Artifact
-from hpcstack.store.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
+    from hpcstack.store.store import Store
 
 
 def image_of(name: str, store: Store) -> Artifact:

@@ -6,11 +6,14 @@ import os
 import pwd
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, SlurmError
-from hpcstack.core.process import Runner
 from hpcstack.launch import stderr
 from hpcstack.launch.record import find
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
 
 
 class NotStarted(InputError):

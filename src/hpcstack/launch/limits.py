@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, did_you_mean
-from hpcstack.launch.resources import Resources
 from hpcstack.slurm.query import Limits, minutes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.launch.resources import Resources
 
 
 def check(resources: Resources, known: Mapping[str, Limits]) -> None:

@@ -12,22 +12,26 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import read_text, write_text
-from hpcstack.core.process import Runner
-from hpcstack.core.progress import Progress
 from hpcstack.core.quote import sh
 from hpcstack.recipe.fields import requirement
 from hpcstack.render.site_files import CA_FILE, variables
 from hpcstack.render.template import plain
 from hpcstack.runtimes import Step, choose
-from hpcstack.site.load import Site
 from hpcstack.site.logins import build_for, redacted
-from hpcstack.store.artifact import Artifact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Progress
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
 
 PLACE = "/opt/hpcstack/with"
 USE = f"""\

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
-from hpcstack.core.process import Runner
 from hpcstack.launch import commands, limits
 from hpcstack.launch.binding import Binding, binding
 from hpcstack.launch.modes import MODES, check, command_in, tasks
-from hpcstack.launch.packages import Added
 from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share
-from hpcstack.launch.staging import Staging
 from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, of_mode, told
 from hpcstack.render.launchers import watched, with_compat
 from hpcstack.runtimes import Part, Runtime, Step, choose
-from hpcstack.site.load import NodeType, Site
 from hpcstack.slurm.query import allocation, partitions, pmi_type
-from hpcstack.store.artifact import Artifact
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.core.process import Runner
     from hpcstack.hardware.compatibility import Fit
+    from hpcstack.launch.packages import Added
+    from hpcstack.launch.staging import Staging
+    from hpcstack.site.load import NodeType, Site
+    from hpcstack.store.artifact import Artifact
 
 OWN_FAILURE = 125
 

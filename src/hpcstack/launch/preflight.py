@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import posixpath
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from hpcstack.core.process import Runner
-from hpcstack.store.artifact import Artifact
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
+    from hpcstack.store.artifact import Artifact
 
 LINKS = 8
 INTERPRETERS, SCRIPTS = ("python", "python3", "bash", "sh"), (".py", ".sh")

@@ -11,20 +11,23 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack import __version__
 from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import InputError, counted
 from hpcstack.core.files import write_text
-from hpcstack.launch.plan import Plan
-from hpcstack.launch.variables import Variable
-from hpcstack.store.artifact import Artifact
 from hpcstack_smoke.hidden import HIDDEN, LOGIN, SECRET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hpcstack.launch.plan import Plan
+    from hpcstack.launch.variables import Variable
+    from hpcstack.store.artifact import Artifact
 
 KEPT = 1000  # launches; older ones go
 FILE, SCRIPT, BEGAN, ENDED = "launch.json", "script.sh", "began", "ended"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.runtimes.base import Part
-from hpcstack.site.load import NodeType, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.site.load import NodeType, Site
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpcstack.core.quote import sh
 from hpcstack.launch.modes import MODES
-from hpcstack.launch.plan import Plan
 from hpcstack.launch.stacks import ANSWER_S, lent_spy
 from hpcstack.launch.staging import HOW
 from hpcstack.render.template import fill, plain
 from hpcstack.runtimes import Part
-from hpcstack.store.artifact import Artifact
+
+if TYPE_CHECKING:
+    from hpcstack.launch.plan import Plan
+    from hpcstack.store.artifact import Artifact
 
 # What a job is asked for and its steps take over, or do not know; all else is the step's own.
 OF_THE_JOB = ("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--nodelist", "--job-name", "--mem",

@@ -6,11 +6,14 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, SlurmError
-from hpcstack.core.process import Runner
 from hpcstack.launch.record import find
 from hpcstack.render.template import plain
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
 
 ANSWER_S = 60  # what has not answered by then is left out
 JOB = re.compile(r"([0-9]+(?:_[0-9]+)?)(?:\.([0-9]+))?")

@@ -10,10 +10,13 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.site.load import Site
-from hpcstack.store.artifact import Artifact
+
+if TYPE_CHECKING:
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
 
 HOW = {
     "none": "the nodes read the shared file",

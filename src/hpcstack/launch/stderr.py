@@ -5,8 +5,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 NAME = "stderr.log"
 FIRST, LAST = 4 << 20, 256 << 10  # bytes that are kept: those at the beginning, and the last

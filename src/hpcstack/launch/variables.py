@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hpcstack.launch.binding import Binding
-from hpcstack.site.load import Site
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.launch.binding import Binding
+    from hpcstack.site.load import Site
 
 USER, FABRIC, OWN, IMAGE, RUNTIME, OPTION = "the user's environment", "the site's fabric", "hpcstack", "the image", \
     "the runtime", "the command line"  # fmt: skip

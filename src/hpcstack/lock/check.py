@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hpcstack.lock import model
 from hpcstack.lock.model import TEMPLATE_VERSION, Lock
 from hpcstack.lock.path import lock_path
-from hpcstack.recipe.catalog import Recipe
-from hpcstack.recipe.model import Stack
-from hpcstack.site.load import Site
+
+if TYPE_CHECKING:
+    from hpcstack.recipe.catalog import Recipe
+    from hpcstack.recipe.model import Stack
+    from hpcstack.site.load import Site
 
 
 def unresolved(stack: Stack, lock: Lock) -> tuple[str, ...]:

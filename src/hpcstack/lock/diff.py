@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcstack.lock.model import Lock, LockedPlatform
+if TYPE_CHECKING:
+    from hpcstack.lock.model import Lock, LockedPlatform
 
 QUIET = re.compile(r"^(PATH|LD_LIBRARY_PATH|NVIDIA_BUILD_ID|PYTORCH_BUILD_.*)$")
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpcstack.hardware.facts import image_environment
 from hpcstack.lock.check import unresolved
 from hpcstack.lock.model import TEMPLATE_VERSION, UNKNOWN, Lock, LockedBase, LockedPlatform
-from hpcstack.recipe.model import Stack
+
+if TYPE_CHECKING:
+    from hpcstack.recipe.model import Stack
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # Debian's and Ubuntu's, without what a base adds
 

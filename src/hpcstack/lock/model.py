@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -13,6 +12,9 @@ from hpcstack.core.files import read_bytes
 from hpcstack.core.untrusted import safe_text
 from hpcstack.hardware.facts import facts_of
 from hpcstack.recipe.fields import Commit, Line, Model
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 PlatformName = Annotated[str, Field(pattern=r"^linux/(amd64|arm64)$")]

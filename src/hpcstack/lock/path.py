@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
-from hpcstack.recipe.catalog import Recipe
-from hpcstack.site.load import Site
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.recipe.catalog import Recipe
+    from hpcstack.site.load import Site
 
 LOCK_SUFFIX = ".lock.json"
 

@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,11 +31,14 @@ from hpcstack.oci.protocol import (
     verify,
     within,
 )
-from hpcstack.recipe.model import Base
-from hpcstack.site.load import Site
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     import requests
+
+    from hpcstack.recipe.model import Base
+    from hpcstack.site.load import Site
 
 INDEXES = (
     "application/vnd.oci.image.index.v1+json",

@@ -10,17 +10,19 @@ The fields: https://github.com/opencontainers/image-spec/blob/main/config.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import InputError
+from hpcstack.core.quote import VARIABLE
 from hpcstack.core.untrusted import UNSAFE, Nonsense, called
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 MAX_MANIFEST, MAX_CONFIG, MAX_OTHER = 4 << 20, 8 << 20, 1 << 20  # bytes; an index is a manifest
 MAX_ITEMS, MAX_NAME, MAX_VALUE, MAX_TEXTS = 4096, 256, 128 << 10, 1 << 20  # execve(2) takes 128 KiB a string
 MAX_PATH = 4096
 LISTS = ("Env", "Entrypoint", "Cmd", "Labels")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ADVICE = "do not use this image, or ask its author to fix it"
 
 

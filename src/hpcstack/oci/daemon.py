@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import tarfile
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from hpcstack.core.errors import BuildError, InputError, MissingToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TIMEOUT = 600
 

@@ -11,10 +11,12 @@ import itertools
 import queue
 import sys
 import threading
-from collections.abc import Iterator
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from hpcstack.oci.tar import Damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, RegistryError, StoreError
 from hpcstack.oci.manifest import Layer
+
+if TYPE_CHECKING:
+    import io
+    from pathlib import Path
 
 PIECE = 1 << 20
 CONNECTIONS = 4

@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import posixpath
 import tarfile
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hpcstack.core.bounds import A_NAME, MAX_DEPTH, MAX_NAMES, MAX_PATH, TooLarge, check_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 WHITEOUT, OPAQUE, RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 MAX_LINKS = 40

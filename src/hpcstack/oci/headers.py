@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import tarfile
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 XATTR, OTHER_XATTR = "SCHILY.xattr.", "LIBARCHIVE.xattr."
 KEPT = ("user.", "trusted.", "security.")  # what a squashfs can hold; POSIX ACLs are not among it

@@ -13,13 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.bounds import STANDARD, Bounds, Tally, TooLarge
 from hpcstack.core.errors import BuildError, HpcstackError, InputError, RegistryError, StoreError
 from hpcstack.core.files import settle
 from hpcstack.core.lease import label, sweep
-from hpcstack.core.process import Fed, Runner
 from hpcstack.core.progress import Progress
 from hpcstack.oci.decompress import Ahead
 from hpcstack.oci.download import refusals, room
@@ -28,8 +27,13 @@ from hpcstack.oci.headers import END, header
 from hpcstack.oci.manifest import Image
 from hpcstack.oci.metadata import Added, below
 from hpcstack.oci.pack import ROOTLESS, pack_argv
-from hpcstack.oci.sources import LayerSource
 from hpcstack.oci.tar import BLOCK, Damaged, Flow, Members
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.core.process import Fed, Runner
+    from hpcstack.oci.sources import LayerSource
 
 VERSION = "1"  # of what import adds to an image; it is part of the name under which a base is kept
 REFUSED = "do not use this image: no tool makes such a layer by accident"

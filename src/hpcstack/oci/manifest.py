@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 MAX_LAYERS, MAX_SIZE = 4096, 1 << 50

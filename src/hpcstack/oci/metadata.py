@@ -8,15 +8,17 @@ https://apptainer.org/docs/user/main/environment_and_metadata.html.
 from __future__ import annotations
 
 import json
-import re
 import tarfile
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from hpcstack.core.quote import line, sh, unbroken, words
-from hpcstack.oci.manifest import Image
+from hpcstack.core.quote import VARIABLE, line, sh, unbroken, words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.oci.manifest import Image
 
 Added = list[tuple[tarfile.TarInfo, bytes]]
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ETC, SINGULARITY = "etc", ".singularity.d"
 FOLDERS = {"dev": 0o755, "proc": 0o755, "sys": 0o755, "run": 0o755, "root": 0o700, "home": 0o755, "mnt": 0o755,
            "tmp": 0o1777, "etc": 0o755, "var": 0o755, "var/tmp": 0o1777}  # fmt: skip

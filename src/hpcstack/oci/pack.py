@@ -5,10 +5,13 @@ zstd at level 1: a base of 1.2 GB packs in a fifth of the time that gzip takes, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import MissingToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 NG = {"zstd": ("zstd", "level=1"), "gzip": ("gzip", ""), "xz": ("xz", ""), "lz4": ("lz4", "")}
 SQUASH = {

@@ -7,14 +7,17 @@ import ipaddress
 import re
 import threading
 import zlib
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from hpcstack.core import untrusted
 from hpcstack.core.errors import RegistryError
 from hpcstack.oci import config
-from hpcstack.recipe.model import Base
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcstack.recipe.model import Base
 
 ANOTHER = "is this the registry you meant? If so, tell its admin"
 TOKEN_SERVERS = {  # whose token servers have another name than the registry

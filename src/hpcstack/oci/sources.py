@@ -6,19 +6,22 @@ import contextlib
 import json
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from hpcstack.core import files
 from hpcstack.core.errors import InputError
 from hpcstack.core.untrusted import document
-from hpcstack.oci.client import Registry
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
 from hpcstack.oci.decompress import checked, inflated
 from hpcstack.oci.download import PIECE, Spools, file_pieces
 from hpcstack.oci.manifest import Image, Layer, digest_in, image, platform_of, platforms
-from hpcstack.oci.reference import Reference
 from hpcstack.oci.tar import Header
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.oci.client import Registry
+    from hpcstack.oci.reference import Reference
 
 OnBytes = Callable[[str, int], None]
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OSError, RecursionError)

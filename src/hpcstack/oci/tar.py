@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import tarfile
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 BLOCK = tarfile.BLOCKSIZE
 MAX_SPARSE, MAX_PAX, MAX_HEADERS = 1 << 40, 1 << 20, 1 << 21  # headers: of one member, all kinds together

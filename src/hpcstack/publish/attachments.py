@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from hpcstack.build import verify
+from typing import TYPE_CHECKING
+
 from hpcstack.core.errors import HpcstackError
-from hpcstack.core.process import Runner
 from hpcstack.lock.path import lock_path
-from hpcstack.recipe.catalog import Recipe
 from hpcstack.resolve.make_lock import current_lock
-from hpcstack.site.load import Site
 from hpcstack.store import sbom
-from hpcstack.store.artifact import Artifact
+from hpcstack.store.contents import read_distribution
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
+    from hpcstack.recipe.catalog import Recipe
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
 
 
 def extras(recipe: Recipe, artifact: Artifact, site: Site, runner: Runner) -> dict[str, str]:
     """{file name: text}. A lock that has changed since the build is left out: it is not this image's."""
-    out = {"sbom.json": sbom.document(artifact, verify.distribution(artifact.image, runner))}
+    out = {"sbom.json": sbom.document(artifact, read_distribution(artifact.image, runner))}
     try:
         lock = current_lock(recipe, site)
         if lock and lock.digest() == artifact.lock_sha256:

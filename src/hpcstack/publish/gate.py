@@ -6,10 +6,14 @@ code is required wherever its device is. PASS opens; FAIL, ERROR, WARN, SKIP and
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpcstack.core.errors import counted
-from hpcstack.report import Report
-from hpcstack.site.model import NodeType
 from hpcstack_smoke.select import SCOPES, Check, selected
+
+if TYPE_CHECKING:
+    from hpcstack.report import Report
+    from hpcstack.site.model import NodeType
 
 # What a check needs of its node
 GPU = """

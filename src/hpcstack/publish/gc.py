@@ -12,22 +12,26 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.core.files import read_bytes, remove_tree
 from hpcstack.core.lease import alive, label
-from hpcstack.core.process import Runner
 from hpcstack.releases.changes import used_by
 from hpcstack.releases.records import releases
 from hpcstack.releases.tree import Tree
-from hpcstack.site.load import Site
 from hpcstack.store.cache import cache_of, is_busy, own_cache
 from hpcstack.store.store import MAX_RECORD, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcstack.core.process import Runner
+    from hpcstack.site.load import Site
 
 DAY = 86400.0
 ASKED_AT_ONCE = 8  # of the controller, which serves everybody

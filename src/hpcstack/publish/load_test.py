@@ -12,15 +12,19 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_bytes
-from hpcstack.core.process import Runner
 from hpcstack.publish.modulefile import Release, modulefile, modulefile_tcl
 from hpcstack.runtimes.base import VOID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.core.process import Runner
 
 LMOD = (
     "/usr/share/lmod/lmod/libexec/lmod", "/opt/apps/lmod/lmod/libexec/lmod", "/usr/local/lmod/lmod/libexec/lmod",

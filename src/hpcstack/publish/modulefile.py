@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.core.quote import line
-from hpcstack.core.yaml import CONTROL
+from hpcstack.core.quote import CONTROL, VARIABLE, line
 from hpcstack.hardware.compatibility import Driver, driver_of, fit
-from hpcstack.recipe.fields import VARIABLE
-from hpcstack.recipe.model import Stack
 from hpcstack.render.launchers import COMPAT
 from hpcstack.render.template import fill
 from hpcstack.runtimes.enroot import IN, START
-from hpcstack.site.load import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.recipe.model import Stack
+    from hpcstack.site.load import Site
 
 # What people search for by `module spider`, beside what the recipe itself adds
 SHOWN = re.compile(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.recipe.model import Stack
 from hpcstack.releases.inputs import module_name, today
 from hpcstack.releases.layout import GATE
 from hpcstack.releases.ledger import Dates, Ledger
+
+if TYPE_CHECKING:
+    from hpcstack.recipe.model import Stack
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core import sharing
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import digest_of, read_bytes, read_text, without_links, write_tree
 from hpcstack.core.lease import held
-from hpcstack.core.process import Runner
 from hpcstack.publish.gate import about
 from hpcstack.publish.gc import find_users
 from hpcstack.publish.load_test import tried
@@ -36,10 +36,13 @@ from hpcstack.releases.layout import dates_file
 from hpcstack.releases.ledger import CHANNELS, FORMAT, Entry, Event, Ledger
 from hpcstack.releases.permissions import Permissions
 from hpcstack.releases.tree import Tree, TreeChange
-from hpcstack.report import Report
-from hpcstack.site.load import Site
-from hpcstack.store.artifact import Artifact
 from hpcstack.store.store import MAX_RECORD, Store
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
+    from hpcstack.report import Report
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
 
 Say = Callable[[str], None]
 RECORD = "release.json"

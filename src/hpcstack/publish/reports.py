@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import AnswerIsNo, InputError
 from hpcstack.core.files import read_bytes
 from hpcstack.publish.gate import NOT_RUN, shut
-from hpcstack.recipe.model import Stack
 from hpcstack.report import Report
-from hpcstack.site.load import Site
-from hpcstack.store.artifact import Artifact
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.recipe.model import Stack
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
 
 MAX_REPORT = 256 << 20  # bytes
 

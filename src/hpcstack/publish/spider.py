@@ -6,14 +6,17 @@ import os
 import shutil
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import StoreError
 from hpcstack.core.lease import held
-from hpcstack.core.process import Runner
 from hpcstack.core.quote import lua
 from hpcstack.publish.load_test import LMOD
 from hpcstack.releases.layout import SPIDER, STALE
-from hpcstack.releases.tree import Tree
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
+    from hpcstack.releases.tree import Tree
 
 TOOL = "update_lmod_system_cache_files"
 RC = """\

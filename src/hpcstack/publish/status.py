@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 import difflib
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import StoreError
-from hpcstack.core.process import Runner
 from hpcstack.publish.modulefile import Release, wrappers
 from hpcstack.publish.publishable import dates_of, publishable
-from hpcstack.publish.publisher import Publisher
-from hpcstack.recipe.model import Stack
 from hpcstack.releases.changes import published, refused_default, told
 from hpcstack.releases.inputs import today
 from hpcstack.releases.ledger import Dates, Event, Ledger, order
 from hpcstack.releases.modulerc import modulerc
-from hpcstack.releases.tree import Tree
-from hpcstack.report import Report
-from hpcstack.store.artifact import Artifact
-from hpcstack.store.store import Store
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
+    from hpcstack.publish.publisher import Publisher
+    from hpcstack.recipe.model import Stack
+    from hpcstack.releases.tree import Tree
+    from hpcstack.report import Report
+    from hpcstack.store.artifact import Artifact
+    from hpcstack.store.store import Store
 
 
 def rows(tree: Tree, store: Store, name: str = "") -> list[dict[str, Any]]:

@@ -6,8 +6,7 @@ import json
 import shutil
 import uuid
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack import report as reports
 from hpcstack.core.errors import HpcstackError, InputError
@@ -18,8 +17,12 @@ from hpcstack.releases.layout import TCL
 from hpcstack.releases.ledger import Dates, Entry, Ledger, order
 from hpcstack.releases.tree import Tree
 from hpcstack.render.template import page, plain
-from hpcstack.site.load import Site
 from hpcstack.store.store import MAX_RECORD, Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.site.load import Site
 
 MARK = "index.html"
 MADE = "hpcstack catalog"  # in a file of ours: what is not ours is never replaced

@@ -8,10 +8,9 @@ extended.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -20,6 +19,9 @@ from hpcstack.core.yaml import MAX_BYTES, Document, dotted, parse, problems_of, 
 from hpcstack.recipe.fields import MAX_SCRIPT
 from hpcstack.recipe.merge import Policy, expand, filled, inheritable, merge, plain
 from hpcstack.recipe.model import Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 SUFFIX = ".yaml"
 FORMAT = "hpcstack/v1"

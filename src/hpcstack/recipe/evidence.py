@@ -6,10 +6,12 @@ A record counts for the spec that it was made of: a recipe that has changed sinc
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core import data
-from hpcstack.recipe.model import Stack
+
+if TYPE_CHECKING:
+    from hpcstack.recipe.model import Stack
 
 FILE = "evidence.json"
 RENDERED, BUILT, TESTED = "rendered only", "built", "tested"

@@ -7,12 +7,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from hpcstack.core.yaml import CONTROL
+from hpcstack.core.quote import CONTROL
 
 NAME = r"^[a-z0-9]+(?:[._+-][a-z0-9]+)*$"
 VERSION = r"^[A-Za-z0-9]+(?:[._+-][A-Za-z0-9]+)*$"
 VARIANT = r"^(?:[a-z0-9]+(?:[._+-][a-z0-9]+)*)?$"
-VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 APT = re.compile(r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?(?:=[A-Za-z0-9.+:~-]+)?$")
 COMMAND = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
 LABEL = re.compile(r"^[A-Za-z0-9]+(?:[._/-][A-Za-z0-9]+)*$")

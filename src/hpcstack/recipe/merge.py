@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, product
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import Problem, ProblemsError, did_you_mean
 from hpcstack.core.yaml import Document, Path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OWN = ("name", "version", "variant", "matrix", "extends", "lifecycle")  # never inherited
 AXES = ("version", "variant")

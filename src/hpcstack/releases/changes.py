@@ -7,12 +7,14 @@ would take from users; whether that is meant is the caller's to ask.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import InputError
 from hpcstack.releases.ledger import Dates, Entry, Event, Ledger, State, order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 
 def published(ledger: Ledger, entry: Entry, dates: Dates, event: Event) -> Ledger:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CORE, TCL, MORE, STATE, GATE = "Core", "Tcl", "more", "state", "hpcstack"
 JOURNAL, CURRENT = "journal.json", "current"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, StoreError
@@ -11,11 +10,13 @@ from hpcstack.releases.inputs import today
 from hpcstack.releases.ledger import Dates
 from hpcstack.releases.modulerc import refusal
 from hpcstack.releases.tree import Tree
-from hpcstack.store.artifact import Artifact
-from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
+    from hpcstack.store.store import Store
 
 
 def released(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.releases.ledger import Ledger
-from hpcstack.releases.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.releases.ledger import Ledger
+    from hpcstack.releases.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,3 @@ def _alone(name: str, ledger: Ledger, loaded: str) -> Named:
     if not ledger.default:
         raise InputError(f"{name} has no default version", f"hpcstack status {name}")
     return Named(f"{name}-{ledger.entry(ledger.default).version}")
-
-
-def is_file(text: str) -> bool:
-    """Whether TEXT names a file rather than a stack: `./image.sqsh`, `/x/image.sqsh`, a recipe."""
-    return text.endswith((".sqsh", ".sif", ".yaml")) or text.startswith(("/", "./", "../", "~")) or Path(text).is_file()

@@ -6,10 +6,13 @@ import grp
 import os
 import stat
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import without_links, write_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_bytes
 from hpcstack.store.store import MAX_RECORD, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def releases(store: Store) -> Iterator[tuple[str, dict[str, str]]]:

@@ -21,10 +21,9 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core import files
 from hpcstack.core.errors import InputError, StoreError
@@ -36,6 +35,9 @@ from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, SPIDER,
 from hpcstack.releases.ledger import FORMAT, Ledger, as_json, from_json
 from hpcstack.releases.modulerc import gateway, modulerc
 from hpcstack.releases.permissions import Permissions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
 
 ROOM = 100  # modulefiles of one kind that Core may hold before a new name goes behind a gateway: 25 us of a load each
 CROWD = 250  # a load takes 1.3 times as long as from a small tree

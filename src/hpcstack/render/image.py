@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from hpcstack.core import data
-from hpcstack.core.quote import sh, unbroken, words
+from hpcstack.core.quote import VARIABLE, sh, unbroken, words
 from hpcstack.lock.model import UNKNOWN, Lock, LockedPlatform
 from hpcstack.oci.metadata import SINGULARITY, apptainer_files
 from hpcstack.recipe import guard
-from hpcstack.recipe.fields import VARIABLE
-from hpcstack.recipe.model import Stack
 from hpcstack.render.steps import HOME, step_files, steps
 from hpcstack.render.template import fill, plain
 from hpcstack_smoke import __version__ as suite_version
+
+if TYPE_CHECKING:
+    from hpcstack.recipe.model import Stack
 
 CONTEXT = "context/hpcstack"
 KERNEL_NAMES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}  # as `uname -m` says, and Enroot's --arch wants

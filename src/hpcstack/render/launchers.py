@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpcstack.core.quote import sh, unbroken
@@ -12,6 +11,8 @@ from hpcstack.render.template import fill, plain
 from hpcstack.site.load import NodeType, Site
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from hpcstack.recipe.model import Stack
 
 SIGNER = "hpcstack"  # as store/signing.py calls whoever signs

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import BuildError
-from hpcstack.lock.model import Lock
-from hpcstack.recipe.model import Stack
 from hpcstack.render.steps import steps
+
+if TYPE_CHECKING:
+    from hpcstack.lock.model import Lock
+    from hpcstack.recipe.model import Stack
 
 
 def check(stack: Stack, lock: Lock, platform: str, definition: str) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpcstack.render.template import fill
-from hpcstack.site.load import Site
-from hpcstack.site.model import BuildSite
+
+if TYPE_CHECKING:
+    from hpcstack.site.load import Site
+    from hpcstack.site.model import BuildSite
 
 CA_FILE = "hpcstack-ca.pem"
 CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hpcstack.core.quote import words
-from hpcstack.lock.model import LockedPlatform
-from hpcstack.recipe.model import Stack
-from hpcstack.recipe.packages import Source
 from hpcstack.render.template import plain
+
+if TYPE_CHECKING:
+    from hpcstack.lock.model import LockedPlatform
+    from hpcstack.recipe.model import Stack
+    from hpcstack.recipe.packages import Source
 
 HOME = "/opt/hpcstack"
 REQUIREMENTS = "build/requirements.txt"  # below HOME: pip's set with hashes, where the lock has one

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.report import plots
-from hpcstack.report.model import Outcome, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcstack.report.model import Outcome, Report
 
 SIGNS = {"PASS": "✓", "FAIL": "✗", "ERROR": "‼", "WARN": "!", "SKIP": "–"}
 STYLE = """

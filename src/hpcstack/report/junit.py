@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from hpcstack.report.model import Outcome, Report
 from hpcstack.report.text import details
+
+if TYPE_CHECKING:
+    from hpcstack.report.model import Outcome, Report
 
 # https://www.w3.org/TR/xml/#charsets, and what it advises against
 NOT_XML = re.compile("[^\\t\\n\\x20-\\x7e\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")

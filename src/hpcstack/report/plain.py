@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from html import escape
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import counted
-from hpcstack.report.model import Report
+
+if TYPE_CHECKING:
+    from hpcstack.report.model import Report
 
 
 def cell(text: str) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import MissingToolError
-from hpcstack.report.model import Report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.report.model import Report
 
 
 def _library(name: str, package: str) -> Any:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpcstack.core.errors import counted
-from hpcstack.report.model import Outcome, Report
+
+if TYPE_CHECKING:
+    from hpcstack.report.model import Outcome, Report
 
 GPU_CHECKS = {"node.gpus", "node.driver", "node.arch", "node.matmul", "node.memory", "nccl.exact", "nccl.bandwidth"}
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from hpcstack.core.errors import InputError
 from hpcstack.lock.model import LockedApt, LockedConda, LockedPip
 from hpcstack.recipe.guard import GUARDED_APT
-from hpcstack.recipe.model import Stack
+
+if TYPE_CHECKING:
+    from hpcstack.recipe.model import Stack
 
 SIMULATED = re.compile(
     r"^Inst (?P<name>\S+) (?:\[(?P<had>[^\]]+)\] )?\((?P<version>\S+) [^\[)]*(?:\[(?P<architecture>[^\]]+)\])?"

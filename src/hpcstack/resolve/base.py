@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcstack.lock.check import unresolved
 from hpcstack.lock.model import TEMPLATE_VERSION, Lock, LockedBase, LockedPlatform
-from hpcstack.oci.client import Answer
-from hpcstack.recipe.model import Base, Stack
+
+if TYPE_CHECKING:
+    from hpcstack.oci.client import Answer
+    from hpcstack.recipe.model import Base, Stack
 
 
 class ManifestReader(Protocol):

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import sharing
 from hpcstack.core.errors import InputError, RegistryError
 from hpcstack.core.files import write_text
-from hpcstack.core.process import Runner
-from hpcstack.core.progress import Progress
 from hpcstack.lock import model
 from hpcstack.lock.check import stale, verdict
 from hpcstack.lock.known import known_lock
-from hpcstack.lock.model import Lock
 from hpcstack.lock.path import lock_path
-from hpcstack.recipe.catalog import Recipe
 from hpcstack.resolve.base import resolve
-from hpcstack.site.load import Site
 from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Progress
+    from hpcstack.lock.model import Lock
     from hpcstack.oci.client import Registry
+    from hpcstack.recipe.catalog import Recipe
+    from hpcstack.site.load import Site
 
 
 def make_lock(

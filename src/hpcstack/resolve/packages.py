@@ -6,7 +6,7 @@ import contextlib
 import platform as machine
 import re
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_of
 from hpcstack.build.build import ANOTHER, explain, job_in, redact, text_of
@@ -15,22 +15,26 @@ from hpcstack.build.request import needs
 from hpcstack.core import sharing
 from hpcstack.core.errors import BuildError, HpcstackError, InputError, MissingToolError
 from hpcstack.core.files import read_text, write_text, write_tree
-from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.lock.check import unresolved
-from hpcstack.lock.model import Lock, LockedConda, LockedPlatform
-from hpcstack.oci.client import Registry
 from hpcstack.recipe import guard
-from hpcstack.recipe.model import Stack
-from hpcstack.recipe.packages import Source
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.site_files import variables
 from hpcstack.render.steps import conda_files
 from hpcstack.render.template import plain
 from hpcstack.resolve.answers import read_apt, read_conda, read_pip, want_files
-from hpcstack.site.load import Site
 from hpcstack.store.cache import cache_of
 from hpcstack.store.workspace import workspace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.core.process import Runner
+    from hpcstack.lock.model import Lock, LockedConda, LockedPlatform
+    from hpcstack.oci.client import Registry
+    from hpcstack.recipe.model import Stack
+    from hpcstack.recipe.packages import Source
+    from hpcstack.site.load import Site
 
 
 def settle(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpcstack.core.errors import MissingToolError
-from hpcstack.core.process import Runner
 from hpcstack.runtimes import apptainer, charliecloud, enroot, local, podman, pyxis
 from hpcstack.runtimes.base import Part, Runtime, Step
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
 
 RUNTIMES: dict[str, Runtime] = {
     "pyxis": pyxis.RUNTIME,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hpcstack.runtimes.apptainer import exec_environment, exec_parts
-from hpcstack.runtimes.base import Part, Step
+
+if TYPE_CHECKING:
+    from hpcstack.runtimes.base import Part, Step
 
 
 @dataclass(frozen=True)

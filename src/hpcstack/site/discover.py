@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hpcstack.core.process import Runner
 from hpcstack.hardware import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.core.process import Runner
 
 SINFO = ("sinfo", "--noheader", "--format", "%P|%D|%c|%G")
 NVIDIA = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hpcstack.core.errors import InputError, ProblemsError, did_you_mean
-from hpcstack.core.yaml import CONTROL, MAX_BYTES, Document, dotted, parse, problems_of, read_text
+from hpcstack.core.quote import CONTROL
+from hpcstack.core.yaml import MAX_BYTES, Document, dotted, parse, problems_of, read_text
 from hpcstack.recipe.fields import Model, Mount
 from hpcstack.recipe.merge import Policy, fragment, merge
 from hpcstack.site.fabric import Baseline, Fabric
@@ -32,6 +32,9 @@ from hpcstack.site.model import (
     SignaturesSite,
     StagingSite,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SYSTEM = Path("/etc/hpcstack/site.yaml")
 

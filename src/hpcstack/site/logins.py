@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from hpcstack.site.load import Site
 from hpcstack.site.model import BuildSite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcstack.site.load import Site
 
 IN_URL = re.compile(r"(?<=://)[^/\s@'\"]{1,1000}@")
 CONDA_TOKEN = re.compile(r"/t/([^/?#]+)/")

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from hpcstack.core.bounds import ENTRIES, UNPACKED_BYTES, Bounds
 from hpcstack.core.cpus import spans
 from hpcstack.core.errors import did_you_mean
-from hpcstack.core.yaml import CONTROL
+from hpcstack.core.quote import CONTROL
 from hpcstack.recipe.fields import Model
 
 POLICY_KEYS = ("packages", "files", "run", "environment", "labels", "module", "launch", "lifecycle", "tests")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import counted
-from hpcstack.core.yaml import CONTROL
+from hpcstack.core.quote import CONTROL
 from hpcstack.hardware import facts
-from hpcstack.site.discover import Nodes, Probe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcstack.site.discover import Nodes, Probe
 
 
 def site_text(found: Probe, host: str, name: str = "") -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from hpcstack.core.process import Runner
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.core.process import Runner
 
 SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format", "%P|%a|%l|%D|%c|%G|%f")
 GPUS = re.compile(r"(?:^|,)gpu(?::[A-Za-z0-9_.-]+)?:(\d+)")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,13 @@ from hpcstack.core import sharing
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import owner, private_folder
 from hpcstack.core.lease import alive, label, sweep
-from hpcstack.site.load import Site
 from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hpcstack.lock.model import Lock
+    from hpcstack.site.load import Site
 
 
 def cache_of(site: Site) -> Store:

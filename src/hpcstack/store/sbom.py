@@ -10,11 +10,11 @@ import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.store.artifact import Artifact
-
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component
     from packageurl import PackageURL
+
+    from hpcstack.store.artifact import Artifact
 
 SPACE = uuid.UUID("6f1c3a52-7f0e-4c0a-9f63-3a0a0f2f6f50")  # of hpcstack's serial numbers
 

@@ -5,12 +5,16 @@ Layout and numbers: https://github.com/apptainer/sif (a primary system partition
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import BuildError
 from hpcstack.core.lease import label, sweep
 from hpcstack.core.outputs import new_file
-from hpcstack.core.process import Runner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.core.process import Runner
 
 ARCHITECTURES = {"linux/amd64": "2", "linux/arm64": "4"}  # SIF's own numbers
 PARTITION = ("--datatype", "4", "--parttype", "2", "--partfs", "1", "--partarch")

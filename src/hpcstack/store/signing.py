@@ -13,13 +13,15 @@ import tempfile
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import AnswerIsNo, InputError
 from hpcstack.core.files import read_bytes, write_text
-from hpcstack.core.process import Runner
 from hpcstack.core.untrusted import document
-from hpcstack.store.artifact import Artifact
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
+    from hpcstack.store.artifact import Artifact
 
 NAMESPACE = "hpcstack-image"
 SIGNER = "hpcstack"

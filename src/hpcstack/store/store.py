@@ -8,15 +8,18 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core import files, sharing
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of, remove_tree, sync, write_text
 from hpcstack.core.lease import held, label, sweep
 from hpcstack.store.artifact import IMAGE, Artifact, _check_types
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 KEY = re.compile(r"^[0-9a-z]+$")
 MAX_RECORD = 64 << 20  # bytes of an artifact.json or a release.json: packages of a large image are 1 MB

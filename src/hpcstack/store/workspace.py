@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import remove_tree
 from hpcstack.core.lease import label, sweep
-from hpcstack.core.process import Runner
-from hpcstack.site.load import Site
 from hpcstack.store.cache import busy, cache_of
 from hpcstack.store.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcstack.core.process import Runner
+    from hpcstack.site.load import Site
 
 PREFIX = "hpcstack-build-"
 

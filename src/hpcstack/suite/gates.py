@@ -7,10 +7,12 @@ count: a quick tier's 256 MiB is held against nothing.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core import data
-from hpcstack.report import Outcome, Report
+
+if TYPE_CHECKING:
+    from hpcstack.report import Outcome, Report
 
 SEEN_SHARE = 0.95
 

@@ -12,11 +12,14 @@ import json
 import os
 import statistics
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcstack.report import Outcome, Report
 from hpcstack.report.model import number
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.report import Outcome, Report
 
 ENOUGH, LAST, SHARE = 8, 50, 0.05
 # What figures must differ by at least to matter, by the unit that their names end with

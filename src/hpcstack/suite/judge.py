@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from hpcstack.report import Report
+from typing import TYPE_CHECKING
+
 from hpcstack.suite import gates, history
+
+if TYPE_CHECKING:
+    from hpcstack.report import Report
 
 TIMED = ("_s", "_us", "speedup", "efficiency")  # figures that virtual nodes, which share one machine, say nothing of
 

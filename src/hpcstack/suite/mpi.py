@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hpcstack.core.process import Completed, Runner
-from hpcstack.launch import Resources, plan
-from hpcstack.site.load import Site
-from hpcstack.store.artifact import Artifact
-from hpcstack.suite.outcomes import Size
+from hpcstack.launch.plan import plan
 from hpcstack.suite.steps import python_path, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hpcstack.core.process import Completed, Runner
+    from hpcstack.launch.resources import Resources
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
+    from hpcstack.suite.outcomes import Size
 
 
 def mpi_step(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import counted
 from hpcstack.report import Outcome, worst
 from hpcstack.report.model import WORST
 from hpcstack_smoke.select import CHECKS, Check, selected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 RANK_ERROR = re.compile(r"^(\[rank\d+\]: ?)?\w*(Error|Exception|Interrupt)\b")
 PEER_FAMILIES = ("node",)  # what nodes do at once on a shared filesystem differs for other reasons

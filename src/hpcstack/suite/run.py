@@ -8,26 +8,31 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import SlurmError, counted
 from hpcstack.core.files import write_text, write_tree
-from hpcstack.core.process import Completed, Runner
-from hpcstack.launch import Plan, Resources, Share, plan, share
-from hpcstack.recipe.model import Stack
+from hpcstack.launch.plan import Plan, plan
+from hpcstack.launch.resources import Resources, Share, share
 from hpcstack.render.launchers import inner
 from hpcstack.report import Outcome, Report
 from hpcstack.runtimes import choose
-from hpcstack.site.load import Site
 from hpcstack.slurm.query import allocation
-from hpcstack.store.artifact import Artifact
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import mpi_step
 from hpcstack.suite.outcomes import RunFiles, Size, outcomes, telling
 from hpcstack.suite.steps import Say, python_path, watched
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.select import TIER_SECONDS, selected
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.core.process import Completed, Runner
+    from hpcstack.recipe.model import Stack
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
 
 CPU_RANKS = 2
 AGENT_SCOPES = ("node", "tasks", "ranks", "restart", "after")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import counted
 from hpcstack.render.steps import HOME
-from hpcstack.store.artifact import Artifact
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.store.artifact import Artifact
 
 Say = Callable[[str], None]
 SUITE = f"{HOME}/smoke"

@@ -11,16 +11,19 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import HpcstackError, InputError, SlurmError, counted
 from hpcstack.core.files import write_text
-from hpcstack.core.process import Runner
 from hpcstack.render.template import fill
 from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, tournament
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from hpcstack.core.process import Runner
 
 ONLY = "node,fabric,nccl"
 NO_REPORT = "no report"

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.exact import on_cpu
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.gpu.clock import elapsed
 from hpcstack_smoke.result import PASS, Result, Skip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcstack_smoke.context import Context
 
 MIB = 1 << 20
 SIZES = {

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import Result, Skip, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcstack_smoke.context import Context
 
 COUNT = 4096
 UNKNOWN = ("does not support", "unsupported", "not supported", "not implemented")  # of an older gloo

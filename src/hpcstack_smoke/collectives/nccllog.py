@@ -8,8 +8,11 @@ Lines are those of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH(,TU
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+\S*?)\+cuda(\d+\.\d+)")
 CHANNEL = re.compile(

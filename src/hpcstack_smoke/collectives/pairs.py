@@ -8,12 +8,14 @@ from __future__ import annotations
 import socket
 import statistics
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.bandwidth import MIB, needs_nccl
 from hpcstack_smoke.collectives.exact import on_cpu
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 SLOW = 0.7  # of the median of the others: far outside what healthy pairs differ by
 BAD = 0.5  # a FAIL; between the two is a WARN: a node on another leaf of a tapered tree may be there

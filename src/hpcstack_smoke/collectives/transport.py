@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.nccllog import Log, read
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.node.sysfs import active_ports
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 MOST, DRAWN = 64, 64
 REMEDY = {

@@ -6,11 +6,14 @@ import hashlib
 import platform
 import socket
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import torch
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import Result, judge
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 
 def mine(context: Context) -> dict[str, str]:

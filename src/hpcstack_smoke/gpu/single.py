@@ -7,14 +7,17 @@ gate is sourced. A GPU that lags behind the others of the run is named by the ho
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.gpu.clock import elapsed
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcstack_smoke.context import Context
 
 # bf16 TFLOP/s that stas00/ml-engineering (mamf-finder) measured, by the GPU's name without NVIDIA before it
 RATES = {"A100 80GB PCIe": 253.0, "A100-SXM4-80GB": 271.0, "H100 80GB HBM3": 794.0, "H200": 794.0, "B200": 1745.0}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.node import nvidia
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 AZURE = "Azure/azurehpc-health-checks"
 # Xids of Azure's node health checks that take a GPU out of service, if seen within two hours

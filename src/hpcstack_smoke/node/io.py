@@ -12,10 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.result import FAIL, PASS, Result, Skip, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MIB = 1 << 20
 SIZE = {"quick": 16 * MIB, "standard": 128 * MIB, "full": 4096 * MIB}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import Result, Skip, judge
 from hpcstack_smoke.training import task
 from hpcstack_smoke.training.fsdp import sharded
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 HALF = 8
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import Result, Skip
 from hpcstack_smoke.training import task
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 
 def wrapped(context: Context, **options: Any) -> tuple[Any, Any, Any]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import Result, judge
 from hpcstack_smoke.training import task
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 # Ten digits in 5 x 7 dots, a row in five bits
 FONT = (

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import Result, Skip, judge
 from hpcstack_smoke.training import task
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 
 def _needs(module: str) -> None:

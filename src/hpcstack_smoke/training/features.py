@@ -7,14 +7,16 @@ import json
 import os
 import shutil
 import tempfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import FAIL, PASS, Result, Skip, judge
 from hpcstack_smoke.training import task
 from hpcstack_smoke.training.ddp import wrapped
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 
 def checkpointing(context: Context) -> Result:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import Result, Skip
 from hpcstack_smoke.training import task
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 
 def version() -> tuple[int, int]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import Result, judge
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 ROWS = 512
 WORKERS = {"quick": (0,), "standard": (0, 2), "full": (0, 1, 2, 4, 8)}

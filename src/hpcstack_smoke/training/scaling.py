@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import PASS, Result, Skip
 from hpcstack_smoke.training import task
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 WIDE, ROWS, STEPS = 512, 256, 6
 GPU_WIDE, GPU_ROWS, GPU_STEPS = 4096, 4096, 20

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import Result, Skip
 from hpcstack_smoke.training import task
 from hpcstack_smoke.training.fsdp import fully_shard, mesh_of, version
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 MAX_STAGES = 16
 

@@ -8,16 +8,19 @@ must be the reference's where they were sharded and gathered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import Result, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcstack_smoke.context import Context
 
 VOCABULARY, WIDTH, STEPS, PER_RANK, RATE = 64, 32, 20, 32, 1.0
 TOLERANCE, LOOSE = 1e-4, 2e-2

@@ -7,13 +7,15 @@ import os
 import shutil
 import tempfile
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpcstack_smoke.context import Context
 from hpcstack_smoke.result import Result, Skip
 from hpcstack_smoke.training import task
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.context import Context
 
 FLAT = {3: "fp32_partitioned_groups_flat"}
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hpcstack.core.cpus import mask, spans
 from hpcstack.core.errors import InputError
 from hpcstack.hardware import facts
-from hpcstack.launch import Resources, share
 from hpcstack.launch.binding import binding, shared
+from hpcstack.launch.resources import Resources, share
 from hpcstack.render.launchers import inner
 from hpcstack.site.load import Site
 

@@ -19,8 +19,9 @@ from hpcstack.cli.launch_ import command as launch_command
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.core.process import Completed, Runner
-from hpcstack.launch import Extras, Plan, Resources, plan
 from hpcstack.launch.modes import MODES
+from hpcstack.launch.plan import Extras, Plan, plan
+from hpcstack.launch.resources import Resources
 from hpcstack.launch.variables import of_mode
 from hpcstack.recipe.model import Mode
 from hpcstack.render.launchers import ABOUT, inner, job_template, watched, with_compat

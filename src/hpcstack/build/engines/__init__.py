@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from hpcstack.build.engines.base import Engine, Job
 from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
-from hpcstack.core.process import Runner
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
 
 ENGINES = ("apptainer", "enroot", "builtin", "docker")  # in the order in which `auto` tries them
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from hpcstack.core.errors import StoreError
-from hpcstack.core.process import Completed, Runner
-from hpcstack.core.progress import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hpcstack.core.process import Completed, Runner
+    from hpcstack.core.progress import Progress
     from hpcstack.render.steps import BuildStep
     from hpcstack.site.load import BuildSite
 

@@ -10,14 +10,18 @@ import contextlib
 import os
 import platform
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import Job, missing
 from hpcstack.build.engines.overlay import Layered, Started, base_folder, overlay_refused, scratch
 from hpcstack.build.engines.seccomp import ARCHITECTURES, program
-from hpcstack.core.process import Completed, Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcstack.core.process import Completed, Runner
 
 DNS = "/etc/resolv.conf"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import Job, missing, proxies
 from hpcstack.core.errors import HpcstackError, MissingToolError
 from hpcstack.core.process import Completed, Runner
-from hpcstack.core.quote import dockerfile
-from hpcstack.oci.metadata import VARIABLE, file
+from hpcstack.core.quote import VARIABLE, dockerfile
+from hpcstack.oci.metadata import file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 MARK = "org.hpcstack.build.build"  # on what is made from the lent files, so that none of it stays in the daemon
 FROM = re.compile(r"^FROM .*$", re.MULTILINE)

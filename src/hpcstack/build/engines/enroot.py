@@ -11,14 +11,17 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job, missing, proxies
 from hpcstack.build.engines.overlay import Layered, Started, overlay_refused, scratch
 from hpcstack.core.errors import InputError
 from hpcstack.core.process import Completed, Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OPTIONS = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
 SYSTEM = ("/etc/enroot", "/usr/local/etc/enroot")

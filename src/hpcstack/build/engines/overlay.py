@@ -16,14 +16,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job, squash_argv
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import remove_tree, without_links
 from hpcstack.core.lease import label, sweep
-from hpcstack.core.process import Completed, Runner
 from hpcstack.render.steps import ALL, HOME, SHARED, BuildStep, step_script
 from hpcstack.store.cache import touch
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Completed, Runner
 
 CONTEXT = "context/hpcstack"
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private")

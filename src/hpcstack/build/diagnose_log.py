@@ -1,0 +1,94 @@
+"""Why a build failed, out of its log: the step, the command, the lines that count, and what to type next."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+from hpcstack.build.job import read_log
+from hpcstack.core.errors import BuildError
+from hpcstack.site.logins import redacted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.core.process import Completed
+    from hpcstack.lock.model import Lock
+    from hpcstack.site.load import Site
+
+HARDLY = 64 << 20  # bytes: a disk that has less is taken for full
+MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
+STEP_BEGUN = re.compile(r"^== hpcstack step (.*)$", re.MULTILINE)
+
+
+def explain_failure(failed: Completed, log: Path, kept: Path, lock: Lock, site: Site) -> BuildError:
+    """The step and command that failed, the last lines that count, and where the whole log is."""
+    text = read_log(log)
+    marks: dict[str, str] = {}
+    for match in filter(None, map(MARK.match, text.splitlines())):
+        marks.setdefault(match[1], match[2])  # a script's own failure comes before that of the step which ran it
+    if "failed in step" in marks:
+        command, status = marks.get("command", "?"), marks.get("status", "?")
+        head = f"the build failed in step {marks['failed in step']}\n  > {command}  (exit {status})"
+    elif begun := STEP_BEGUN.findall(text):
+        head = f"the build failed in step {begun[-1]}: it ended without a word  (exit {failed.status})"
+    else:
+        head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
+    said = [redacted(line, site) for line in failed.tail if not MARK.match(line)]
+    said += [f"{name} came with {by}" for name, by in _find_requirements(text).items()]
+    advice = _advise_on_full_disk(log.parent) or _advise(text).replace("REGISTRY", lock.base.answered_by).replace(
+        "STACK", lock.stack
+    )
+    return BuildError("\n".join([head, *(f"  < {line}" for line in said)]), f"{advice}the whole log is {kept}")
+
+
+def _advise_on_full_disk(folder: Path) -> str:
+    """What to do where FOLDER's disk has hardly anything left: few tools say that this was why they failed."""
+    left = shutil.disk_usage(folder).free
+    full = f"{folder} has no space left ({left >> 20} MiB): make room, or set build.tmpdir in site.yaml; "
+    return full if left < HARDLY else ""
+
+
+def _find_requirements(log: str) -> dict[str, str]:
+    """{what a step replaced of NVIDIA's: the requirement that asked for it}, as pip said it."""
+    _, found, lost = log.partition("this step replaced or removed what the base brings:")
+    names = re.findall(r"^pip ([A-Za-z0-9._-]+)==", lost.partition("now there is:")[0], re.MULTILINE) if found else []
+    out = {}
+    for name in names[:20]:
+        spelt = re.sub(r"[-_.]+", "[-_.]+", name)
+        if match := re.search(rf"^Collecting {spelt}\b.*\(from (?P<by>.+)\)$", log, re.MULTILINE | re.IGNORECASE):
+            out[name] = match["by"]
+    return out
+
+
+def _advise(log: str) -> str:
+    known = (
+        (
+            r"replaced or removed what the base brings",
+            "pin the requirement to a version that keeps the base's packages; ",
+        ),
+        (
+            r"CERTIFICATE_VERIFY_FAILED|certificate verify failed",
+            "name your proxy's CA as build.ca_bundle in site.yaml; ",
+        ),
+        (r"unauthorized|authentication required|denied: ", "log in: docker login REGISTRY; "),
+        (
+            r"Version '[^']*' for '[^']*' was not found",
+            "the archive no longer has what was locked: hpcstack lock STACK; ",
+        ),
+        (
+            r"THESE PACKAGES DO NOT MATCH THE HASHES",
+            "the index has other files than were locked: hpcstack lock STACK; ",
+        ),
+        (r"ResolutionImpossible", "what is wanted does not go with what the base brings: loosen the requirement; "),
+        (r"manifest unknown", "the registry no longer has what was locked: hpcstack lock STACK; "),
+        (
+            r"== hpcstack status 137|\bKilled\b",
+            "137 is a kill: if the step did not do it itself, the machine or the job has too little memory; ",
+        ),
+        (r"No space left on device", "make room, or set build.tmpdir in site.yaml; "),
+        (r"No matching distribution found", "check the version with: pip index versions NAME; "),
+        (r"E: Unable to locate package", "check the package's name for the base's distribution; "),
+    )
+    return next((advice for pattern, advice in known if re.search(pattern, log, re.IGNORECASE)), "")
