@@ -1,12 +1,12 @@
 # shellcheck shell=bash source=/dev/null
 # All files that a locked stack is built from, fetched inside its base: for machines without a network.
-# /opt/hpcstack/want holds what is locked, /opt/hpcstack/settled takes the files.
+# /opt/hpcstack/want holds what is locked, /opt/hpcstack/answers takes the files.
 
 . /opt/hpcstack/build/lib.sh
 export HOME=$HPCSTACK_WORK/home
 want=/opt/hpcstack/want
-settled=/opt/hpcstack/settled
-mkdir -p "$settled" "$HOME"
+answers=/opt/hpcstack/answers
+mkdir -p "$answers" "$HOME"
 
 if [ -s "$want/apt.txt" ]; then
     hpcstack_step 1/2 "apt: the locked files"
@@ -15,16 +15,16 @@ if [ -s "$want/apt.txt" ]; then
     options=(-q -o "Dir::State::lists=$HPCSTACK_WORK/lists" -o "Dir::Cache=$HPCSTACK_WORK" -o Debug::NoLocking=1)
     apt-get "${options[@]}" update
     apt-get "${options[@]}" install -y --no-install-recommends --allow-downgrades --download-only "${packages[@]}"
-    cp "$HPCSTACK_WORK"/archives/*.deb "$settled/"
+    cp "$HPCSTACK_WORK"/archives/*.deb "$answers/"
 fi
 
 if [ -s "$want/requirements.txt" ]; then
     hpcstack_step 2/2 "pip: the locked files, and what source distributions are built with"
     env -u PIP_CONSTRAINT python3 -m pip download --progress-bar off --no-deps --require-hashes \
-        --requirement "$want/requirements.txt" --dest "$settled"
-    for file in "$settled"/*.tar.gz "$settled"/*.zip; do
+        --requirement "$want/requirements.txt" --dest "$answers"
+    for file in "$answers"/*.tar.gz "$answers"/*.zip; do
         [ -e "$file" ] || continue
         python3 /opt/hpcstack/build/needs.py "$file" >"$HPCSTACK_WORK/needs"
-        env -u PIP_CONSTRAINT python3 -m pip download --progress-bar off --dest "$settled" --requirement "$HPCSTACK_WORK/needs"
+        env -u PIP_CONSTRAINT python3 -m pip download --progress-bar off --dest "$answers" --requirement "$HPCSTACK_WORK/needs"
     done
 fi

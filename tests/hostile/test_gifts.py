@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from conftest import make_site
 from hpcstack.build.base import bundled_base, imported_base
 from hpcstack.build.bundle_apply import apply
+from hpcstack.build.workbench import Workbench
 from hpcstack.core import data
 from hpcstack.core.errors import HpcstackError, InputError, ProblemsError
 from hpcstack.core.files import digest_of
@@ -66,7 +67,7 @@ def test_h4_the_base_of_a_bundle_is_its_own_and_of_its_lock_alone(tmp_path: Path
 
 def test_h4_an_image_on_it_is_not_taken_for_one_on_the_registrys_base(tmp_path: Path) -> None:
     from hpcstack.build.engines.builtin import ENGINE
-    from hpcstack.build.request import BuildRequest, there
+    from hpcstack.build.request import BuildRequest, find_built
     from support.modules import Place
 
     place = Place(tmp_path)
@@ -85,7 +86,7 @@ def test_h4_an_image_on_it_is_not_taken_for_one_on_the_registrys_base(tmp_path: 
         ("", "base-1", True),
     ):
         (folder / order.key / "artifact.json").write_text(json.dumps({**record, "key": order.key, "bundled": bundled}))
-        assert (there(replace(order, bundled=wanted), place.store) is not None) == found
+        assert (find_built(replace(order, bundled=wanted), place.store) is not None) == found
     assert replace(order, bundled="base-1").key == order.key
 
 
@@ -272,16 +273,16 @@ def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(
         def usable(self, _: object) -> str:
             return ""
 
-        def run_inside(self, _folder: Path, job: Any, _runner: object) -> Completed:
+        def run_inside(self, _script: str, _folder: Path, job: Any, _runner: object) -> Completed:
             seen.append("".join(path.read_text() for path in job.lent.iterdir()))
             job.log.write_text("== hpcstack step 1/1 x\nLooking in indexes: https://ci:s3cr%40t@pypi.site/simple\n")
             return Completed(("x",), 1, ("tail: s3cr%40t",))
 
     monkeypatch.setattr(packages, "choose", lambda *_: (Engine(), ""))
     monkeypatch.setattr(packages, "base_of", lambda *_: tmp_path / "base.sqsh")
-    monkeypatch.setattr(packages, "needs", lambda _: 0)
+    monkeypatch.setattr(packages, "needed_bytes", lambda _: 0)
     with pytest.raises(HpcstackError) as error:
-        packages.settle(stack, lock, site, None, Runner(), Progress())  # type: ignore[arg-type]
+        packages.resolve_packages(stack, lock, Workbench(site, None, Runner(), Progress()))  # type: ignore[arg-type]
     [log] = (tmp_path / "cache").rglob("*-lock.log")
     assert stat.S_IMODE(log.stat().st_mode) == 0o600 and "pypi.site" in log.read_text()
     assert not any(word in text for word in PASSWORDS for text in (log.read_text(), error.value.message, *seen))

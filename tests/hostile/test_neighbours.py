@@ -27,7 +27,7 @@ from hpcstack.lock.path import lock_path
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.releases.permissions import Permissions
 from hpcstack.render.template import plain
-from hpcstack.resolve.packages import _answer
+from hpcstack.resolve.packages import _read_answer
 from hpcstack.store.cache import cache_of
 from hpcstack.store.store import Store
 from support.clock import processor_seconds
@@ -143,16 +143,16 @@ def test_what_is_read_is_an_ordinary_file(tmp_path: Path, kind: str) -> None:
 def test_no_folder_on_the_way_is_a_link(tmp_path: Path) -> None:
     (tmp_path / "home/.ssh").mkdir(parents=True)
     (tmp_path / "home/.ssh/id").write_text("key")
-    (tmp_path / "answers").mkdir()
-    (tmp_path / "answers/settled").symlink_to(tmp_path / "home/.ssh")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/answers").symlink_to(tmp_path / "home/.ssh")
     with pytest.raises(InputError, match="link"):
-        files.read_bytes(tmp_path / "answers/settled/id", 100, below=tmp_path / "answers")
+        files.read_bytes(tmp_path / "work/answers/id", 100, below=tmp_path / "work")
     with pytest.raises(InputError, match="link"):
-        files.files_below(tmp_path / "answers", tmp_path / "answers/settled")
+        files.files_below(tmp_path / "work", tmp_path / "work/answers")
     with pytest.raises(InputError, match="out of"):
-        files.read_bytes(tmp_path / "answers/../home/.ssh/id", 100, below=tmp_path / "answers")
+        files.read_bytes(tmp_path / "work/../home/.ssh/id", 100, below=tmp_path / "work")
     with pytest.raises(StoreError, match="no folder of its own"):
-        files.without_links(tmp_path, tmp_path / "answers/settled/x")
+        files.without_links(tmp_path, tmp_path / "work/answers/x")
 
 
 def test_one_file_that_others_can_write_is_not_ours(tmp_path: Path) -> None:
@@ -176,21 +176,21 @@ def test_m2_an_answer_that_is_a_link_is_not_read(tmp_path: Path, how: str, monke
     secret = tmp_path / "id_ed25519"
     secret.write_text("private")
     top = tmp_path / "hpcstack"
-    (top / "settled").mkdir(parents=True)
+    (top / "answers").mkdir(parents=True)
     if how == "file":
-        (top / "settled/pip.json").symlink_to(secret)
+        (top / "answers/pip.json").symlink_to(secret)
     elif how == "folder":
-        (top / "settled").rmdir()
-        (top / "settled").symlink_to(tmp_path)
+        (top / "answers").rmdir()
+        (top / "answers").symlink_to(tmp_path)
         secret.rename(tmp_path / "pip.json")
     elif how == "pipe":
-        os.mkfifo(top / "settled/pip.json")
+        os.mkfifo(top / "answers/pip.json")
     else:
         monkeypatch.setattr(packages, "MAX_ANSWER", 10)
-        (top / "settled/pip.json").write_text("x" * 11)
+        (top / "answers/pip.json").write_text("x" * 11)
     with pytest.raises(InputError):
-        _answer(top / "settled/pip.json", top)
-    assert _answer(top / "settled/none" if how != "folder" else top / "none", top) == ""
+        _read_answer(top / "answers/pip.json", top)
+    assert _read_answer(top / "answers/none" if how != "folder" else top / "none", top) == ""
 
 
 def test_m2_a_step_that_puts_a_link_over_a_folder_costs_nothing_outside(tmp_path: Path) -> None:

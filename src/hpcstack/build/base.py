@@ -19,23 +19,18 @@ from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.store.cache import busy, cache_of, offline_folder, touch
 
 if TYPE_CHECKING:
-    from hpcstack.core.process import Runner
-    from hpcstack.core.progress import Progress
+    from hpcstack.build.workbench import Workbench
     from hpcstack.lock.model import Lock
-    from hpcstack.oci.client import Registry
     from hpcstack.site.load import Site
 
 BUNDLED = re.compile(r"base-[0-9a-f]{64}\.sqsh")
 
 
-def import_image(
-    text: str, platform: str, output: Path | None, site: Site, registry: Registry, runner: Runner, talk: Progress, *,
-    force: bool = False,
-) -> Imported:  # fmt: skip
+def import_image(text: str, platform: str, output: Path | None, bench: Workbench, *, force: bool = False) -> Imported:
     """The image that TEXT names, for PLATFORM (this machine's by default), as the file OUTPUT."""
     reference = parse(text)
     final = new_file(output or Path(reference.file_name), force=force)
-    return _import(reference, platform or here(), final, site, registry, runner, talk)
+    return _import(reference, platform or here(), final, bench)
 
 
 def here() -> str:
@@ -44,17 +39,17 @@ def here() -> str:
     return names.get(machine.machine(), "linux/amd64")
 
 
-def base_of(lock: Lock, platform: str, site: Site, registry: Registry, runner: Runner, talk: Progress) -> Path:
+def base_of(lock: Lock, platform: str, bench: Workbench) -> Path:
     """The squashfs of LOCK's base for PLATFORM, imported once and kept by its digest."""
     digest = lock.platform(platform).digest
-    final = imported_base(lock, platform, site)
+    final = imported_base(lock, platform, bench.site)
     if final.exists():
         touch(final)
         return final
-    talk(f"importing {lock.base.repository}:{lock.base.tag} ({digest[:19]})")
+    bench.progress(f"importing {lock.base.repository}:{lock.base.tag} ({digest[:19]})")
     base = Base.model_validate({"image": f"{lock.base.registry}/{lock.base.repository}@{digest}"})
-    done = _import(Reference("docker", base=base), platform, final, site, registry, runner, talk, once=True)
-    talk(f"imported {done.size / 1e6:.0f} MB in {done.seconds:.1f} s")
+    done = _import(Reference("docker", base=base), platform, final, bench, once=True)
+    bench.progress(f"imported {done.size / 1e6:.0f} MB in {done.seconds:.1f} s")
     return final
 
 
@@ -75,23 +70,21 @@ def base_name(lock: Lock, platform: str, site: Site) -> str:
     return f"{lock.platform(platform).digest.replace(':', '-')}-{VERSION}-{site.build.compression}.sqsh"
 
 
-def _import(
-    reference: Reference, platform: str, final: Path, site: Site, registry: Registry, runner: Runner, talk: Progress, *,
-    once: bool = False,
-) -> Imported:  # fmt: skip
+def _import(reference: Reference, platform: str, final: Path, bench: Workbench, *, once: bool = False) -> Imported:
     """One import of a digest at a time: what one that was killed has fetched is there for the next."""
-    source = open_source(reference, platform, registry)
-    digest = source.image.digest
+    source = open_source(reference, platform, bench.registry)
+    digest, site, progress = source.image.digest, bench.site, bench.progress
     cache = cache_of(site)
     key = f"import{hashlib.sha256(digest.encode()).hexdigest()[:16]}"
-    with cache.lease(key, lambda owner: talk(f"waiting for another import of the same image: {owner}")):
+    with cache.lease(key, lambda owner: progress(f"waiting for another import of the same image: {owner}")):
         if once and final.exists():
             return Imported(final, final.stat().st_size, source.image, 0.0, 0)
         began = time.monotonic()
         with busy(cache):
             done = pack_image(
-                source, final, cache.top / "partial" / digest.replace(":", "-"), site.build.compression, runner, talk,
+                source, final, cache.top / "partial" / digest.replace(":", "-"), site.build.compression,
+                bench.runner, progress,
                 lambda image: above(image, str(reference)), str(reference), site.build.bounds.as_bounds(),
             )  # fmt: skip
-        talk.event("imported", path=str(final), size=done.size, seconds=round(time.monotonic() - began, 3))
+        progress.event("imported", path=str(final), size=done.size, seconds=round(time.monotonic() - began, 3))
         return done

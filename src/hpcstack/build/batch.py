@@ -47,7 +47,7 @@ def script(
 
 def build_on_slurm(
     stacks: Sequence[str], site: Site, own: Sequence[str], rest: Sequence[str], limit: int, partition: str,
-    runner: Runner, talk: Progress,
+    runner: Runner, progress: Progress,
 ) -> list[BuildOutcome]:  # fmt: skip
     """STACKS built by a job array, at most LIMIT at once. OWN are hpcstack's own options, REST those of build.
 
@@ -63,15 +63,15 @@ def build_on_slurm(
     job = done.stdout.strip().partition(";")[0]
     if done.status or not job.isdigit():
         raise SlurmError(f"sbatch refused: {' '.join(done.tail[-2:])}", "hpcstack build --partition names another one")
-    talk(f"job {job}: {len(stacks)} build{'s' * (len(stacks) > 1)}, at most {limit} at once; logs in {logs}")
+    progress(f"job {job}: {len(stacks)} build{'s' * (len(stacks) > 1)}, at most {limit} at once; logs in {logs}")
     try:
-        return _follow(stacks, logs, job, runner, talk)
+        return _follow(stacks, logs, job, runner, progress)
     except BaseException:
         runner.output(["scancel", job])
         raise
 
 
-def _follow(stacks: Sequence[str], logs: Path, job: str, runner: Runner, talk: Progress) -> list[BuildOutcome]:
+def _follow(stacks: Sequence[str], logs: Path, job: str, runner: Runner, progress: Progress) -> list[BuildOutcome]:
     """Until every element has ended; lines of their logs as they come."""
     read = dict.fromkeys(range(len(stacks)), 0)
     ended: dict[int, BuildOutcome] = {}
@@ -79,10 +79,10 @@ def _follow(stacks: Sequence[str], logs: Path, job: str, runner: Runner, talk: P
     while len(ended) < len(stacks):
         time.sleep(POLL_S)
         for number, stack in enumerate(stacks):
-            read[number] = _tell(logs / f"{job}_{number}.log", read[number], stack, talk)
+            read[number] = _tell(logs / f"{job}_{number}.log", read[number], stack, progress)
             if number not in ended and (found := _ended(stack, logs / f"{job}_{number}")):
                 ended[number] = found
-                talk(f"{stack}: {'built' if found.status == 0 else f'FAILED (exit {found.status})'}")
+                progress(f"{stack}: {'built' if found.status == 0 else f'FAILED (exit {found.status})'}")
         state = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%T %r"])
         known = state.status == 0 or "Invalid job id" in " ".join(state.tail)
         if state.stdout.strip() or not known:  # who does not answer has not said that the job is gone
@@ -98,14 +98,14 @@ def _follow(stacks: Sequence[str], logs: Path, job: str, runner: Runner, talk: P
     return [ended[number] for number in range(len(stacks))]
 
 
-def _tell(log: Path, start: int, stack: str, talk: Progress) -> int:
+def _tell(log: Path, start: int, stack: str, progress: Progress) -> int:
     """New whole lines of LOG; how far it has been read."""
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(start)
         data = file.read()
         whole = data.rpartition(b"\n")[0]
         for line in whole.decode(errors="replace").splitlines():
-            talk(f"{stack}: {line.removeprefix('* ')}")
+            progress(f"{stack}: {line.removeprefix('* ')}")
         return start + (len(whole) + 1 if whole else 0)
     return start
 

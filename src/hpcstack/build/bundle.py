@@ -11,34 +11,30 @@ import io
 import json
 import re
 import tarfile
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_of
-from hpcstack.build.build import explain, job_in, redact, text_of
-from hpcstack.build.request import BuildRequest, needs
-from hpcstack.core import data, sharing
+from hpcstack.build.engines.base import ANSWERS
+from hpcstack.build.inside import run_in_base
+from hpcstack.build.request import BuildRequest, needed_bytes
+from hpcstack.core import data
 from hpcstack.core.errors import BuildError, InputError
-from hpcstack.core.files import digest_of, files_below, settle, write_text, write_tree
-from hpcstack.core.lease import label, sweep
+from hpcstack.core.files import digest_of, files_below, write_tree
 from hpcstack.core.outputs import new_file
+from hpcstack.core.replacing import replacing
 from hpcstack.lock.path import LOCK_SUFFIX
-from hpcstack.recipe import guard
 from hpcstack.recipe.catalog import SUFFIX, Recipe
 from hpcstack.render.steps import requirements
 from hpcstack.render.template import plain
 from hpcstack.store import sbom
 from hpcstack.store.contents import read_distribution
-from hpcstack.store.store import Store
 from hpcstack.store.workspace import workspace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hpcstack.core.process import Runner
-    from hpcstack.core.progress import Progress
+    from hpcstack.build.workbench import Workbench
     from hpcstack.lock.model import LockedPlatform
-    from hpcstack.oci.client import Registry
     from hpcstack.store.artifact import Artifact
 
 FORMAT = "hpcstack/bundle/v1"
@@ -47,67 +43,49 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 FILE_NAME = re.compile(r"(?!\.|base-)[A-Za-z0-9._+~%:!-]{1,250}")  # of .deb files and wheels
 
 
-def create(
-    order: BuildRequest,
-    recipe: Recipe,
-    output: Path,
-    artifact: Artifact | None,
-    registry: Registry,
-    runner: Runner,
-    talk: Progress,
-) -> int:
+def create(request: BuildRequest, recipe: Recipe, output: Path, artifact: Artifact | None, bench: Workbench) -> int:
     """The bundle of ORDER as the file OUTPUT; the bytes that it has."""
-    locked = order.lock.platform(order.platform)
-    _can_be_bundled(order)
+    locked = request.lock.platform(request.platform)
+    _can_be_bundled(request)
     output = new_file(output, force=True)
-    base = base_of(order.lock, order.platform, order.site, registry, runner, talk)
-    with workspace(order.site, runner, needs(locked)) as work:
-        packages = _fetched(work, order, base, runner, talk)
-        texts = {f"lock/{order.stack.full_name}{LOCK_SUFFIX}": order.lock.text(), **_recipes(recipe)}
+    base = base_of(request.lock, request.platform, bench)
+    with workspace(request.site, bench.runner, needed_bytes(locked)) as work:
+        packages = _fetch(work, request, base, bench)
+        texts = {f"lock/{request.stack.full_name}{LOCK_SUFFIX}": request.lock.text(), **_recipes(recipe)}
         if artifact:
-            texts[f"sbom/{order.stack.full_name}.cdx.json"] = sbom.document(
-                artifact, read_distribution(artifact.image, runner)
+            texts[f"sbom/{request.stack.full_name}.cdx.json"] = sbom.document(
+                artifact, read_distribution(artifact.image, bench.runner)
             )
         write_tree(work / "texts", texts)
         files = {f"packages/{path.name}": path for path in packages} | {"base/" + base.name: base}
         files |= {name: work / "texts" / name for name in texts}
-        talk(f"packing {len(files)} files")
-        return _packed(output, order, files)
+        bench.progress(f"packing {len(files)} files")
+        return _pack(output, request, files)
 
 
-def _can_be_bundled(order: BuildRequest) -> None:
-    packages = order.stack.packages
+def _can_be_bundled(request: BuildRequest) -> None:
+    packages = request.stack.packages
     if packages.conda.packages or packages.source:
         raise InputError(
-            f"{order.stack.full_name} takes packages from conda or git, which a bundle cannot hold yet",
+            f"{request.stack.full_name} takes packages from conda or git, which a bundle cannot hold yet",
             "build it where there is a network, and copy the image",
         )
-    if order.lock.unresolved:
+    if request.lock.unresolved:
         raise InputError(
-            f"the lock leaves open: {', '.join(order.lock.unresolved)}", f"hpcstack lock {order.stack.full_name}"
+            f"the lock leaves open: {', '.join(request.lock.unresolved)}", f"hpcstack lock {request.stack.full_name}"
         )
 
 
-def _fetched(work: Path, order: BuildRequest, base: Path, runner: Runner, talk: Progress) -> list[Path]:
+def _fetch(work: Path, request: BuildRequest, base: Path, bench: Workbench) -> list[Path]:
     """The locked files of apt and pip, fetched inside the base."""
-    locked = order.lock.platform(order.platform)
+    locked = request.lock.platform(request.platform)
     if not locked.apt and not locked.pip:
         return []
-    talk("fetching the locked packages")
-    job = job_in(work / "fetch", {}, order.site, base, talk, order.lock.base.registry)
-    job = replace(job, environment=locked.environment)
-    folder = work / "fetch/hpcstack"
-    write_tree(folder, {
-        "build/settle.sh": plain("images", "fetch.sh"), "build/lib.sh": plain("images", "lib.sh"),
-        "build/needs.py": plain("images", "needs.py"), "build/guard.sh": guard.shell(), **_wanted(locked),
-    })  # fmt: skip
-    done = order.engine.run_inside(folder, job, runner)
-    redact(job.log, order.site)
-    if done.status:
-        kept = Store(order.site.store).top / "logs" / f"{order.stack.full_name}-bundle.log"
-        write_text(kept, text_of(job.log), sharing.log_mode())
-        raise explain(done, job.log, kept, order.lock, order.site)
-    fetched = files_below(folder, folder / "settled")  # programs of the base wrote there
+    bench.progress("fetching the locked packages")
+    files = {"build/needs.py": plain("images", "needs.py"), **_wanted(locked)}
+    kept = bench.store.top / "logs" / f"{request.stack.full_name}-bundle.log"
+    folder = run_in_base("fetch.sh", files, work, kept, request.engine, base, request.lock, request.platform, bench)
+    fetched = files_below(folder, folder / ANSWERS)  # programs of the base wrote there
     for path in fetched:
         if not FILE_NAME.fullmatch(path.name):
             raise BuildError(f"the base's own tools fetched a file with an odd name: {path.name!r}")
@@ -134,24 +112,18 @@ def _recipes(recipe: Recipe) -> dict[str, str]:
     return {f"recipes/{name}{SUFFIX}": f"# {name}: the effective recipe, as hpcstack bundle wrote it\n{text}"}
 
 
-def _packed(output: Path, order: BuildRequest, files: dict[str, Path]) -> int:
+def _pack(output: Path, request: BuildRequest, files: dict[str, Path]) -> int:
     named = {name: {"sha256": digest_of(path), "size": path.stat().st_size} for name, path in sorted(files.items())}
-    manifest = {"format": FORMAT, "stack": order.stack.full_name, "platform": order.platform, "files": named}
+    manifest = {"format": FORMAT, "stack": request.stack.full_name, "platform": request.platform, "files": named}
     output.parent.mkdir(parents=True, exist_ok=True)
-    sweep(output.parent, f".{output.name}.", lambda old: old.unlink(missing_ok=True))
-    part = output.with_name(f".{output.name}.{label()}part")
-    try:
-        with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
-            text = json.dumps(manifest, indent=1).encode()
-            head = tarfile.TarInfo("manifest.json")
-            head.size = len(text)
-            tar.addfile(head, io.BytesIO(text))
-            for name, path in sorted(files.items()):
-                info = tarfile.TarInfo(name)
-                info.size = path.stat().st_size
-                with path.open("rb") as file:
-                    tar.addfile(info, file)
-        settle(part, output)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(output) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
+        text = json.dumps(manifest, indent=1).encode()
+        head = tarfile.TarInfo("manifest.json")
+        head.size = len(text)
+        tar.addfile(head, io.BytesIO(text))
+        for name, path in sorted(files.items()):
+            info = tarfile.TarInfo(name)
+            info.size = path.stat().st_size
+            with path.open("rb") as file:
+                tar.addfile(info, file)
     return output.stat().st_size

@@ -65,7 +65,7 @@ class Applied:
     recipes: tuple[Path, ...]
 
 
-def apply(file: Path, site: Site, recipes: Path | None, talk: Progress) -> Applied:
+def apply(file: Path, site: Site, recipes: Path | None, progress: Progress) -> Applied:
     """What FILE holds, put where builds find it. InputError for a bundle that is damaged or says too much."""
     try:
         with tarfile.open(file, "r:", tarinfo=Header) as tar:
@@ -76,8 +76,8 @@ def apply(file: Path, site: Site, recipes: Path | None, talk: Progress) -> Appli
             sweep(cache.top, ".bundle-", lambda old: shutil.rmtree(old, ignore_errors=True))
             part = cache.top / f".bundle-{label()}"
             try:
-                _extracted(tar, manifest, part, talk)
-                return _placed(part, manifest, site, recipes, talk)
+                _extracted(tar, manifest, part, progress)
+                return _placed(part, manifest, site, recipes, progress)
             finally:
                 shutil.rmtree(part, ignore_errors=True)
     except (tarfile.TarError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -127,7 +127,7 @@ def _in_place(path: str, stack: str) -> bool:
     return path in own or (folder in ("base", "packages") and FILE_NAME.fullmatch(name) is not None)
 
 
-def _extracted(tar: tarfile.TarFile, manifest: Manifest, part: Path, talk: Progress) -> None:
+def _extracted(tar: tarfile.TarFile, manifest: Manifest, part: Path, progress: Progress) -> None:
     seen: set[str] = set()
     for member in tar:
         if member.name == "manifest.json" and not seen:
@@ -146,12 +146,12 @@ def _extracted(tar: tarfile.TarFile, manifest: Manifest, part: Path, talk: Progr
         if digest_of(target) != named.sha256:
             raise ValueError(f"{member.name} has other bytes than its manifest says")
         seen.add(member.name)
-        talk.amount("unpacking", len(seen), len(manifest.files))
+        progress.amount("unpacking", len(seen), len(manifest.files))
     if missing := set(manifest.files) - seen:
         raise ValueError(f"it lacks {sorted(missing)[0]}")
 
 
-def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, talk: Progress) -> Applied:
+def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, progress: Progress) -> Applied:
     """All of it looked at first; then what is not there yet is written, the lock last."""
     name, platform = manifest.stack, manifest.platform
     lock = model.read(part / "lock" / f"{name}{LOCK_SUFFIX}")
@@ -172,9 +172,9 @@ def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, ta
         sharing.hand_over(part / "packages")
         (part / "packages").rename(final)
         if recipe:
-            talk(f"writing {recipe}")
+            progress(f"writing {recipe}")
             write_text(recipe, (part / f"recipes/{name}{SUFFIX}").read_text(encoding="utf-8"))
-        talk(f"writing {target}")
+        progress(f"writing {target}")
         write_text(target, lock.text())
     sizes = [entry.size for entry in manifest.files.values()]
     return Applied(name, platform, len(sizes), sum(sizes), target, (recipe,) if recipe else ())

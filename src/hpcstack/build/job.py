@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from hpcstack.core.progress import Progress
+    from hpcstack.build.workbench import Workbench
     from hpcstack.site.load import Site
 
 MAX_LOG = 32 << 20  # bytes of a log that are read at once
 
 
-def make_job(work: Path, files: Mapping[str, str], site: Site, base: Path, talk: Progress, registry: str) -> Job:
+def make_job(work: Path, files: Mapping[str, str], base: Path, registry: str, bench: Workbench) -> Job:
     """The folder of one build: rendered FILES, what the site lends to bases of REGISTRY, where the image will be."""
+    site, progress = bench.site, bench.progress
     settings = build_for(site, registry)
     if settings != site.build:
-        talk(f"the logins in this site's URLs are not lent: registries.{registry}.trusted in site.yaml would do it")
+        progress(f"the logins in this site's URLs are not lent: registries.{registry}.trusted in site.yaml would do it")
     job = Job(
         context=work / "rendered",
         lent=work / "lent",
@@ -36,7 +37,7 @@ def make_job(work: Path, files: Mapping[str, str], site: Site, base: Path, talk:
         output=work / "image.sqsh",
         log=work / "build.log",
         settings=settings,
-        talk=talk,
+        progress=progress,
     )
     write_tree(job.context, files)
     write_tree(job.lent, lent_files(site, settings))

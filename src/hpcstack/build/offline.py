@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from hpcstack.build.request import BuildRequest
 
 
-def lend(job_lent: Path, order: BuildRequest) -> None:
+def lend(job_lent: Path, request: BuildRequest) -> None:
     """Into what the site lends to an offline build: the bundle's packages, for pip and apt in place of a network."""
-    folder = offline_folder(order.site, order.lock, order.platform)
+    folder = offline_folder(request.site, request.lock, request.platform)
     if not folder.is_dir():
-        locked = order.lock.platform(order.platform)
+        locked = request.lock.platform(request.platform)
         if locked.apt or locked.pip:
             raise InputError(
-                f"there are no packages of {order.stack.full_name} for a build without a network",
+                f"there are no packages of {request.stack.full_name} for a build without a network",
                 "hpcstack bundle create where there is one, hpcstack bundle apply here",
             )
         return

@@ -51,9 +51,9 @@ class BuildRequest:
         return image_files(self.stack, self.lock, self.platform)
 
     @property
-    def needs(self) -> int:
+    def needed_bytes(self) -> int:
         """Bytes of local disk that a build takes, from the compressed size of the base."""
-        return needs(self.lock.platform(self.platform))
+        return needed_bytes(self.lock.platform(self.platform))
 
     @cached_property
     def key(self) -> str:
@@ -95,12 +95,12 @@ def _own() -> str:
     return f"{__version__} {facts}"
 
 
-def needs(locked: LockedPlatform) -> int:
+def needed_bytes(locked: LockedPlatform) -> int:
     """Bytes of local disk that a build on this base takes, from the base's compressed size."""
     return max(LEAST_BYTES, UNPACKED * locked.compressed_bytes)
 
 
-def order(
+def request_build(
     recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "", engine: str = "", *,
     offline: bool = False,
 ) -> BuildRequest:  # fmt: skip
@@ -112,17 +112,17 @@ def order(
     return BuildRequest(recipe.stack, lock, site, platform, chosen, why)
 
 
-def there(order: BuildRequest, store: Store) -> Artifact | None:
+def find_built(request: BuildRequest, store: Store) -> Artifact | None:
     """The image of ORDER where STORE has it; its stack's pointer then names it.
 
     One that was built on the base of a bundle does not count where the registry's base is wanted.
     """
     try:
-        found = store.artifact(order.key)
+        found = store.artifact(request.key)
     except StoreError:  # damaged, or without its image: it is made anew
         return None
-    if found and found.bundled and not order.bundled:
+    if found and found.bundled and not request.bundled:
         return None
-    if found and order.platform == order.stack.base.platforms[0]:
-        store.point(order.stack.full_name, found.key)
+    if found and request.platform == request.stack.base.platforms[0]:
+        store.point(request.stack.full_name, found.key)
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.build.base import base_of
-from hpcstack.build.build import How, made_in
+from hpcstack.build.build import How, make_image
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of
 from hpcstack.core.untrusted import document
@@ -20,7 +20,6 @@ from hpcstack.store.artifact import as_dict
 from hpcstack.store.contents import read_optional
 from hpcstack.store.find import find_file, find_image, find_stored, is_file
 from hpcstack.store.signing import Statement, signature_of
-from hpcstack.store.store import Store
 from hpcstack.store.workspace import workspace
 
 if TYPE_CHECKING:
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.build.request import BuildRequest
+    from hpcstack.build.workbench import Workbench
     from hpcstack.core.process import Runner
-    from hpcstack.core.progress import Progress
-    from hpcstack.oci.client import Registry
+    from hpcstack.store.store import Store
 
 PIECE = 1 << 20
 MAX_ABOUT, MAX_TEXT = 1 << 20, 64 << 20  # bytes of stack.json, of lists of packages
@@ -124,18 +123,18 @@ def parity(one: Path, other: Path, runner: Runner) -> Parity:
     return compare(first.contents, second.contents, (first.texts, second.texts))
 
 
-def reproducible(order: BuildRequest, registry: Registry, runner: Runner, talk: Progress) -> list[str] | None:
+def reproducible(request: BuildRequest, bench: Workbench) -> list[str] | None:
     """Two builds of ORDER, nothing kept between them: None for the same bytes, else where they differ."""
-    base = base_of(order.lock, order.platform, order.site, registry, runner, talk)
+    base = base_of(request.lock, request.platform, bench)
     contents: list[Contents] = []
     digests = []
     for number in (1, 2):
-        talk(f"build {number} of 2 with {order.engine.name}")
-        with workspace(order.site, runner, order.needs) as work:
-            kept = Store(order.site.store).top / "logs" / f"{order.stack.full_name}-reproducible-{number}.log"
-            job = made_in(work, order, base, runner, talk, How(fresh=True), kept)
+        bench.progress(f"build {number} of 2 with {request.engine.name}")
+        with workspace(request.site, bench.runner, request.needed_bytes) as work:
+            kept = bench.store.top / "logs" / f"{request.stack.full_name}-reproducible-{number}.log"
+            job = make_image(work, request, base, bench, How(fresh=True), kept)
             digests.append(digest_of(job.output))
-            contents.append(read(job.output, runner).contents)
+            contents.append(read(job.output, bench.runner).contents)
     if digests[0] == digests[1]:
         return None
     return exact(*contents) or ["no file differs: only times or the order of the packer's blocks do"]

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.session import Session, answer, chosen, complete, events_option, json_option, progress, say
+from hpcstack.cli.session import Session, answer, chosen, complete, events_option, json_option, say, show_progress
 
 if TYPE_CHECKING:
     from hpcstack.build.batch import BuildOutcome
     from hpcstack.build.build import How
     from hpcstack.build.request import BuildRequest
     from hpcstack.core.progress import Progress
-    from hpcstack.lock.model import Lock
-    from hpcstack.recipe.catalog import Recipe
-    from hpcstack.site.load import Site
 
 
 @dataclass(frozen=True)
@@ -89,8 +86,8 @@ def command(
     elif where == "slurm":
         _on_slurm(session, stacks, options, limit, partition, events, as_json)
     elif len(stacks) == 1:
-        with progress(f"building {stacks[0]}", events) as talk:
-            document, lines = _one(session, stacks[0], options, talk)
+        with show_progress(f"building {stacks[0]}", events) as progress:
+            document, lines = _one(session, stacks[0], options, progress)
         answer(document, as_json, lambda: "\n".join(lines))
     else:
         _many(session, stacks, options, events, as_json)
@@ -108,55 +105,44 @@ def _own(session: Session) -> list[str]:
     return found
 
 
-def _order(session: Session, name: str, options: Options, talk: Progress | None) -> BuildRequest:
-    from hpcstack.build import request
+def _request(session: Session, name: str, options: Options, progress: Progress | None) -> BuildRequest:
+    from hpcstack.build.request import request_build
+    from hpcstack.lock.file import LockFile
     from hpcstack.resolve import make_lock
 
     recipe, site = session.recipe(name), session.site
     if options.locked:
-        lock = make_lock.locked_only(recipe, site, options.platform or recipe.stack.base.platforms[0])
-    elif talk is None:
+        lock = LockFile(recipe, site).exact(options.platform or recipe.stack.base.platforms[0])
+    elif progress is None:
         lock = make_lock.lock_to_show(recipe, site, session.registry, say)
     elif options.offline:
-        lock = _offline_lock(recipe, site)
+        lock = LockFile(recipe, site).offline()
     else:
-        lock = make_lock.lock_to_build(recipe, site, session.registry, session.runner, talk)
-    return request.order(recipe, lock, site, session.runner, options.platform, options.engine, offline=options.offline)
+        lock = make_lock.lock_to_build(recipe, session.workbench(progress))
+    return request_build(recipe, lock, site, session.runner, options.platform, options.engine, offline=options.offline)
 
 
-def _offline_lock(recipe: Recipe, site: Site) -> Lock:
-    """The lock that is there: without a network none can be made."""
-    from hpcstack.core.errors import InputError
-    from hpcstack.resolve.make_lock import current_lock
-
-    lock = current_lock(recipe, site)
-    if lock is None:
-        raise InputError(f"{recipe.stack.full_name} has no lock, and --offline asks no registry for one",
-                         "hpcstack bundle apply brings one, or: hpcstack lock where there is a network")  # fmt: skip
-    return lock
-
-
-def _one(session: Session, name: str, options: Options, talk: Progress) -> tuple[dict[str, Any], list[str]]:
+def _one(session: Session, name: str, options: Options, progress: Progress) -> tuple[dict[str, Any], list[str]]:
     """One stack, built here: the answer as a document and as lines."""
-    from hpcstack.build import request
+    from hpcstack.build.request import find_built
     from hpcstack.core.outputs import new_file
     from hpcstack.store.artifact import as_dict
 
     if options.sif:
         new_file(Path(options.sif), force=True)  # told now, not after the build
-    order = _order(session, name, options, talk)
-    artifact, built = (None if options.no_cache else request.there(order, session.store)), False
+    request = _request(session, name, options, progress)
+    artifact, built = (None if options.no_cache else find_built(request, session.store)), False
     if artifact is None:
         from hpcstack.build import build
 
-        artifact, built = build.build(order, session.store, session.registry, session.runner, talk, options.how())
+        artifact, built = build.build(request, session.workbench(progress), options.how())
     was = "built" if built else "was there"
     lines = [str(artifact.image), f"  {was}, {artifact.size / 1e6:.0f} MB, sha256 {artifact.sha256}"]
     if options.sif:
         from hpcstack.store.sif import assemble
 
         lines.append(f"  SIF: {assemble(artifact.image, artifact.platform, Path(options.sif), session.runner)}")
-    lines += [f"  {order.engine.name}: {order.why}"] if built else []
+    lines += [f"  {request.engine.name}: {request.why}"] if built else []
     lines += [f"  STAND-IN: {artifact.stand_in}"] if artifact.stand_in else []
     return {**as_dict(artifact), "built": built, **({"sif": options.sif} if options.sif else {})}, lines
 
@@ -168,7 +154,7 @@ def _dry_run(session: Session, stacks: list[str], options: Options, as_json: boo
     lines, failed = [], None
     for name in stacks:
         try:
-            order = _order(session, name, options, None)
+            request = _request(session, name, options, None)
         except HpcstackError as error:
             if len(stacks) == 1:
                 raise
@@ -176,12 +162,13 @@ def _dry_run(session: Session, stacks: list[str], options: Options, as_json: boo
             lines.append(f"{name}: {error.message}")
             failed = failed or error
             continue
-        there = bool(session.store.artifact(order.key))
+        there = bool(session.store.artifact(request.key))
         documents.append(
-            {"stack": name, "key": order.key, "engine": order.engine.name, "why": order.why, "built": there}
+            {"stack": name, "key": request.key, "engine": request.engine.name, "why": request.why, "built": there}
         )
         lines.append(
-            f"{name}: {order.key} by {order.engine.name} ({order.why}): {'is there' if there else 'would be built'}"
+            f"{name}: {request.key} by {request.engine.name} ({request.why}): "
+            f"{'is there' if there else 'would be built'}"
         )
     answer(documents[0] if len(documents) == 1 else documents, as_json, lambda: "\n".join(lines))
     if failed:
@@ -196,14 +183,14 @@ def _many(session: Session, stacks: list[str], options: Options, events: str, as
     for name in stacks:
         session.recipe(name)  # what is wrong is told before anything is built
     outcomes = []
-    with progress(f"building {len(stacks)} stacks", events) as talk:
+    with show_progress(f"building {len(stacks)} stacks", events) as progress:
         for name in stacks:
             log = session.store.top / "logs"
             try:
-                document, _ = _one(session, name, options, talk)
+                document, _ = _one(session, name, options, progress)
                 outcomes.append(BuildOutcome(name, 0, log, document))
             except HpcstackError as error:
-                talk(f"{name} FAILED: {error.message.splitlines()[0]}")
+                progress(f"{name} FAILED: {error.message.splitlines()[0]}")
                 outcomes.append(BuildOutcome(name, error.exit_code, log, said=error.message))
     _tell(outcomes, as_json)
 
@@ -215,9 +202,9 @@ def _on_slurm(
 
     for name in stacks:
         session.recipe(name)  # what is wrong is told here, before a job waits in the queue
-    with progress(f"building on Slurm: {', '.join(stacks)[:60]}", events) as talk:
+    with show_progress(f"building on Slurm: {', '.join(stacks)[:60]}", events) as progress:
         outcomes = build_on_slurm(
-            stacks, session.site, session.words(), options.words(), limit, partition, session.runner, talk
+            stacks, session.site, session.words(), options.words(), limit, partition, session.runner, progress
         )
     _tell(outcomes, as_json)
 

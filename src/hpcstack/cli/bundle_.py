@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option, progress, stack_argument
+from hpcstack.cli.session import Session, answer, json_option, show_progress, stack_argument
 
 
 @click.group("bundle")
@@ -23,16 +23,18 @@ def command() -> None:
 @click.pass_obj
 def create(session: Session, name: str, output: Path | None, platform: str, as_json: bool) -> None:
     """Write the bundle of a stack, as it is locked."""
-    from hpcstack.build import bundle, request
+    from hpcstack.build import bundle
+    from hpcstack.build.request import find_built, request_build
     from hpcstack.resolve import make_lock
 
     recipe, site = session.recipe(name), session.site
-    with progress(f"bundling {name}") as talk:
-        lock = make_lock.lock_to_build(recipe, site, session.registry, session.runner, talk)
-        order = request.order(recipe, lock, site, session.runner, platform)
+    with show_progress(f"bundling {name}") as progress:
+        bench = session.workbench(progress)
+        lock = make_lock.lock_to_build(recipe, bench)
+        request = request_build(recipe, lock, site, session.runner, platform)
         final = output or Path(f"{recipe.stack.full_name}.bundle.tar")
-        artifact = request.there(order, session.store)
-        size = bundle.create(order, recipe, final, artifact, session.registry, session.runner, talk)
+        artifact = find_built(request, session.store)
+        size = bundle.create(request, recipe, final, artifact, bench)
     answer({"bundle": str(final.absolute()), "size": size}, as_json, lambda: f"{final}\n  {size / 1e6:.0f} MB")
 
 
@@ -47,8 +49,8 @@ def apply(session: Session, file: Path, recipes_to: Path | None, as_json: bool) 
 
     from hpcstack.build import bundle_apply
 
-    with progress(f"applying {file.name}") as talk:
-        done = bundle_apply.apply(file, session.site, recipes_to, talk)
+    with show_progress(f"applying {file.name}") as progress:
+        done = bundle_apply.apply(file, session.site, recipes_to, progress)
     document = {**asdict(done), "lock": str(done.lock), "recipes": [str(path) for path in done.recipes]}
     options = ["--recipes", str(done.recipes[0].parent)] if done.recipes else []
     lines = [f"{done.stack}: {done.files} files, {done.bytes / 1e6:.0f} MB",

@@ -55,10 +55,9 @@ def _spec(recipe: Recipe) -> dict[str, object]:
 def _side(session: Session, name: str) -> tuple[Recipe | None, Lock | None]:
     """The recipe that NAME is (None for a lock's file), and its lock (None if there is none)."""
     from hpcstack.lock import model
-    from hpcstack.lock.path import lock_path
+    from hpcstack.lock.file import LockFile
 
     if name.endswith(".json"):
         return None, model.read(Path(name).resolve())
     recipe = session.recipe(name)
-    path = lock_path(recipe, session.site)
-    return recipe, model.read(path) if path.exists() else None
+    return recipe, LockFile(recipe, session.site).read()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option, progress
+from hpcstack.cli.session import Session, answer, json_option, show_progress
 
 if TYPE_CHECKING:
     from hpcstack.diagnose.advice import Finding
@@ -23,8 +23,8 @@ def command(session: Session, nodelist: str, job: str, partition: str, as_json: 
     """Say what is wrong here for building and launching stacks, why it matters, and what to type. Exit 1: something."""
     from hpcstack.diagnose.run import examine
 
-    with progress("looking") as talk:
-        found = examine(session.site, session.runner, nodelist, job, partition, talk)
+    with show_progress("looking") as progress:
+        found = examine(session.site, session.runner, nodelist, job, partition, progress)
     failed = sum(one.status == "FAIL" for one in found)
     document = {"findings": [asdict(one) for one in found], "failed": failed}
     answer(document, as_json, lambda: _text(found, failed))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcstack.cli.session import Session, answer, events_option, json_option, progress
+from hpcstack.cli.session import Session, answer, events_option, json_option, show_progress
 
 
 @click.command("import")
@@ -28,8 +28,8 @@ def command(
     """
     from hpcstack.build.base import import_image
 
-    with progress(f"importing {image}", events) as talk:
-        done = import_image(image, platform, output, session.site, session.registry, session.runner, talk, force=force)
+    with show_progress(f"importing {image}", events) as progress:
+        done = import_image(image, platform, output, session.workbench(progress), force=force)
     document = {
         "path": str(done.path),
         "size": done.size,

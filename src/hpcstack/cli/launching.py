@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import Session, answer, progress, say
+from hpcstack.cli.session import Session, answer, say, show_progress
 from hpcstack.core.errors import SlurmError, visible
 from hpcstack.launch import record
 from hpcstack.launch.failure import Failure, last_line
@@ -68,8 +68,8 @@ class Launching:
     def prepare(self) -> None:
         """What must be there before the nodes are asked for: added packages."""
         if self.added:
-            with progress("adding") as talk:
-                make(self.added, self.artifact, self.session.site, self.session.runner, talk)
+            with show_progress("adding") as progress:
+                make(self.added, self.artifact, self.session.site, self.session.runner, progress)
 
     def show(self, as_json: bool, *, batch: bool) -> None:
         line = self.line

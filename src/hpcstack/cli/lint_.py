@@ -73,20 +73,17 @@ def _warnings(session: Session, recipe: Recipe) -> list[Problem]:
     from hpcstack.core import data
     from hpcstack.core.errors import InputError, Problem
     from hpcstack.lint import warnings
-    from hpcstack.lock.path import lock_path
+    from hpcstack.lock.file import LockFile
 
-    lock = None
+    file = LockFile(recipe, session.site)
     try:
-        path = lock_path(recipe, session.site)
+        path = file.path
     except InputError as error:
         return [Problem(str(recipe.path), 1, 1, "", error.message)]
-    if path.exists():
-        from hpcstack.lock import model
-
-        try:
-            lock = model.read(path)
-        except InputError as error:
-            return [Problem(str(path), 1, 1, "", error.message, warning=True)]
+    try:
+        lock = file.read()
+    except InputError as error:
+        return [Problem(str(path), 1, 1, "", error.message, warning=True)]
     ours = recipe.path.resolve().parent == data.folder("recipes").resolve()
     names = session.names if recipe.stack.lifecycle.successor else ()
     return warnings(recipe, session.site, lock, names, date.today(), needs_lock=not ours)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import Session, answer, chosen, complete, json_option, progress
+from hpcstack.cli.session import Session, answer, chosen, complete, json_option, show_progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def command(session: Session, names: tuple[str, ...], check: bool, base_only: bool, as_json: bool) -> None:
     """Write down what a stack's names mean: the base by digest, pip's files by hash, apt's versions, git's commits.
 
-    The packages are settled inside the base, by its own pip and apt. Several stacks, or 'pytorch-*', come in turn.
+    The packages are resolved inside the base, by its own pip and apt. Several stacks, or 'pytorch-*', come in turn.
     """
     stacks = chosen(session, names)
     if len(stacks) > 1:
@@ -39,13 +39,13 @@ def command(session: Session, names: tuple[str, ...], check: bool, base_only: bo
 def _many(session: Session, stacks: list[str], *, check: bool, base_only: bool, as_json: bool) -> None:
     """One after another; the first failure's exit code, once all were tried."""
     from hpcstack.core.errors import HpcstackError
-    from hpcstack.lock.check import verdict
+    from hpcstack.lock.file import LockFile
 
     rows, failed = [], 0
     for name in stacks:
         try:
             if check:
-                reasons = verdict(session.recipe(name), session.site).reasons
+                reasons = LockFile(session.recipe(name), session.site).state().reasons
                 failed = failed or int(bool(reasons))
                 rows.append({"stack": name, "said": "; ".join(reasons) or "current"})
             else:
@@ -59,12 +59,13 @@ def _many(session: Session, stacks: list[str], *, check: bool, base_only: bool, 
 
 
 def _locked(session: Session, name: str, *, base_only: bool) -> tuple[Path, Lock]:
-    from hpcstack.resolve.make_lock import make_lock, write_lock
+    from hpcstack.lock.file import LockFile
+    from hpcstack.resolve.make_lock import make_lock
 
     recipe = session.recipe(name)
-    with progress(f"locking {recipe.stack.full_name}") as step:
-        lock = make_lock(recipe, session.site, session.registry, session.runner, step, base_only=base_only)
-    return write_lock(recipe, session.site, lock), lock
+    with show_progress(f"locking {recipe.stack.full_name}") as progress:
+        lock = make_lock(recipe, session.workbench(progress), base_only=base_only)
+    return LockFile(recipe, session.site).write(lock), lock
 
 
 def _text(path: Path, lock: Lock) -> str:
@@ -78,7 +79,7 @@ def _text(path: Path, lock: Lock) -> str:
         sources = ", ".join(platform.built_in_place())
         rows += [("  builds", f"{sources} (from source: its build tools are not locked)")] if sources else []
     rows += [("source", f"{name} {commit}") for name, commit in lock.sources.items()]
-    rows += [("open", f"{', '.join(lock.unresolved)} (settled in the build)")] if lock.unresolved else []
+    rows += [("open", f"{', '.join(lock.unresolved)} (resolved in the build)")] if lock.unresolved else []
     rows += [("STAND-IN", lock.stand_in())] if lock.stand_in() else []
     return "\n".join([str(path), *(f"  {key:<12} {value}" for key, value in rows)])
 
@@ -90,12 +91,11 @@ def _added(platform: LockedPlatform) -> str:
 
 def _check(session: Session, name: str, as_json: bool) -> None:
     from hpcstack.core.errors import AnswerIsNo
-    from hpcstack.lock.check import verdict
-    from hpcstack.lock.path import lock_path
+    from hpcstack.lock.file import LockFile
 
     recipe = session.recipe(name)
-    path, full = lock_path(recipe, session.site), recipe.stack.full_name
-    found = verdict(recipe, session.site)
+    file, full = LockFile(recipe, session.site), recipe.stack.full_name
+    path, found = file.path, file.state()
     if found.reasons and not as_json:
         state = "is stale" if path.exists() else "is not there"
         what = f"the lock of {full} ({path}) {state}: {'; '.join(found.reasons)}"

@@ -43,12 +43,12 @@ def command(session: Session, names: tuple[str, ...], check: bool, as_json: bool
 
 def _locked(session: Session) -> list[Recipe]:
     from hpcstack.core.errors import ProblemsError
-    from hpcstack.lock.path import lock_path
+    from hpcstack.lock.file import LockFile
 
     out = []
     for path in session.catalog.files():
         try:
-            out += [r for r in session.catalog.read(path) if lock_path(r, session.site).exists()]
+            out += [r for r in session.catalog.read(path) if LockFile(r, session.site).path.exists()]
         except ProblemsError as error:
             say(f"{path.name} is left out: {error.problems[0]}")
     return out
@@ -57,9 +57,8 @@ def _locked(session: Session) -> list[Recipe]:
 def _row(session: Session, recipe: Recipe, tags: dict[str, list[str]]) -> dict[str, Any]:
     from hpcstack.hardware.facts import facts_of
     from hpcstack.lint import base_environment
-    from hpcstack.lock import model
     from hpcstack.lock.diff import holds, newer
-    from hpcstack.lock.path import lock_path
+    from hpcstack.lock.file import LockFile
 
     base = recipe.stack.base
     repository = f"{base.registry}/{base.repository}"
@@ -68,8 +67,7 @@ def _row(session: Session, recipe: Recipe, tags: dict[str, list[str]]) -> dict[s
     found = newer(base.tag, tags[repository]) if base.tag else []
     changes = []
     if found:
-        path = lock_path(recipe, session.site)
-        lock = model.read(path) if path.exists() else None
+        lock = LockFile(recipe, session.site).read()
         had = facts_of(base_environment(recipe, lock))
         latest = base.model_copy(update={"image": f"{repository}:{found[-1]}", "platforms": base.platforms[:1]})
         changes = [asdict(change) for change in holds(had, session.registry.facts(latest))]

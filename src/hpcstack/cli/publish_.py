@@ -170,8 +170,7 @@ def check_withdrawn(session: Session, stack: Stack, artifact: Artifact, wanted: 
 
 
 def _publish(session: Session, name: str, wanted: PublishOptions) -> Published:
-    from hpcstack.lock.check import verdict
-    from hpcstack.lock.path import lock_path
+    from hpcstack.lock.file import LockFile
     from hpcstack.publish.attachments import extras
     from hpcstack.publish.publisher import Publisher
 
@@ -181,7 +180,8 @@ def _publish(session: Session, name: str, wanted: PublishOptions) -> Published:
     sign_and_check(session, artifact)
     more = extras(recipe, artifact, session.site, session.runner)
     publisher = Publisher(session.site, session.store, session.runner, say)
-    if lock_path(recipe, session.site).exists() and (reasons := verdict(recipe, session.site).reasons):
+    lock = LockFile(recipe, session.site)
+    if lock.path.exists() and (reasons := lock.state().reasons):
         say(f"NOTE: the recipe is no longer what the image was built of ({reasons[0]}): hpcstack build {name}")
     return publisher.publish(
         recipe.stack, artifact, wanted.channel, report, more, override, reason=wanted.reason

@@ -19,6 +19,7 @@ from hpcstack.core.errors import visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from hpcstack.build.workbench import Workbench
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
     from hpcstack.oci.client import Registry
@@ -124,6 +125,12 @@ class Session:
 
         return Registry(self.site)
 
+    def workbench(self, progress: Progress) -> Workbench:
+        """What images are made with; PROGRESS is told how far it is."""
+        from hpcstack.build.workbench import Workbench
+
+        return Workbench(self.site, self.registry, self.runner, progress)
+
     @property
     def hasty_registry(self) -> Registry:
         """For what works without an answer, too: nothing is asked twice."""
@@ -165,12 +172,12 @@ def say(message: str) -> None:
 
 
 @contextlib.contextmanager
-def progress(doing: str, events: str = "") -> Iterator[Progress]:
+def show_progress(doing: str, events: str = "") -> Iterator[Progress]:
     """What long work talks to: bars and a clock on a terminal, else plain lines; EVENTS is a file of JSON lines."""
     from hpcstack.cli.progress import shown
 
-    with shown(doing, say, events) as talk:
-        yield talk
+    with shown(doing, say, events) as progress:
+        yield progress
 
 
 def answer(document: Any, as_json: bool, text: Callable[[], str]) -> None:

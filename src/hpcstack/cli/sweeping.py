@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.session import Session, answer, progress, say
+from hpcstack.cli.session import Session, answer, say, show_progress
 from hpcstack.core.errors import counted
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def sweep_partition(
     slurm = [
         f"--{key}={options[key]}" for key in ("partition", "account", "qos", "reservation", "time") if options[key]
     ]
-    with progress("sweeping") as talk:
+    with show_progress("sweeping") as progress:
         pairs = sweep.submit(
             nodes, rounds, folder, session.words(), _rest(stack, wanted, options), slurm, session.runner
         )
-        sweep.follow(pairs, session.runner, talk)
+        sweep.follow(pairs, session.runner, progress)
     swept = sweep.read(pairs, nodes)
     path = folder / "drain.txt"
     with session.store.acting("the drain list was not written"):

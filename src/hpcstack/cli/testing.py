@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.cli.reports import on_stdout, write_forms
 from hpcstack.cli.resources import resources
-from hpcstack.cli.session import Session, answer, progress, say
+from hpcstack.cli.session import Session, answer, say, show_progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ def one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tu
 
     recipe = session.recipe(name)
     artifact = image_of(recipe.stack.full_name, session.store)
-    with progress(f"testing {recipe.stack.full_name}") as step:
+    with show_progress(f"testing {recipe.stack.full_name}") as step:
         report, folder = run.test(
             recipe.stack, artifact, wanted, resources(options), session.site, session.runner, step
         )

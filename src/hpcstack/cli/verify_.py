@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, image_named, json_option, progress
+from hpcstack.cli.session import Session, answer, image_named, json_option, show_progress
 
 
 @click.command("verify")
@@ -51,8 +51,8 @@ def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
     from hpcstack.oci.compare import LEFT_OUT
     from hpcstack.store.find import find_file
 
-    with progress("comparing") as talk:
-        talk(f"reading {one} and {other}")
+    with show_progress("comparing") as progress:
+        progress(f"reading {one} and {other}")
         paths = [find_file(text, session.store) for text in (one, other)]
         verdict = verify.parity(paths[0], paths[1], session.runner)
 
@@ -72,19 +72,21 @@ def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
 
 
 def _reproducible(session: Session, name: str, engine: str, as_json: bool) -> None:
-    from hpcstack.build import request, verify
+    from hpcstack.build import verify
+    from hpcstack.build.request import request_build
     from hpcstack.core.errors import AnswerIsNo
     from hpcstack.resolve import make_lock
 
     recipe, site = session.recipe(name), session.site
-    with progress(f"building {name} twice") as talk:
-        lock = make_lock.lock_to_build(recipe, site, session.registry, session.runner, talk)
-        order = request.order(recipe, lock, site, session.runner, "", engine)
-        differ = verify.reproducible(order, session.registry, session.runner, talk)
-    document = {"stack": name, "engine": order.engine.name, "same_bytes": differ is None, "differ": differ or []}
+    with show_progress(f"building {name} twice") as progress:
+        bench = session.workbench(progress)
+        lock = make_lock.lock_to_build(recipe, bench)
+        request = request_build(recipe, lock, site, session.runner, "", engine)
+        differ = verify.reproducible(request, bench)
+    document = {"stack": name, "engine": request.engine.name, "same_bytes": differ is None, "differ": differ or []}
     answer(document, as_json, lambda: "the same bytes" if differ is None else "\n".join(differ))
     if differ is not None:
-        raise AnswerIsNo(f"two builds of {name} with {order.engine.name} differ in {len(differ)} places")
+        raise AnswerIsNo(f"two builds of {name} with {request.engine.name} differ in {len(differ)} places")
 
 
 def _signature(session: Session, name: str, key: str, stack: str, as_json: bool) -> None:

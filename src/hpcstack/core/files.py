@@ -195,7 +195,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def settle(part: Path, final: Path) -> None:
+def put_in_place(part: Path, final: Path) -> None:
     """PART, which lies beside FINAL, on disk and under that name, also after a power failure."""
     sync(part)
     if sharing.is_shared():

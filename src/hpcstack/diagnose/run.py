@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 LABELLED = re.compile(r"^\s*(\d+): (.*)$")
 
 
-def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str, talk: Progress) -> list[Finding]:
+def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str, progress: Progress) -> list[Finding]:
     """All that is right and wrong with this machine, with the cluster as seen from it, and with the nodes named."""
     script = plain("launchers", "doctor.sh")
     paths = [str(site.store)] if site.store.exists() else []  # else `_places` says so
     askable = runner.has("srun") or runner.has("apptainer")
     runtime = choose(site.runtime, runner)[0].name if askable else "apptainer"
-    talk("looking at this machine")
+    progress("looking at this machine")
     mine = checks.read(runner.output(["/bin/sh", "-c", script, "doctor", *paths], timeout=60).stdout)
     found = checks.machine(mine, runtime, None, compute=False)
     found += _cluster(site, runner, mine.get("host", "?"), runtime)
@@ -46,7 +46,7 @@ def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str,
     found += _named(site, mine.get("host", "?"), runner)
     if nodelist or job:
         began = time.monotonic()
-        probes = _on_nodes(runner, script, paths, nodelist, job, partition, talk)
+        probes = _on_nodes(runner, script, paths, nodelist, job, partition, progress)
         spent = time.monotonic() - began
         node = site.node_type(partition or (_job(runner, job)[1] if job else ""))
         for probe in probes:
@@ -56,7 +56,7 @@ def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str,
 
 
 def _on_nodes(
-    runner: Runner, script: str, paths: list[str], nodelist: str, job: str, partition: str, talk: Progress
+    runner: Runner, script: str, paths: list[str], nodelist: str, job: str, partition: str, progress: Progress
 ) -> list[dict[str, str]]:
     """The probe of each node, as one step with a task a node."""
     where = ["--jobid", job, "--overlap"] if job else [f"--nodelist={nodelist}", "--time=5"]
@@ -65,7 +65,7 @@ def _on_nodes(
         where.append(f"--partition={partition}")
     argv = ["srun", *where, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--label", "--export=ALL"]
     argv += ["/bin/sh", "-c", script, "doctor", *paths]
-    talk(f"looking at {counted(count, 'node')}")
+    progress(f"looking at {counted(count, 'node')}")
     done = runner.output(argv, timeout=300)
     lines: dict[str, list[str]] = defaultdict(list)
     for line in done.stdout.splitlines():

@@ -111,7 +111,7 @@ def _lines(said: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def make(what: Added, artifact: Artifact, site: Site, runner: Runner, talk: Progress) -> None:
+def make(what: Added, artifact: Artifact, site: Site, runner: Runner, progress: Progress) -> None:
     """The folder of WHAT, unless it is there: by one rename, so that nobody sees half of it."""
     if what.folder.exists():
         return
@@ -123,8 +123,8 @@ def make(what: Added, artifact: Artifact, site: Site, runner: Runner, talk: Prog
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(mode=0o755)
         try:
-            talk(f"adding {', '.join(what.wanted)} to {artifact.stack}")
-            _install(part, what.wanted, artifact, site, runner, talk)
+            progress(f"adding {', '.join(what.wanted)} to {artifact.stack}")
+            _install(part, what.wanted, artifact, site, runner, progress)
             part.rename(what.folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
@@ -141,7 +141,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _install(
-    part: Path, wanted: tuple[str, ...], artifact: Artifact, site: Site, runner: Runner, talk: Progress
+    part: Path, wanted: tuple[str, ...], artifact: Artifact, site: Site, runner: Runner, progress: Progress
 ) -> None:
     write_text(part / "constraints.txt", "".join(f"{name}=={it}\n" for name, it in sorted(artifact.pip.items())))
     runtime = choose("local" if runner.has("apptainer") else site.runtime, runner)[0]
@@ -153,7 +153,7 @@ def _install(
             image_environment=artifact.environment,
         )  # fmt: skip
         argv = [word for one in runtime.parts(step) for word in one.words]
-        done = runner.logged(argv, part / "install.log", env=runtime.environment(step), on_line=talk)
+        done = runner.logged(argv, part / "install.log", env=runtime.environment(step), on_line=progress)
     log = part / "install.log"
     write_text(log, redacted(log.read_text(encoding="utf-8", errors="replace"), site), 0o600)
     if done.status:

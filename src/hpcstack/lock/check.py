@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.lock import model
 from hpcstack.lock.model import TEMPLATE_VERSION, Lock
-from hpcstack.lock.path import lock_path
 
 if TYPE_CHECKING:
-    from hpcstack.recipe.catalog import Recipe
     from hpcstack.recipe.model import Stack
-    from hpcstack.site.load import Site
 
 
 def unresolved(stack: Stack, lock: Lock) -> tuple[str, ...]:
@@ -65,12 +61,3 @@ class Staleness:
         """Why a build of PLATFORM would not be exactly what was locked."""
         left = [what for what in self.open if what.endswith(f" of {platform}") or what.startswith("source ")]
         return [*self.reasons, *(f"it leaves open: {', '.join(left)}" for _ in left[:1])]
-
-
-def verdict(recipe: Recipe, site: Site) -> Staleness:
-    """Of the lock that lies where RECIPE's should."""
-    path = lock_path(recipe, site)
-    if not path.exists():
-        return Staleness(("there is no lock",))
-    lock = model.read(path)
-    return Staleness((*stale(recipe.stack, lock), *drifted(lock)), unresolved(recipe.stack, lock))

@@ -91,7 +91,7 @@ class LockedBase(Model):
 
 
 class Lock(Model):
-    """What a stack's names meant when they were looked up. `unresolved` names what is only settled in the build."""
+    """What a stack's names meant when they were looked up. `unresolved` names what is only resolved in the build."""
 
     format: Literal["hpcstack/lock/v1"] = FORMAT
     stack: Line

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.bounds import STANDARD, Bounds, Tally, TooLarge
 from hpcstack.core.errors import BuildError, HpcstackError, InputError, RegistryError, StoreError
-from hpcstack.core.files import settle
-from hpcstack.core.lease import label, sweep
 from hpcstack.core.progress import Progress
+from hpcstack.core.replacing import replacing
 from hpcstack.oci.decompress import Ahead
 from hpcstack.oci.download import refusals, room
 from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan
@@ -117,7 +116,7 @@ class Sink:
 
 
 def pack_image(
-    source: LayerSource, output: Path, work: Path, compression: str, runner: Runner, talk: Progress,
+    source: LayerSource, output: Path, work: Path, compression: str, runner: Runner, progress: Progress,
     add: AddedTo, provenance: str, bounds: Bounds = STANDARD,
 ) -> Imported:  # fmt: skip
     """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. WORK takes layers and the log."""
@@ -126,8 +125,6 @@ def pack_image(
     work.mkdir(parents=True, exist_ok=True)
     output.parent.mkdir(parents=True, exist_ok=True)
     room(output.parent, found.size * (2 if source.spooled else 1), f"the import of {provenance}")
-    part = output.with_name(f".{output.name}.{label()}part")
-    sweep(output.parent, f".{output.name}.", lambda old: old.unlink(missing_ok=True))
     sizes, done = (
         {layer.digest: layer.size for layer in found.layers},
         dict.fromkeys((layer.digest for layer in found.layers), 0),
@@ -135,30 +132,28 @@ def pack_image(
 
     def on_bytes(digest: str, count: int) -> None:
         done[digest] += count
-        talk.amount(digest[7:19], min(done[digest], sizes[digest]), sizes[digest])
+        progress.amount(digest[7:19], min(done[digest], sizes[digest]), sizes[digest])
 
     def tars() -> Generator[Tar, None, None]:
-        return _tars(source, add(found), below(found), talk, Tally(bounds))
+        return _tars(source, add(found), below(found), progress, Tally(bounds))
 
     passes = 1
     try:
-        with refusals(str(output)):
-            talk.event("phase", name="fetch")
+        with refusals(str(output)), replacing(output) as part:
+            progress.event("phase", name="fetch")
             source.start(work / "blobs", on_bytes)
-            if why := _first_pass(part, work, compression, runner, tars, talk):
-                talk(f"the layers must be read twice: {why}")
+            if why := _first_pass(part, work, compression, runner, tars, progress):
+                progress(f"the layers must be read twice: {why}")
                 passes = 2
                 with contextlib.closing(tars()) as first:
                     entries = [_entries(tar) for tar in first]
                 with contextlib.closing(tars()) as second:
-                    _packed(part, work, compression, runner, lambda sink: by_plan(sink, second, entries), talk)
+                    _packed(part, work, compression, runner, lambda sink: by_plan(sink, second, entries), progress)
             read_back(part, runner)
-            talk.event("phase", name="rename")
+            progress.event("phase", name="rename")
             size = part.stat().st_size
-            settle(part, output)
     finally:
         source.close()
-        part.unlink(missing_ok=True)
     shutil.rmtree(work, ignore_errors=True)
     return Imported(output, size, found, time.monotonic() - began, passes)
 
@@ -180,18 +175,20 @@ def _first_pass(
     compression: str,
     runner: Runner,
     tars: Callable[[], Generator[Tar, None, None]],
-    talk: Progress,
+    progress: Progress,
 ) -> str:
     """Why one pass was not enough; empty where it was. What read ahead for it has ended then."""
     with contextlib.closing(tars()) as layers:
         try:
-            _packed(part, work, compression, runner, lambda sink: one_pass(sink, layers), talk)
+            _packed(part, work, compression, runner, lambda sink: one_pass(sink, layers), progress)
         except NeedsTwoPasses as why:
             return str(why)
     return ""
 
 
-def _tars(source: LayerSource, above: Added, below: Added, talk: Progress, count: Tally) -> Generator[Tar, None, None]:
+def _tars(
+    source: LayerSource, above: Added, below: Added, progress: Progress, count: Tally
+) -> Generator[Tar, None, None]:
     """All layers, newest first; the next one is uncompressed ahead while one is read."""
     yield Tar("", [(member, [data]) for member, data in above])
     layers = source.image.layers[::-1]
@@ -201,7 +198,7 @@ def _tars(source: LayerSource, above: Added, below: Added, talk: Progress, count
             following = layers[number : number + 2]
             while len(waiting) < len(following):
                 waiting.append(Ahead(source.tar(following[len(waiting)])))
-            talk.event("layer", digest=layer.digest, size=layer.size)
+            progress.event("layer", digest=layer.digest, size=layer.size)
             yield Tar(layer.digest, _members(waiting[0], count))
             waiting.pop(0).close()
     finally:
@@ -251,7 +248,7 @@ def pack_tars(tars: Iterable[Tar], output: Path, work: Path, compression: str, r
 
 
 def _packed(
-    part: Path, work: Path, compression: str, runner: Runner, feed: Callable[[Sink], None], talk: Progress
+    part: Path, work: Path, compression: str, runner: Runner, feed: Callable[[Sink], None], progress: Progress
 ) -> None:
     """PART made by the packer from what FEED gives it, and synced."""
     jobs = len(os.sched_getaffinity(0))
@@ -263,7 +260,7 @@ def _packed(
             sink = Sink(packer.descriptor, argv[0] not in ROOTLESS)
             feed(sink)
             sink.end()
-            talk.event("phase", name="sync")
+            progress.event("phase", name="sync")
         except BrokenPipeError:
             raise _refused(packer, part) from None
         done = packer.finish()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError
-from hpcstack.lock.path import lock_path
-from hpcstack.resolve.make_lock import current_lock
+from hpcstack.lock.file import LockFile
 from hpcstack.store import sbom
 from hpcstack.store.contents import read_distribution
 
@@ -21,9 +20,10 @@ def extras(recipe: Recipe, artifact: Artifact, site: Site, runner: Runner) -> di
     """{file name: text}. A lock that has changed since the build is left out: it is not this image's."""
     out = {"sbom.json": sbom.document(artifact, read_distribution(artifact.image, runner))}
     try:
-        lock = current_lock(recipe, site)
+        file = LockFile(recipe, site)
+        lock = file.current()
         if lock and lock.digest() == artifact.lock_sha256:
-            out["lock.json"] = lock_path(recipe, site).read_text(encoding="utf-8")
+            out["lock.json"] = file.path.read_text(encoding="utf-8")
     except (HpcstackError, OSError):
         pass
     return out

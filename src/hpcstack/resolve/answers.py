@@ -22,7 +22,7 @@ RECORD = re.compile(r"^(Package|Version|Architecture|Filename|SHA256): (.*)$", r
 
 
 def want_files(stack: Stack) -> dict[str, str]:
-    """{path: text}: the names that are to be settled, one a line."""
+    """{path: text}: the names that are to be resolved, one a line."""
     packages = stack.packages
     wanted = {"want/apt.txt": packages.apt, "want/pip.txt": packages.pip}
     return {path: "".join(f"{name}\n" for name in names) for path, names in wanted.items()}

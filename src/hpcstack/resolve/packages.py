@@ -1,4 +1,4 @@
-"""Settle: what a stack's packages and sources mean today, asked inside its base, written into its lock."""
+"""What a stack's packages and sources mean today, asked inside its base, written into its lock."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_of
-from hpcstack.build.build import ANOTHER, explain, job_in, redact, text_of
+from hpcstack.build.build import ANOTHER
 from hpcstack.build.engines import choose
-from hpcstack.build.request import needs
-from hpcstack.core import sharing
+from hpcstack.build.engines.base import ANSWERS
+from hpcstack.build.inside import run_in_base
+from hpcstack.build.request import needed_bytes
 from hpcstack.core.errors import BuildError, HpcstackError, InputError, MissingToolError
-from hpcstack.core.files import read_text, write_text, write_tree
+from hpcstack.core.files import read_text
 from hpcstack.core.progress import Progress
 from hpcstack.lock.check import unresolved
-from hpcstack.recipe import guard
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.site_files import variables
 from hpcstack.render.steps import conda_files
-from hpcstack.render.template import plain
 from hpcstack.resolve.answers import read_apt, read_conda, read_pip, want_files
 from hpcstack.store.cache import cache_of
 from hpcstack.store.workspace import workspace
@@ -29,27 +28,27 @@ from hpcstack.store.workspace import workspace
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hpcstack.build.workbench import Workbench
     from hpcstack.core.process import Runner
     from hpcstack.lock.model import Lock, LockedConda, LockedPlatform
-    from hpcstack.oci.client import Registry
     from hpcstack.recipe.model import Stack
     from hpcstack.recipe.packages import Source
     from hpcstack.site.load import Site
 
 
-def settle(
-    stack: Stack, lock: Lock, site: Site, registry: Registry, runner: Runner, say: Progress, before: Lock | None = None
-) -> Lock:
+def resolve_packages(stack: Stack, lock: Lock, bench: Workbench, before: Lock | None = None) -> Lock:
     """LOCK with everything resolved that can be on this machine; what cannot is left in `unresolved`.
 
-    Platforms that another machine has settled are taken from BEFORE, the lock that was there, if it is of the same spec
-    and of the same base.
+    Platforms that another machine has resolved are taken from BEFORE, the lock that was there, if it is of the same
+    spec and of the same base.
     """
-    sources = {source.name: source.commit or _commit(source, site, runner) for source in stack.packages.source}
+    sources = {
+        source.name: source.commit or _find_commit(source, bench.site, bench.runner) for source in stack.packages.source
+    }
     platforms = dict(lock.base.platforms)
     for name, locked in lock.base.platforms.items():
         if KERNEL_NAMES[name] == machine.machine() and _asks(stack):
-            platforms[name] = _inside(stack, lock, name, locked, site, registry, runner, say)
+            platforms[name] = _ask_base(stack, lock, name, bench)
         elif before and before.spec_sha256 == lock.spec_sha256 and name in before.base.platforms:
             old = before.base.platforms[name]
             platforms[name] = old if old.digest == locked.digest else locked
@@ -58,7 +57,7 @@ def settle(
     return whole.model_copy(update={"unresolved": unresolved(stack, whole)})
 
 
-def _commit(source: Source, site: Site, runner: Runner) -> str:
+def _find_commit(source: Source, site: Site, runner: Runner) -> str:
     """The commit that REF names now, a tag peeled to what it points at."""
     given = variables(site.build).items()
     lent = {name: value for name, value in given if name.startswith("GIT_CONFIG") or "proxy" in name}
@@ -77,48 +76,35 @@ def _commit(source: Source, site: Site, runner: Runner) -> str:
     return found
 
 
-def _inside(
-    stack: Stack,
-    lock: Lock,
-    name: str,
-    locked: LockedPlatform,
-    site: Site,
-    registry: Registry,
-    runner: Runner,
-    say: Progress,
-) -> LockedPlatform:
-    engine, _ = choose(site.build.engine, runner)
-    if reason := engine.usable(runner):
+def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> LockedPlatform:
+    """What apt, conda and pip of the base itself make of what STACK asks for."""
+    locked = lock.platform(platform)
+    engine, _ = choose(bench.site.build.engine, bench.runner)
+    if reason := engine.usable(bench.runner):
         raise MissingToolError(f"the engine {engine.name} cannot be used here: {reason}", ANOTHER)
-    base = base_of(lock, name, site, registry, runner, say)
-    with workspace(site, runner, needs(locked)) as work:
-        say(f"asking the base's own apt and pip for {stack.full_name}")
-        job = job_in(work / "ask", {}, site, base, Progress(), lock.base.registry)
-        job = replace(job, environment=locked.environment)
-        folder = work / "ask/hpcstack"
-        script = {"build/settle.sh": plain("images", "settle.sh"), "build/lib.sh": plain("images", "lib.sh")}
-        write_tree(folder, {**script, "build/guard.sh": guard.shell(), **conda_files(stack, None), **want_files(stack)})
-        done = engine.run_inside(folder, job, runner)
-        redact(job.log, site)
-        if done.status:
-            kept = cache_of(site).top / f"{stack.full_name}-lock.log"
-            log = text_of(job.log)
-            with contextlib.suppress(OSError):
-                write_text(kept, log, sharing.log_mode())
-            raise _refused(explain(done, job.log, kept, lock, site), log)
-        answers = folder / "settled"
+    base = base_of(lock, platform, bench)
+    with workspace(bench.site, bench.runner, needed_bytes(locked)) as work:
+        bench.progress(f"asking the base's own apt and pip for {stack.full_name}")
+        kept = cache_of(bench.site).top / f"{stack.full_name}-lock.log"
+        files = {**conda_files(stack, None), **want_files(stack)}
+        quiet = replace(bench, progress=Progress())
+        try:
+            folder = run_in_base("resolve.sh", files, work, kept, engine, base, lock, platform, quiet)
+        except BuildError as error:
+            raise _refusal(error, kept) from None
+        answers = folder / ANSWERS
         packages = stack.packages
 
-        def said(name: str) -> str:
-            return _answer(answers / name, folder)
+        def answer_of(name: str) -> str:
+            return _read_answer(answers / name, folder)
 
         try:
-            conda = read_conda(said("conda.json")) if packages.conda.packages else None
+            conda = read_conda(answer_of("conda.json")) if packages.conda.packages else None
             _own_python(conda or (), locked)
             found = {
-                "apt": read_apt(said("apt.simulated"), said("apt.records")) if packages.apt else None,
+                "apt": read_apt(answer_of("apt.simulated"), answer_of("apt.records")) if packages.apt else None,
                 "conda": conda,
-                "pip": read_pip(said("pip.json")) if packages.pip else None,
+                "pip": read_pip(answer_of("pip.json")) if packages.pip else None,
             }
         except NONSENSE as error:
             raise BuildError(
@@ -148,15 +134,16 @@ ASKED_WRONGLY = re.compile(
 )
 
 
-def _refused(failed: HpcstackError, log: str) -> HpcstackError:
+def _refusal(failed: BuildError, log: Path) -> HpcstackError:
     """What the user asked for is wrong where the base's own tools say so; else the asking failed."""
-    if not isinstance(failed, BuildError):
-        return failed
-    kind: type[HpcstackError] = InputError if ASKED_WRONGLY.search(log) else BuildError
+    said = ""
+    with contextlib.suppress(OSError):
+        said = log.read_text(encoding="utf-8", errors="replace")
+    kind: type[HpcstackError] = InputError if ASKED_WRONGLY.search(said) else BuildError
     return kind(failed.message.replace("the build failed in step", "not locked: inside the base, step", 1), failed.hint)
 
 
-def _answer(path: Path, folder: Path) -> str:
+def _read_answer(path: Path, folder: Path) -> str:
     """What programs of the base wrote to PATH: a file in FOLDER, of a size that is not made to hurt."""
     try:
         return read_text(path, MAX_ANSWER, below=folder)

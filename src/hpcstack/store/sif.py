@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import BuildError
-from hpcstack.core.lease import label, sweep
 from hpcstack.core.outputs import new_file
+from hpcstack.core.replacing import replacing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,16 +23,21 @@ PARTITION = ("--datatype", "4", "--parttype", "2", "--partfs", "1", "--partarch"
 def assemble(image: Path, platform: str, sif: Path, runner: Runner, *, force: bool = False) -> Path:
     """IMAGE (a squashfs for PLATFORM) as the file SIF, there only when it is whole."""
     sif = new_file(sif, force=force)
-    sweep(sif.parent, f".{sif.name}.", lambda old: old.unlink(missing_ok=True))
-    part = sif.with_name(f".{sif.name}.{label()}part")
-    add = ["apptainer", "sif", "add", *PARTITION, ARCHITECTURES[platform], "--filename", "image", str(part), str(image)]
-    try:
+    with replacing(sif) as part:
+        add = [
+            "apptainer",
+            "sif",
+            "add",
+            *PARTITION,
+            ARCHITECTURES[platform],
+            "--filename",
+            "image",
+            str(part),
+            str(image),
+        ]
         for argv in (["apptainer", "sif", "new", str(part)], add):
             done = runner.output(argv, timeout=3600)
             if done.status:
                 said = "\n".join(f"  < {line}" for line in done.tail[-5:])
                 raise BuildError(f"the SIF was not assembled\n  > {done.command()}  (exit {done.status})\n{said}")
-        part.replace(sif)
-    finally:
-        part.unlink(missing_ok=True)
     return sif

@@ -9,7 +9,6 @@ import re
 import shutil
 import uuid
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import files, sharing
@@ -20,6 +19,7 @@ from hpcstack.store.artifact import IMAGE, Artifact, _check_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 KEY = re.compile(r"^[0-9a-z]+$")
 MAX_RECORD = 64 << 20  # bytes of an artifact.json or a release.json: packages of a large image are 1 MB
@@ -95,20 +95,9 @@ class Store:
 
     # -- writing
 
-    @contextlib.contextmanager
-    def acting(self, what: str) -> Iterator[None]:
-        """Turns the system's refusals into StoreError. What is made is readable for all, whatever the umask."""
-        mask = os.umask(sharing.mask())
-        try:
-            sharing.make_folder(self.top)
-            sharing.open_old(self.top)
-            yield
-        except OSError as error:
-            raise StoreError(
-                f"{what}: {error.strerror or error} ({error.filename or self.top})", _advice(error, self.top)
-            ) from None
-        finally:
-            os.umask(mask)
+    def acting(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Turns the system's refusals into StoreError, which says WHAT; all that is written is readable for all."""
+        return sharing.writing_below(self.top, what)
 
     def put(self, artifact: Artifact, image: Path, log: Path, *, instead: bool = False) -> Artifact:
         """IMAGE and LOG as the image of ARTIFACT.key, INSTEAD of one that is there; its stack then names it."""
@@ -126,7 +115,7 @@ class Store:
                 incoming.chmod(0o755)
                 sharing.hand_over(incoming)
                 final.parent.mkdir(parents=True, exist_ok=True)
-                self._settle(incoming, final, instead=instead)
+                self._put_in_place(incoming, final, instead=instead)
                 sync(final.parent)
             finally:
                 shutil.rmtree(incoming, ignore_errors=True)
@@ -141,7 +130,7 @@ class Store:
         aside = _aside(final)
         return aside if not final.exists() and aside.exists() else final
 
-    def _settle(self, incoming: Path, final: Path, *, instead: bool) -> None:
+    def _put_in_place(self, incoming: Path, final: Path, *, instead: bool) -> None:
         """INCOMING as FINAL, by one rename. If somebody else was faster with the same key, theirs stays.
 
         INSTEAD of one that is there: both change places at once; where the filesystem cannot do that, the old one is
@@ -200,19 +189,6 @@ class Store:
                     held(path, lambda who: waiting(f"{who} (its lease is {path})") if waiting else None)
                 )
             yield
-
-
-def _advice(error: OSError, top: Path) -> str:
-    import errno
-
-    if error.errno == errno.ENOSPC:
-        return "make room, or name another store in site.yaml"
-    ours = Path(str(error.filename or top)).is_relative_to(top)
-    if ours and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{top} must be writable by you; if it is the store: `store` in site.yaml (hpcstack show --site)"
-    if ours and error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ESTALE, errno.EIO):
-        return "is its filesystem there? See `store` and `build.cachedir` in site.yaml (hpcstack show --site)"
-    return ""
 
 
 def _aside(final: Path) -> Path:

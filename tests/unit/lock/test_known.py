@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
-from hpcstack.build.request import order
+from hpcstack.build.request import request_build
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, RegistryError
 from hpcstack.core.process import Runner
@@ -96,7 +96,7 @@ def test_such_a_text_is_never_built_nor_kept(tmp_path: Path) -> None:
     lock = lock_to_look_at(recipe, site, lambda: Silent(), said.append)  # type: ignore[arg-type,return-value]
     assert lock.not_looked_up and said == ["nobody answers"]
     with pytest.raises(InputError, match="no registry has said"):
-        order(recipe, lock, site, Runner())
+        request_build(recipe, lock, site, Runner())
     assert "no registry has said what its base is" in stale(recipe.stack, lock)
     assert not site.lock_dir.exists()
     done = laptop(tmp_path, "build", "pytorch-24.11")

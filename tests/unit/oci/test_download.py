@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcstack.build.base import import_image
+from hpcstack.build.workbench import Workbench
 from hpcstack.core.errors import RegistryError, StoreError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
@@ -48,7 +49,10 @@ def imported(tmp_path: Path, faults: Faults, site: Site, monkeypatch: pytest.Mon
         def run() -> Path:
             registry = Registry(reached, timeout=1.0)
             return import_image(
-                f"{address}/demo:1", "linux/amd64", tmp_path / "out.sqsh", reached, registry, Runner(), Progress()
+                f"{address}/demo:1",
+                "linux/amd64",
+                tmp_path / "out.sqsh",
+                Workbench(reached, registry, Runner(), Progress()),
             ).path
 
         yield run
@@ -154,7 +158,8 @@ def test_no_order_of_layers_holds_up_the_one_that_is_read(
         def run() -> None:
             registry = Registry(reached, timeout=5.0)
             done.append(import_image(
-                f"{address}/demo:1", "linux/amd64", tmp_path / "out.sqsh", reached, registry, Runner(), Progress()
+                f"{address}/demo:1", "linux/amd64", tmp_path / "out.sqsh",
+                Workbench(reached, registry, Runner(), Progress()),
             ).path)  # fmt: skip
 
         thread = threading.Thread(target=run, daemon=True)

@@ -13,6 +13,7 @@ from backports import zstd
 
 from conftest import make_site
 from hpcstack.build.base import import_image
+from hpcstack.build.workbench import Workbench
 from hpcstack.core.errors import HpcstackError, InputError, RegistryError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
@@ -21,10 +22,15 @@ from hpcstack.oci.client import Registry
 from hpcstack.oci.decompress import PIECE, inflated
 from hpcstack.oci.importer import Imported
 from hpcstack.oci.pack import PACKERS, pack_argv
+from hpcstack.site.load import Site
 from support.layers import archive, folder, hard, held, layout, link, member, sha, tar, zipped
 
 pytestmark = pytest.mark.squashfs
 Import = Callable[[Path | str], dict[str, tuple[str, bytes]]]
+
+
+def bench(site: Site) -> Workbench:
+    return Workbench(site, Registry(site), Runner(), Progress())
 
 
 @pytest.fixture
@@ -33,9 +39,7 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path 
     site = make_site(tmp_path)
 
     def run(image: Path | str) -> Imported:
-        return import_image(
-            str(image), "linux/amd64", tmp_path / "out.sqsh", site, Registry(site), Runner(), Progress(), force=True
-        )
+        return import_image(str(image), "linux/amd64", tmp_path / "out.sqsh", bench(site), force=True)
 
     return run
 
@@ -246,7 +250,7 @@ def test_the_platform_is_looked_at_wherever_the_image_comes_from(
     site = make_site(tmp_path)
     for image in (layout(tmp_path / "image", [SMALL]), archive(tmp_path / "image.tar", [SMALL])):
         with pytest.raises(InputError, match="is for linux/amd64, not for linux/arm64"):
-            import_image(str(image), "", tmp_path / "o", site, Registry(site), Runner(), Progress())
+            import_image(str(image), "", tmp_path / "o", bench(site))
 
 
 def test_other_bytes_than_the_layout_names(imported: Callable[[Path | str], Imported], tmp_path: Path) -> None:
@@ -264,9 +268,6 @@ def test_no_image_is_replaced_unasked(tmp_path: Path) -> None:
             str(layout(tmp_path / "image", [SMALL])),
             "",
             tmp_path / "there.sqsh",
-            site,
-            Registry(site),
-            Runner(),
-            Progress(),
+            bench(site),
         )
     assert (tmp_path / "there.sqsh").read_text() == "mine"

@@ -1,4 +1,4 @@
-"""Settling without an engine: git's refs by the real git, and what another machine has settled already."""
+"""Packages without an engine: git's refs by the real git, and what another machine has resolved already."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
+from hpcstack.build.workbench import Workbench
 from hpcstack.core.errors import InputError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
@@ -16,7 +17,7 @@ from hpcstack.lock.model import Lock, LockedPip
 from hpcstack.oci.client import Registry
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.packages import Source
-from hpcstack.resolve.packages import _commit, settle
+from hpcstack.resolve.packages import _find_commit, resolve_packages
 from support.locks import base_lock
 
 
@@ -55,24 +56,24 @@ def test_a_ref_is_that_ref_and_no_other_that_ends_alike(
     work, commits = repository
     for ref, commit in commits.items():
         source = Source(name="tool", git=f"file://{work}", ref=ref, build="make")
-        assert _commit(source, make_site(tmp_path), Runner()) == commit, ref
+        assert _find_commit(source, make_site(tmp_path), Runner()) == commit, ref
 
 
 @pytest.mark.parametrize("ref", ["head", "1", "nothing", "v"])
 def test_a_ref_that_is_not_there(repository: tuple[Path, dict[str, str]], tmp_path: Path, ref: str) -> None:
     source = Source(name="tool", git=f"file://{repository[0]}", ref=ref, build="make")
     with pytest.raises(InputError, match=f"has no '{ref}'"):
-        _commit(source, make_site(tmp_path), Runner())
+        _find_commit(source, make_site(tmp_path), Runner())
 
 
 def test_a_mirror_of_git_is_asked(repository: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     work, commits = repository
     site = make_site(tmp_path, build={"git": {"mirrors": {"https://git.example.org/": f"file://{work.parent}/"}}})
     source = Source(name="tool", git="https://git.example.org/tool", ref="v2", build="make")
-    assert _commit(source, site, Runner()) == commits["v2"]
+    assert _find_commit(source, site, Runner()) == commits["v2"]
 
 
-def test_what_another_architecture_has_settled_is_kept(tmp_path: Path) -> None:
+def test_what_another_architecture_has_resolved_is_kept(tmp_path: Path) -> None:
     import platform as machine
 
     here = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}[machine.machine()]
@@ -89,7 +90,7 @@ def test_what_another_architecture_has_settled_is_kept(tmp_path: Path) -> None:
 
     def again(old: Lock | None) -> Lock:
         site = make_site(tmp_path)
-        return settle(stack, fresh, site, Registry(site), Runner(), Progress(), old)
+        return resolve_packages(stack, fresh, Workbench(site, Registry(site), Runner(), Progress()), old)
 
     assert again(before).platform(other).pip == pip and again(before).unresolved == ()
     assert again(None).unresolved == (f"pip of {other}",)

@@ -15,6 +15,7 @@ from pathlib import Path
 from hpcstack.build.engines.base import EPOCH, Job, missing, proxies
 from hpcstack.core.files import copy_range
 from hpcstack.core.process import Completed, Runner
+from hpcstack.render.steps import HOME
 
 LEVEL = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
 OFFSET, SIZE = re.compile(r"Offset:\s*(\d+)"), re.compile(r"Size:\s*(\d+)")
@@ -32,13 +33,13 @@ def build_argv(job: Job, sif: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def inside_argv(folder: Path, job: Job) -> list[str]:
+def inside_argv(script: str, folder: Path, job: Job) -> list[str]:
     """A container of its own: no home, no variables of the host, /tmp on the build's disk, the base read-only."""
     return [
         "apptainer", "--quiet", "exec", "--containall", "--no-home", "--cleanenv",
         "--workdir", str(job.work / "scratch"),
-        "--bind", f"{folder}:/opt/hpcstack", "--bind", f"{job.lent}:/mnt", "--pwd", "/",
-        str(job.base), "/bin/bash", "/opt/hpcstack/build/settle.sh",
+        "--bind", f"{folder}:{HOME}", "--bind", f"{job.lent}:/mnt", "--pwd", "/",
+        str(job.base), "/bin/bash", f"{HOME}/{script}",
     ]  # fmt: skip
 
 
@@ -97,9 +98,9 @@ class ApptainerEngine:
             return listing
         return self._extract(sif, partition(listing.stdout), job, runner)
 
-    def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed:
+    def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
         home = prepare(job)
-        argv, env = inside_argv(folder, job), environment(job, home)
+        argv, env = inside_argv(script, folder, job), environment(job, home)
         return runner.logged(argv, job.log, env=env, cwd=folder, on_line=job.on_line)
 
     def _extract(self, sif: Path, number: str, job: Job, runner: Runner) -> Completed:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hpcstack.site.load import BuildSite
 
 STEP = "== hpcstack step "
+ANSWERS = "answers"  # the folder at /opt/hpcstack that a script inside a base writes to
 EPOCH = 1704067200  # what a build makes gets this time: images/lib.sh says the same
 
 
@@ -39,7 +40,7 @@ class Job:
     output: Path
     log: Path
     settings: BuildSite
-    talk: Progress
+    progress: Progress
     steps: tuple[BuildStep, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
@@ -52,8 +53,8 @@ class Job:
         if line.startswith(STEP):
             title = line.removeprefix(STEP)
             self.clock.append((title, time.monotonic()))
-            self.talk(f"step {title}")
-            self.talk.event("step", title=title)
+            self.progress(f"step {title}")
+            self.progress.event("step", title=title)
 
     def room_to_pack(self) -> None:
         """StoreError where what is left of the disk cannot take the image: it is hardly smaller than its base."""
@@ -76,7 +77,7 @@ class Job:
 class Engine(Protocol):
     """`build` makes job.output or returns the program that failed; it leaves clean-up of job.work to the caller.
 
-    `run_inside` runs FOLDER/build/settle.sh in the image BASE, with FOLDER at /opt/hpcstack, nothing of the user's home
+    `run_inside` runs SCRIPT, a path in FOLDER, in job.base, with FOLDER at /opt/hpcstack, nothing of the user's home,
     and no other folder of the host but what the site lends.
     """
 
@@ -92,7 +93,7 @@ class Engine(Protocol):
 
     def build(self, job: Job, runner: Runner) -> Completed: ...
 
-    def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed: ...
+    def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed: ...
 
 
 def proxies(settings: BuildSite) -> dict[str, str]:

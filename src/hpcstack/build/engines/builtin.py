@@ -73,8 +73,8 @@ class Builtin:
     def build(self, job: Job, runner: Runner) -> Completed:
         return LAYERED.build(job, runner)
 
-    def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed:
-        return LAYERED.run_inside(folder, job, runner)
+    def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
+        return LAYERED.run_inside(script, folder, job, runner)
 
 
 def _dns(base: Path) -> list[str]:

@@ -11,11 +11,12 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import Job, missing, proxies
+from hpcstack.build.engines.base import ANSWERS, Job, missing, proxies
 from hpcstack.core.errors import HpcstackError, MissingToolError
 from hpcstack.core.process import Completed, Runner
 from hpcstack.core.quote import VARIABLE, dockerfile
 from hpcstack.oci.metadata import file
+from hpcstack.render.steps import HOME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 MARK = "org.hpcstack.build.build"  # on what is made from the lent files, so that none of it stays in the daemon
 FROM = re.compile(r"^FROM .*$", re.MULTILINE)
-SETTLE = """\
+INSIDE = """\
 FROM {base}
 COPY hpcstack /opt/hpcstack
-RUN /bin/bash /opt/hpcstack/build/settle.sh
+RUN /bin/bash /opt/hpcstack/{script}
 """
 
 
@@ -64,7 +65,7 @@ class Docker:
             from hpcstack.oci.daemon import connect
             from hpcstack.oci.importer import pack_tars, tars_of
 
-            job.talk("packing")
+            job.progress("packing")
             above = [file(path, "") for path in left_out(job)]
             tars = tars_of(above, connect().filesystem(found))
             pack_tars(tars, job.output, job.work, job.settings.compression, runner)
@@ -72,14 +73,14 @@ class Docker:
 
         return self._with_base(job, runner, text, job.context, finish)
 
-    def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed:
+    def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
         def finish(found: str) -> Completed:
             from hpcstack.oci.daemon import connect
 
-            connect().copy_out(found, "/opt/hpcstack/settled", folder)
+            connect().copy_out(found, f"{HOME}/{ANSWERS}", folder)
             return Completed(("docker", "build"), 0)
 
-        return self._with_base(job, runner, SETTLE, folder.parent, finish)
+        return self._with_base(job, runner, INSIDE.replace("{script}", script), folder.parent, finish)
 
     def _with_base(self, job: Job, runner: Runner, text: str, context: Path, then: object) -> Completed:
         """TEXT built on the imported base with what the site lends; THEN is called with the image, all is removed."""
@@ -91,7 +92,7 @@ class Docker:
         try:
             base = f"hpcstack-base:{re.sub('[^a-z0-9]', '-', job.base.stem)[:100]}"
             if not daemon.has(base):
-                job.talk("handing the base to the daemon")
+                job.progress("handing the base to the daemon")
                 with runner.read(["sqfs2tar", str(job.base)]) as tar:
                     daemon.import_tree(tar, base, changes(dict(job.environment)))
             lent = f"hpcstack-lent:{mark}"

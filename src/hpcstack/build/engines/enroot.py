@@ -104,10 +104,10 @@ class EnrootEngine:
         argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
         return runner.logged(argv, job.log, env=environment(job), cwd=job.context, on_line=job.on_line)
 
-    def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed:
+    def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
         if reason := overlay_refused(runner):
-            return Completed(("enroot", "start"), 1, (reason, "settle the lock with another engine"))
-        return LAYERED.run_inside(folder, job, runner)
+            return Completed(("enroot", "start"), 1, (reason, "take another engine: `build.engine` in site.yaml"))
+        return LAYERED.run_inside(script, folder, job, runner)
 
 
 ENGINE = EnrootEngine()

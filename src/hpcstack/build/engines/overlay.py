@@ -82,8 +82,8 @@ class Layered:
                 if failed := self._steps(job, layers, own, runner):
                     return failed
                 job.room_to_pack()
-                job.talk("packing")
-                job.talk.event("phase", name="pack")
+                job.progress("packing")
+                job.progress.event("phase", name="pack")
                 (job.work / "merged").mkdir()
                 options = f"ro,userxattr,lowerdir={':'.join(layers)}"
                 argv = squash_argv(str(job.work / "merged"), job.output, job.settings.compression)
@@ -103,7 +103,7 @@ class Layered:
             name = f".{label()}{key}-fresh" if job.fresh else key
             if (job.cache / name).is_dir():
                 touch(job.cache / name)
-                job.talk(f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)")
+                job.progress(f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)")
             else:
                 own += [job.cache / name] if job.fresh else []
                 script = step_script(step, number, len(job.steps))
@@ -121,14 +121,14 @@ class Layered:
         sweep(job.cache, ".", remove_tree)
         failed = None
         if not (job.cache / name).is_dir():
-            job.talk("unpacking the base")
+            job.progress("unpacking the base")
             part = job.cache / f".{label()}{name}"
             argv = ["unsquashfs", "-quiet", "-no-progress", "-no-xattrs", "-dest", str(part), str(job.base)]
             done = runner.logged(argv, job.log)
             failed = done if done.status else None
             if not failed:
                 _own(part)
-                _settle(part, job.cache / name, runner)
+                _put_in_place(part, job.cache / name, runner)
         else:
             touch(job.cache / name)
         yield [name], failed
@@ -159,7 +159,7 @@ class Layered:
                     if not any(os.path.lexists(job.cache / layer / left) for layer in layers):
                         _drop(upper, upper / left)
                 os.utime(upper, (EPOCH, EPOCH))  # the root of the image, which the line above has changed
-                _settle(upper, job.cache / key, runner)
+                _put_in_place(upper, job.cache / key, runner)
             return done
         finally:
             remove_tree(part)
@@ -176,11 +176,11 @@ class Layered:
         whole = [*UNSHARE, "sh", "-c", OVERLAY, "sh", str(merged), options, *how.argv]
         return runner.logged(whole, job.log, env=how.environment, cwd=job.cache, on_line=job.on_line, keep=how.keep)
 
-    def run_inside(self, folder: Path, job: Job, runner: Runner) -> Completed:
+    def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
         with self._layers(job, runner) as (layers, failed):
             if failed:
                 return failed
-            command = ["/bin/bash", f"{HOME}/build/settle.sh"]
+            command = ["/bin/bash", f"{HOME}/{script}"]
             (job.work / "home").mkdir()
             (job.work / "merged").mkdir()
             (job.work / "upper").mkdir()
@@ -227,7 +227,7 @@ def _own(root: Path) -> None:
                 path.chmod(stat.S_IMODE(info.st_mode))
 
 
-def _settle(part: Path, final: Path, runner: Runner) -> None:
+def _put_in_place(part: Path, final: Path, runner: Runner) -> None:
     """PART under its final name, on disk as it is; another builder may have been faster with the same."""
     runner.output(["sync", "--file-system", str(part)], timeout=600)
     try:

@@ -1,14 +1,14 @@
 # shellcheck shell=bash source=/dev/null
 # What a stack's pip and apt names mean inside its base: run in the imported base as an ordinary user, whose home is
 # not there; a source distribution that pip has to run sees nothing but this container. Nothing of the base changes.
-# /opt/hpcstack/want holds the names, /opt/hpcstack/settled takes the answers.
+# /opt/hpcstack/want holds the names, /opt/hpcstack/answers takes the answers.
 
 . /opt/hpcstack/build/lib.sh
 export HOME=$HPCSTACK_WORK/home
 want=/opt/hpcstack/want
-settled=/opt/hpcstack/settled
+answers=/opt/hpcstack/answers
 
-hpcstack_settle_pip() {
+hpcstack_resolve_pip() {
     local pip=(python3 -m pip)
     hpcstack_guard
     if ! "${pip[@]}" install --help | grep -q -- --report; then
@@ -16,11 +16,11 @@ hpcstack_settle_pip() {
         "${pip[@]}" install --quiet --target "$HPCSTACK_WORK/pip" 'pip>=23,<25'
         export PYTHONPATH=$HPCSTACK_WORK/pip${PYTHONPATH:+:$PYTHONPATH}
     fi
-    "${pip[@]}" install --progress-bar off --dry-run --report "$settled/pip.json" \
+    "${pip[@]}" install --progress-bar off --dry-run --report "$answers/pip.json" \
         --constraint "$HPCSTACK_CONSTRAINT" --requirement "$want/pip.txt"
 }
 
-hpcstack_settle_apt() {
+hpcstack_resolve_apt() {
     local packages lists=$HPCSTACK_WORK/lists options
     mapfile -t packages <"$want/apt.txt"
     mkdir -p "$lists/partial" "$HPCSTACK_WORK/archives/partial"
@@ -28,24 +28,24 @@ hpcstack_settle_apt() {
         -o APT::Get::Always-Include-Phased-Updates=true)
     apt-get "${options[@]}" -q update
     apt-get "${options[@]}" -q install -y --no-install-recommends --allow-downgrades --simulate "${packages[@]}" \
-        >"$settled/apt.simulated"
+        >"$answers/apt.simulated"
     # `--print-uris` leaves hashes out where it likes; the archive's own records have them all.
-    mapfile -t packages < <(sed -nE 's/^Inst (\S+) (\[[^]]*\] )?\((\S+) .*/\1=\3/p' "$settled/apt.simulated")
+    mapfile -t packages < <(sed -nE 's/^Inst (\S+) (\[[^]]*\] )?\((\S+) .*/\1=\3/p' "$answers/apt.simulated")
     if [ "${#packages[@]}" -gt 0 ]; then
-        apt-cache "${options[@]}" show "${packages[@]}" >"$settled/apt.records"
+        apt-cache "${options[@]}" show "${packages[@]}" >"$answers/apt.records"
     fi
 }
 
-mkdir -p "$settled" "$HOME"
+mkdir -p "$answers" "$HOME"
 if [ -s /opt/hpcstack/build/conda-want.json ]; then
     hpcstack_step 1/3 "conda: what would be installed"
-    hpcstack_rattler solve /opt/hpcstack/build/conda-want.json "$settled/conda.json"
+    hpcstack_rattler solve /opt/hpcstack/build/conda-want.json "$answers/conda.json"
 fi
 if [ -s "$want/apt.txt" ]; then
     hpcstack_step 2/3 "apt: what would be installed"
-    hpcstack_settle_apt
+    hpcstack_resolve_apt
 fi
 if [ -s "$want/pip.txt" ]; then
     hpcstack_step 3/3 "pip: what would be installed"
-    hpcstack_settle_pip
+    hpcstack_resolve_pip
 fi

@@ -1,0 +1,79 @@
+"""The lock of a recipe as a file: where it lies, what it says, whether it is the recipe's, and how it is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hpcstack.core.errors import InputError
+from hpcstack.core.files import write_text
+from hpcstack.core.sharing import make_folder, writing_below
+from hpcstack.lock import model
+from hpcstack.lock.check import Staleness, drifted, stale, unresolved
+from hpcstack.lock.path import lock_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.lock.model import Lock
+    from hpcstack.recipe.catalog import Recipe
+    from hpcstack.site.load import Site
+
+
+@dataclass(frozen=True)
+class LockFile:
+    """The one lock of RECIPE at SITE."""
+
+    recipe: Recipe
+    site: Site
+
+    @cached_property
+    def path(self) -> Path:
+        return lock_path(self.recipe, self.site)
+
+    def read(self) -> Lock | None:
+        """What is there, fitting the recipe or not; None where nothing is. InputError where it is no lock."""
+        return model.read(self.path) if self.path.exists() else None
+
+    def state(self) -> Staleness:
+        """Why it is not what the recipe says now, and what it leaves open."""
+        lock = self.read()
+        if lock is None:
+            return Staleness(("there is no lock",))
+        stack = self.recipe.stack
+        return Staleness((*stale(stack, lock), *drifted(lock)), unresolved(stack, lock))
+
+    def current(self) -> Lock | None:
+        """The lock that is there. A stale one is refused: what is built must be what was locked."""
+        lock, stack = self.read(), self.recipe.stack
+        if lock and (reasons := stale(stack, lock)):
+            name = stack.full_name
+            raise InputError(f"the lock of {name} is stale: {'; '.join(reasons)}", f"hpcstack lock {name}")
+        return lock
+
+    def exact(self, platform: str) -> Lock:
+        """The lock for `build --locked`. InputError names all that speaks against it."""
+        name, lock = self.recipe.stack.full_name, self.read()
+        if (reasons := self.state().refused(platform)) or lock is None:
+            raise InputError(f"{name} cannot be built as locked: {'; '.join(reasons)}", f"hpcstack lock {name}")
+        return lock
+
+    def offline(self) -> Lock:
+        """The lock that is there: without a network none can be made."""
+        lock, name = self.current(), self.recipe.stack.full_name
+        if lock is None:
+            raise InputError(
+                f"{name} has no lock, and --offline asks no registry for one",
+                "hpcstack bundle apply brings one, or: hpcstack lock where there is a network",
+            )
+        return lock
+
+    def write(self, lock: Lock) -> Path:
+        """LOCK where the recipe's lock lies. StoreError where that cannot be written."""
+        assert not lock.not_looked_up
+        with writing_below(self.site.store, "the lock was not written"):
+            if self.path.parent == self.site.lock_dir:
+                make_folder(self.site.lock_dir)
+            write_text(self.path, lock.text())
+        return self.path
