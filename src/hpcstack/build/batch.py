@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hpcstack.core.errors import BuildError, SlurmError
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill
+from hpcstack.slurm.jobs import cancel, submit
 from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
@@ -59,15 +60,12 @@ def build_on_slurm(
     text = script(stacks, logs, [sys.executable, "-m", "hpcstack", *own], rest, options)
     with store.acting("the job was not written"):
         write_text(logs / "build.sbatch", text)
-    done = runner.output(["sbatch", "--parsable", str(logs / "build.sbatch")])
-    job = done.stdout.strip().partition(";")[0]
-    if done.status or not job.isdigit():
-        raise SlurmError(f"sbatch refused: {' '.join(done.tail[-2:])}", "hpcstack build --partition names another one")
+    job = submit(logs / "build.sbatch", runner, hint="hpcstack build --partition names another one")
     progress(f"job {job}: {len(stacks)} build{'s' * (len(stacks) > 1)}, at most {limit} at once; logs in {logs}")
     try:
         return _follow(stacks, logs, job, runner, progress)
     except BaseException:
-        runner.output(["scancel", job])
+        cancel([job], runner)
         raise
 
 

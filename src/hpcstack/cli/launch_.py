@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcstack.cli.resources import COMMAND, Passing, resource_options, resources
-from hpcstack.cli.session import Session, answer, json_option, optional_stack, say
+from hpcstack.cli.session import Session, answer, json_option, optional_stack, say, show_progress
+from hpcstack.core.errors import visible
 
 if TYPE_CHECKING:
-    from hpcstack.cli.launching import Launching
-    from hpcstack.store.artifact import Artifact
+    from hpcstack.launch.request import LaunchRequest
+    from hpcstack.launch.run import PlannedLaunch
 
 MODES = ("torchrun", "deepspeed", "task-per-gpu", "mpi", "plain")
 STAGES = ("none", "copy", "sbcast")
@@ -58,6 +59,7 @@ def command(
     from hpcstack.core.errors import HpcstackError, InputError
     from hpcstack.launch.commands import advice, check_step
     from hpcstack.launch.plan import OWN_FAILURE
+    from hpcstack.launch.request import plan_launch
 
     session: Session = ctx.obj
     try:
@@ -75,26 +77,19 @@ def command(
         if not batch and options["runtime"] != "local":
             check_step(os.environ)
         mounts = (*mounts, f"{Path.home()}:{Path.home()}") if home else mounts
-        mounts = tuple(_mount(one) for one in mounts)
-        passed = _passed(ctx, session, argv, batch=batch)
-        launching = _launching(session, name, mode, mounts, argv, passed, batch=batch, **options)
-        if not dry_run and not check:
-            if said := launching.missing():
-                raise InputError(said, advice(argv, Path.cwd()))
-            launching.prepare()
+        request = _request(ctx, name, mode, mounts, argv, batch=batch, **options)
+        launch = plan_launch(request, session.catalog, session.site, session.runner)
         if check:
-            launching.check(as_json)
+            _check(launch, as_json)
         elif dry_run:
-            launching.show(as_json, batch=batch)
-        elif batch:
-            launching.submit(as_json)
+            answer(launch.document(), as_json, lambda: launch.script(batch=batch))
         else:
-            line = launching.line
-            for note in launching.notes():
-                say(note)
-            if line.fit and line.fit.kind != "native":
-                say(f"driver and image: {line.fit}")
-            raise click.exceptions.Exit(launching.run())
+            if said := launch.missing():
+                raise InputError(said, advice(argv, Path.cwd()))
+            if launch.added:
+                with show_progress("adding") as progress:
+                    launch.prepare(progress)
+            _submit(launch, as_json) if batch else _run(launch)
     except HpcstackError as error:
         error.exit_code = error.exit_code if error.exit_code == 2 else OWN_FAILURE
         raise
@@ -110,25 +105,6 @@ def _example(name: str) -> str:
     if name.endswith((".sbatch", ".slurm")):
         return f"{name} is a job script: sbatch {shlex.quote(name)}"
     return f"hpcstack launch {name or 'STACK'} -- train.py, or --template ddp"
-
-
-def _mount(said: str) -> str:
-    """What --mount names, a folder below this one made absolute. InputError for what no runtime takes."""
-    from hpcstack.core.errors import InputError
-    from hpcstack.recipe.fields import mount
-
-    source, colon, target = said.partition(":")
-    if source and not source.startswith("/"):
-        if not Path(source).exists():
-            raise InputError(f"--mount {said}: {Path.cwd() / source} does not exist", "--mount /scratch/data:/data")
-        source = str(Path.cwd() / source)
-    if not colon or ":" in target:
-        what = "read-only mounts are not offered" if target.endswith((":ro", ":rw")) else "SOURCE:TARGET is needed"
-        raise InputError(f"--mount {said}: {what}", f"--mount {source}:{target.partition(':')[0] or '/data'}")
-    try:
-        return mount(f"{source}:{target}")
-    except ValueError as error:
-        raise InputError(f"--mount {error}", f"e.g. --mount {Path.cwd()}/data:/data") from None
 
 
 OF_JOBS = ("ntasks_per_node", "gpus_per_node", "gpus", "cpus_per_task", "partition", "account", "qos", "reservation",
@@ -185,103 +161,50 @@ def _typed(ctx: click.Context, key: str) -> bool:
     return ctx.get_parameter_source(key) is click.core.ParameterSource.COMMANDLINE
 
 
-def _launching(
-    session: Session, name: str, mode: str, mounts: tuple[str, ...], argv: tuple[str, ...], passed: tuple[str, ...], *,
+def _request(
+    ctx: click.Context, name: str, mode: str, mounts: tuple[str, ...], argv: tuple[str, ...], *,
     wanted: tuple[str, ...], stage: str, data: tuple[str, ...], grace: int, watchdog: int, no_bind: bool, batch: bool,
     **options: Any,
-) -> Launching:  # fmt: skip
-    """What would be launched, judged: InputError for what cannot be."""
-    from hpcstack.cli.launching import Launching
+) -> LaunchRequest:  # fmt: skip
+    """What was typed; options that are not ours go to srun or sbatch, if they know them."""
     from hpcstack.core.errors import InputError
-    from hpcstack.launch.packages import added
-    from hpcstack.launch.plan import Extras, plan
-    from hpcstack.launch.staging import staging
+    from hpcstack.launch.request import LaunchRequest, absolute_mount, check_srun_options
 
-    artifact, why, layer = _image(session, name)
-    _trusted(session, artifact)
-    wanted = (*layer, *wanted)
-    more = added(artifact, wanted, os.environ) if wanted else None
-    asked = resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
-    line = plan(
-        artifact, argv, mode or artifact.mode, asked, session.site, session.runner, runtime=options["runtime"],
-        mounts=mounts, job=batch, recorded=True,
-        extras=Extras(staging(artifact, session.site, stage, data), more, grace, watchdog, bind=not no_bind,
-                      asked=bool(stage or data)),
-    )  # fmt: skip
-    _check_grace(grace, asked.time)
-    session.runner.which(line.argv[0])
-    if line.fit and not line.fit.runs:
-        raise InputError(f"the image does not run on these nodes: {line.fit}", "hpcstack list shows what does")
-    return Launching(session, line, artifact, why, argv, mounts, more)
-
-
-def _check_grace(grace: int, limit: str) -> None:
-    """InputError where the ranks would be told before they began."""
-    from hpcstack.core.errors import InputError
-    from hpcstack.slurm.query import minutes
-
-    if grace and limit and (most := minutes(limit) or 0) and grace >= most * 60:
-        raise InputError(f"--grace {grace}: the job has {most * 60} s in all (--time {limit})", "a smaller --grace")
-
-
-def _trusted(session: Session, artifact: Artifact) -> None:
-    """InputError where the site runs only what is signed, and this is not."""
-    wanted = session.site.signatures
-    if wanted.required:
-        from hpcstack.core.errors import InputError
-        from hpcstack.store import signing
-
-        if why := signing.trusted(artifact, wanted.keys, session.runner):
-            raise InputError(f"this site runs only signed images; {artifact.image}: {why}",
-                             "tell who looks after the site: hpcstack sign")  # fmt: skip
-
-
-def _image(session: Session, name: str) -> tuple[Artifact, str, tuple[str, ...]]:
-    """The image that NAME means, why, and what is added to it. Its recipe is not needed: who loads a module need not
-    have it; only a refusal asks, and a recipe that only adds packages of pip's to a stack that has an image."""
-    from hpcstack.core.errors import InputError
-    from hpcstack.launch.image import image_to_launch
-    from hpcstack.releases.named import Named, named
-    from hpcstack.releases.tree import Tree
-
-    if name.endswith(".yaml"):
-        meant, recipe = Named(session.recipe(name).stack.full_name), name
-    else:
-        meant = named(name, Tree(session.site.module_root), os.environ)
-        recipe = meant.stack
-    try:
-        return (*image_to_launch(meant.stack, session.site, session.store, os.environ, meant.release), ())
-    except InputError as refused:
-        if (on := session.catalog.layer(recipe)) is None:
-            session.recipe(recipe)
-            raise
-        below, packages = on
-        try:
-            artifact, why = image_to_launch(below, session.site, session.store, os.environ)
-        except InputError:
-            raise refused from None
-        return artifact, f"{below}, {why}, and a layer of {', '.join(packages)}", packages
-
-
-def _passed(ctx: click.Context, session: Session, argv: tuple[str, ...], *, batch: bool) -> tuple[str, ...]:
-    """The options that are not ours, as srun or sbatch knows them."""
-    from hpcstack.core.errors import InputError, did_you_mean
-    from hpcstack.launch.script import JOB_ONLY
-    from hpcstack.slurm.query import read_options
-
-    passed: tuple[str, ...] = ctx.meta["passed"]
+    session, passed = ctx.obj, ctx.meta["passed"]
     if passed and argv != ctx.meta["command"]:
         raise InputError(f"{argv[0]!r} comes before the `--`",
                          "hpcstack launch [STACK] [OPTIONS] -- train.py; srun's options: --mem=10G")  # fmt: skip
-    tools = ("srun", "sbatch") if batch else ("srun",)
-    known: set[str] = set()
-    for tool in tools if passed and session.runner.has("srun") else ():
-        known |= read_options("\n".join(session.runner.output([tool, "--help"]).tail))
-    for word in passed if known else ():
-        option = word.partition("=")[0]
-        if option not in known and not batch and option in JOB_ONLY:
-            raise InputError(f"{option} is sbatch's, and this launch is no job of its own", "add --batch")
-        if option not in known:
-            near = did_you_mean(option, [*known, *(name for param in ctx.command.params for name in param.opts)])
-            raise InputError(f"{option}: neither hpcstack nor {' or '.join(tools)} knows it{near}", "srun --help")
-    return passed
+    mounts = tuple(map(absolute_mount, mounts))
+    own = [name for param in ctx.command.params for name in param.opts]
+    check_srun_options(passed, own, session.runner, batch=batch)
+    asked = resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
+    return LaunchRequest(
+        name, argv, asked, mode, options["runtime"], mounts, wanted, stage, data, grace, watchdog,
+        bind=not no_bind, batch=batch,
+    )  # fmt: skip
+
+
+def _check(launch: PlannedLaunch, as_json: bool) -> None:
+    said = launch.refusal()
+    answer({"ok": not said, "said": said, "argv": list(launch.plan.argv)}, as_json, lambda: said or "it could start")
+    raise click.exceptions.Exit(1 if said else 0)
+
+
+def _submit(launch: PlannedLaunch, as_json: bool) -> None:
+    done = launch.submit()
+    for note in launch.notes():
+        say(note)
+    say(f"the script is {done.script}")
+    say(f"it writes to {done.output}: hpcstack logs {done.job}")
+    answer({"job": done.job, "folder": str(done.folder), "output": str(done.output)}, as_json, lambda: done.job)
+
+
+def _run(launch: PlannedLaunch) -> None:
+    for note in launch.notes():
+        say(note)
+    if (fit := launch.plan.fit) and fit.kind != "native":
+        say(f"driver and image: {fit}")
+    status, last = launch.run()
+    if last:
+        click.echo(visible(last), err=True)
+    raise click.exceptions.Exit(status)

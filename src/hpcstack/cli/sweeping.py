@@ -37,7 +37,7 @@ def sweep_partition(
         f"--{key}={options[key]}" for key in ("partition", "account", "qos", "reservation", "time") if options[key]
     ]
     with show_progress("sweeping") as progress:
-        pairs = sweep.submit(
+        pairs = sweep.submit_pairs(
             nodes, rounds, folder, session.words(), _rest(stack, wanted, options), slurm, session.runner
         )
         sweep.follow(pairs, session.runner, progress)

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.releases.lookup import released
+from hpcstack.releases.named import Named, named
+from hpcstack.releases.tree import Tree
+from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hpcstack.recipe.catalog import Catalog
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
-    from hpcstack.store.store import Store
 
 
 def image_of(name: str, store: Store) -> Artifact:
@@ -36,3 +39,28 @@ def image_to_launch(
     if found := released(name, site, store, release):
         return found
     return image_of(name, store), "not published: the image built last"
+
+
+def find_image(
+    name: str, catalog: Catalog, site: Site, environ: Mapping[str, str]
+) -> tuple[Artifact, str, tuple[str, ...]]:
+    """The image that NAME means, why, and what is added to it. Its recipe is not needed: who loads a module need not
+    have it; only a refusal asks, and a recipe that only adds packages of pip's to a stack that has an image."""
+    store = Store(site.store)
+    if name.endswith(".yaml"):
+        meant, recipe = Named(catalog.find(name).stack.full_name), name
+    else:
+        meant = named(name, Tree(site.module_root), environ)
+        recipe = meant.stack
+    try:
+        return (*image_to_launch(meant.stack, site, store, environ, meant.release), ())
+    except InputError as refused:
+        if (on := catalog.layer(recipe)) is None:
+            catalog.find(recipe)
+            raise
+        below, packages = on
+        try:
+            artifact, why = image_to_launch(below, site, store, environ)
+        except InputError:
+            raise refused from None
+        return artifact, f"{below}, {why}, and a layer of {', '.join(packages)}", packages

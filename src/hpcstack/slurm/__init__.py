@@ -1,2 +1,2 @@
 """What Slurm says of itself: readers of sinfo, srun --help and scontrol. In: their text. Out: partitions, limits,
-options."""
+options; of a job: its number."""

@@ -14,9 +14,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import HpcstackError, InputError, SlurmError, counted
+from hpcstack.core.errors import InputError, SlurmError, counted
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill
+from hpcstack.slurm.jobs import cancel, submit
 from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, tournament
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def idle_nodes(runner: Runner, partition: str, nodelist: str) -> list[str]:
     return found
 
 
-def submit(
+def submit_pairs(
     nodes: Sequence[str],
     rounds: int,
     folder: Path,
@@ -108,20 +109,12 @@ def submit(
                 options=list(options),
             )
             write_text(script, text)
-            done = runner.output(["sbatch", "--parsable", str(script)])
-            job = done.stdout.strip().partition(";")[0]
-            if done.status or not job.isdigit():
-                cancel(pairs, runner)
-                raise SlurmError(f"sbatch refused: {done.stdout.strip()[:300]}", f"the script is {script}")
-            pairs.append(Pair(nodes[a], nodes[b], report, job))
+            try:
+                pairs.append(Pair(nodes[a], nodes[b], report, submit(script, runner)))
+            except SlurmError:
+                cancel([pair.job for pair in pairs], runner)
+                raise
     return pairs
-
-
-def cancel(pairs: Sequence[Pair], runner: Runner) -> None:
-    """Take back what was submitted."""
-    if pairs:
-        with contextlib.suppress(HpcstackError, OSError):
-            runner.output(["scancel", *(pair.job for pair in pairs)])
 
 
 def follow(pairs: Sequence[Pair], runner: Runner, say: Callable[[str], None]) -> None:
@@ -140,7 +133,7 @@ def follow(pairs: Sequence[Pair], runner: Runner, say: Callable[[str], None]) ->
             if left:
                 time.sleep(POLL_S)
     except KeyboardInterrupt:
-        cancel(list(left.values()), runner)
+        cancel(list(left), runner)
         raise
 
 

@@ -74,8 +74,8 @@ def test_the_importer_refuses_what_is_not_signed(tmp_path: Path, shell: str) -> 
 
 
 def test_a_launch_of_what_is_not_signed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpcstack.cli.launch_ import _trusted
     from hpcstack.cli.session import Session
+    from hpcstack.launch.request import require_signed
 
     own, public = key(tmp_path, "own")
     (tmp_path / "site.yaml").write_text(
@@ -86,10 +86,10 @@ def test_a_launch_of_what_is_not_signed_is_refused(tmp_path: Path, monkeypatch: 
     artifact = place.artifact(place.stack())
     session = Session(str(tmp_path / "site.yaml"), ())
     with pytest.raises(InputError, match="it is not signed"):
-        _trusted(session, artifact)
+        require_signed(artifact, session.site, session.runner)
     signing.sign(artifact.image, str(own), Runner(),
                  signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256))  # fmt: skip
-    _trusted(session, artifact)
+    require_signed(artifact, session.site, session.runner)
 
 
 @pytest.mark.parametrize(

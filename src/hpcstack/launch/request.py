@@ -1,0 +1,115 @@
+"""What somebody asks to be launched, judged before Slurm is asked: the image, the mounts, the options."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcstack.core.errors import InputError, did_you_mean
+from hpcstack.launch.image import find_image
+from hpcstack.launch.packages import added
+from hpcstack.launch.plan import Extras, plan
+from hpcstack.launch.run import PlannedLaunch
+from hpcstack.launch.script import JOB_ONLY
+from hpcstack.launch.staging import staging
+from hpcstack.recipe.fields import mount
+from hpcstack.slurm.query import minutes, read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcstack.core.process import Runner
+    from hpcstack.launch.resources import Resources
+    from hpcstack.recipe.catalog import Catalog
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """NAME (a stack, a module, a recipe, or nothing where a module is loaded), the command, and how it is to be run."""
+
+    name: str
+    argv: tuple[str, ...]
+    resources: Resources
+    mode: str = ""
+    runtime: str = "auto"
+    mounts: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    stage: str = ""
+    stage_in: tuple[str, ...] = ()
+    grace: int = 0
+    watchdog: int = 0
+    bind: bool = True
+    batch: bool = False
+
+
+def plan_launch(request: LaunchRequest, catalog: Catalog, site: Site, runner: Runner) -> PlannedLaunch:
+    """REQUEST with its image and plan. InputError for what cannot be launched."""
+    artifact, why, layer = find_image(request.name, catalog, site, os.environ)
+    require_signed(artifact, site, runner)
+    wanted = (*layer, *request.packages)
+    more = added(artifact, wanted, os.environ) if wanted else None
+    made = plan(
+        artifact, request.argv, request.mode or artifact.mode, request.resources, site, runner,
+        runtime=request.runtime, mounts=request.mounts, job=request.batch, recorded=True,
+        extras=Extras(staging(artifact, site, request.stage, request.stage_in), more, request.grace, request.watchdog,
+                      bind=request.bind, asked=bool(request.stage or request.stage_in)),
+    )  # fmt: skip
+    check_grace(request.grace, request.resources.time)
+    runner.which(made.argv[0])
+    if made.fit and not made.fit.runs:
+        raise InputError(f"the image does not run on these nodes: {made.fit}", "hpcstack list shows what does")
+    return PlannedLaunch(site, runner, made, artifact, why, request.argv, request.mounts, more)
+
+
+def absolute_mount(said: str) -> str:
+    """What --mount names, a folder below this one made absolute. InputError for what no runtime takes."""
+    source, colon, target = said.partition(":")
+    if source and not source.startswith("/"):
+        if not Path(source).exists():
+            raise InputError(f"--mount {said}: {Path.cwd() / source} does not exist", "--mount /scratch/data:/data")
+        source = str(Path.cwd() / source)
+    if not colon or ":" in target:
+        what = "read-only mounts are not offered" if target.endswith((":ro", ":rw")) else "SOURCE:TARGET is needed"
+        raise InputError(f"--mount {said}: {what}", f"--mount {source}:{target.partition(':')[0] or '/data'}")
+    try:
+        return mount(f"{source}:{target}")
+    except ValueError as error:
+        raise InputError(f"--mount {error}", f"e.g. --mount {Path.cwd()}/data:/data") from None
+
+
+def check_grace(grace: int, limit: str) -> None:
+    """InputError where the ranks would be told before they began."""
+    if grace and limit and (most := minutes(limit) or 0) and grace >= most * 60:
+        raise InputError(f"--grace {grace}: the job has {most * 60} s in all (--time {limit})", "a smaller --grace")
+
+
+def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:
+    """InputError where the site runs only what is signed, and this is not."""
+    if not site.signatures.required:
+        return
+    from hpcstack.store.signing import trusted
+
+    if why := trusted(artifact, site.signatures.keys, runner):
+        raise InputError(f"this site runs only signed images; {artifact.image}: {why}",
+                         "tell who looks after the site: hpcstack sign")  # fmt: skip
+
+
+def check_srun_options(passed: Sequence[str], own: Sequence[str], runner: Runner, *, batch: bool) -> None:
+    """InputError for options, not ours, that srun (with BATCH: sbatch) does not know; OWN are ours, for the nearest."""
+    if not passed or not runner.has("srun"):
+        return
+    tools = ("srun", "sbatch") if batch else ("srun",)
+    known: set[str] = set()
+    for tool in tools:
+        known |= read_options("\n".join(runner.output([tool, "--help"]).tail))
+    for word in passed if known else ():
+        option = word.partition("=")[0]
+        if option not in known and not batch and option in JOB_ONLY:
+            raise InputError(f"{option} is sbatch's, and this launch is no job of its own", "add --batch")
+        if option not in known:
+            near = did_you_mean(option, [*known, *own])
+            raise InputError(f"{option}: neither hpcstack nor {' or '.join(tools)} knows it{near}", "srun --help")

@@ -1,0 +1,188 @@
+"""What is done with a plan: it is run here, submitted as a job, or only judged; and what is written down of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcstack.core.errors import SlurmError
+from hpcstack.launch import record
+from hpcstack.launch.failure import Failure, last_line
+from hpcstack.launch.folders import own_folder
+from hpcstack.launch.packages import Added, make
+from hpcstack.launch.plan import OWN_FAILURE, Plan
+from hpcstack.launch.preflight import missing
+from hpcstack.launch.script import allocation, directives, on_terminal, text
+from hpcstack.launch.stderr import Stderr
+from hpcstack.launch.variables import all_of
+from hpcstack.slurm.jobs import refusal, submit
+from hpcstack.slurm.query import allocation as allocation_of
+from hpcstack.store.store import Store
+
+if TYPE_CHECKING:
+    from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Progress
+    from hpcstack.runtimes import Part
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A launch in the queue: its job, the folder with its script, and where it writes."""
+
+    job: str
+    folder: Path
+    script: Path
+    output: Path
+
+
+@dataclass(frozen=True)
+class PlannedLaunch:
+    """One launch: its plan, the image and why that one, the command, and what is added to the image."""
+
+    site: Site
+    runner: Runner
+    plan: Plan
+    artifact: Artifact
+    why: str
+    argv: tuple[str, ...]
+    mounts: tuple[str, ...]
+    added: Added | None
+
+    def notes(self) -> list[str]:
+        """What a user must know before it starts: which image and how, and what may not be as expected."""
+        plan, cwd = self.plan, Path.cwd()
+        out = [f"{self.artifact.stack} ({self.why}) by {plan.runtime} ({plan.reason})"]
+        if plan.runtime == "local":
+            return out
+        if plan.runtime not in ("apptainer", "charliecloud") and not self._home():
+            out.append("your home directory is not in the container, only this folder and what is mounted: --home")
+        if not os.environ.get("SLURM_STEP_ID"):
+            with contextlib.suppress(OSError):
+                mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+                if why := own_folder(cwd, self.site.store, mounts):
+                    out.append(f"NOTE: {why}; nodes that lack it cannot start the step")
+        gone = [one for one in self.mounts if not Path(one.partition(":")[0]).exists()]
+        out += [f"NOTE: {one.partition(':')[0]} does not exist on this machine; nodes must have it" for one in gone]
+        if plan.ranks == 1 < plan.virtual_gpus:
+            out.append(
+                f"NOTE: no GPU is behind the {plan.virtual_gpus} of each node here: one rank a node; --nproc-per-node N"
+            )
+        return out
+
+    def _home(self) -> bool:
+        home = str(Path.home())
+        return any(mount.partition(":")[2].rstrip("/") == home for mount in (*self.mounts, *self.site.mounts))
+
+    def prepare(self, progress: Progress) -> None:
+        """What must be there before the nodes are asked for: added packages."""
+        if self.added:
+            make(self.added, self.artifact, self.site, self.runner, progress)
+
+    def script(self, *, batch: bool) -> str:
+        """What would be run, as a script with the reason for each line; BATCH: as a job of its own."""
+        return text(self.plan, self.artifact, self.why, directives(self.plan) if batch else ())
+
+    def document(self) -> dict[str, Any]:
+        plan = self.plan
+        return {
+            "runtime": plan.runtime, "reason": plan.reason, "mode": plan.mode, "argv": list(plan.argv),
+            "environment": [asdict(one) for one in plan.settings], "image": str(self.artifact.image),
+            "staged": plan.staged.how if plan.staged else "none",
+        }  # fmt: skip
+
+    def run(self) -> tuple[int, str]:
+        """The status of the rank that failed first, or 0; and the one line that says what happened, where it is due.
+
+        What takes more than a step (something is brought to the nodes first, the end of the job's time is asked for) is
+        the script in an allocation, and the script says what happened.
+        """
+        folder, failure = self._record(), Failure()
+        argv, errors = self.plan.argv, Stderr(folder, failure.feed)
+        scripted = bool(self.plan.staged or self.plan.grace or self.plan.watchdog)
+        heard = self.plan.runtime != "local" and not on_terminal(self.plan.parts)
+        watched = heard and not scripted
+        if scripted:
+            self._write_script(folder)
+            argv = ("bash", str(folder / record.SCRIPT))
+            if not allocation_of(os.environ):
+                argv = (*allocation(self.plan), *argv)
+        status = self.runner.attached(
+            argv, env={**self.plan.environment, "HPCSTACK_RUN": str(folder), **self._seen_by_gc()},
+            meanwhile=None if scripted else lambda: self._write_script(folder),
+            errors=errors.feed if heard else None,
+        )  # fmt: skip
+        if heard:
+            errors.end()
+        last = ""
+        if watched:
+            status, said = failure.end(status)
+            last = last_line(said, status, str(errors.path)) if status else ""
+        record.end(folder, status)
+        return status, last
+
+    def _seen_by_gc(self) -> dict[str, str]:
+        """In an allocation launchers/began.sh writes the image's key into the job."""
+        return {"HPCSTACK_KEY": self.artifact.key} if allocation_of(os.environ) else {}
+
+    def _write_script(self, folder: Path, job: tuple[Part, ...] = ()) -> None:
+        with Store(self.site.store).acting("the launch was not written down"):
+            record.script(folder, text(self.plan, self.artifact, self.why, job))
+
+    def _record(self) -> Path:
+        settings = all_of(list(self.plan.settings), self.artifact.environment, os.environ)
+        with Store(self.site.store).acting("the launch was not written down"):
+            wanted = self.added.wanted if self.added else ()
+            return record.begin(self.plan, self.artifact, self.why, self.argv, settings, os.environ, wanted)
+
+    def submit(self) -> Submitted:
+        """The launch as a batch job. SlurmError where it is refused."""
+        folder = self._record()
+        self._write_script(folder, directives(self.plan))
+        script = folder / record.SCRIPT
+        try:
+            job = submit(script, self.runner, env={"HPCSTACK_RUN": str(folder)})
+        except SlurmError:
+            record.end(folder, OWN_FAILURE)
+            raise
+        record.submitted(folder, job)
+        output = self._output(job)
+        record.output(folder, output)
+        return Submitted(job, folder, script, Path(output))
+
+    def _output(self, job: str) -> str:
+        """Where the job writes, as Slurm fills in the pattern: https://slurm.schedmd.com/sbatch.html."""
+        said = [part.words[0] for part in directives(self.plan) if part.words[0].startswith("--output=")]
+        pattern = said[-1].partition("=")[2]
+        for sign, value in (("%x", self.artifact.stack), ("%j", job), ("%A", job)):
+            pattern = pattern.replace(sign, value)
+        return str(Path.cwd() / pattern)
+
+    def refusal(self) -> str:
+        """Why it could not start: the image, the command in it, and what Slurm itself says; empty where it could."""
+        return self.missing() or self._slurm_says()
+
+    def missing(self) -> str:
+        """What is not there: the image, or the command in it."""
+        artifact = self.artifact
+        if not artifact.image.is_file():
+            return f"{artifact.image} is gone: hpcstack build {artifact.stack}"
+        if self.added:  # a command may come with what is added, which is made when the launch is
+            return ""
+        staged = self.plan.staged.sources if self.plan.staged else ()
+        home = (f"{Path.home()}:{Path.home()}",) if self.plan.runtime in ("apptainer", "charliecloud", "local") else ()
+        tmp = ("/tmp:/tmp",) if self.plan.runtime in ("apptainer", "charliecloud", "local", "podman") else ()
+        mounts = (*home, *tmp, *self.site.mounts, *artifact.mounts, *self.mounts, *staged)
+        look = not (self.plan.staged and self.plan.staged.image)  # a shared image that is staged is not read once more
+        return missing(artifact, self.argv, Path.cwd(), mounts, self.runner, look=look)
+
+    def _slurm_says(self) -> str:
+        """What sbatch would refuse, asked without a job; nothing where there is no Slurm."""
+        if not self.runner.has("sbatch") or self.plan.argv[0] != "srun" or allocation_of(os.environ):
+            return ""
+        with record.scratch(self.script(batch=True)) as path:
+            return refusal(path, self.runner)
