@@ -26,6 +26,7 @@ from hpcstack.lock.model import Lock
 from hpcstack.lock.path import lock_path
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.releases.permissions import Permissions
+from hpcstack.releases.records import read_attachments
 from hpcstack.render.template import plain
 from hpcstack.resolve.packages import _read_answer
 from hpcstack.store.cache import cache_of
@@ -541,7 +542,7 @@ def test_files_of_a_release_behind_links_are_not_published_again(place: Place, t
     folder = place.store.top / "releases/pytorch/24.11-r1"
     (folder / "lock.json").symlink_to(tmp_path / "secret")
     with pytest.raises(HpcstackError):
-        place.publisher.kept("pytorch", "24.11-r1")
+        read_attachments(place.store, "pytorch", "24.11-r1")
 
 
 @pytest.mark.parametrize(

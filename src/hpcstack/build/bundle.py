@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import tarfile
 from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_of
+from hpcstack.build.bundle_format import FILE_NAME, FORMAT
 from hpcstack.build.engines.base import ANSWERS
 from hpcstack.build.inside import run_in_base
 from hpcstack.build.request import BuildRequest, needed_bytes
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from hpcstack.build.workbench import Workbench
     from hpcstack.lock.model import LockedPlatform
     from hpcstack.store.artifact import Artifact
-
-FORMAT = "hpcstack/bundle/v1"
-MAX_MANIFEST, MAX_TEXT, MAX_FILES = 16 << 20, 16 << 20, 50_000
-DIGEST = re.compile(r"[0-9a-f]{64}")
-FILE_NAME = re.compile(r"(?!\.|base-)[A-Za-z0-9._+~%:!-]{1,250}")  # of .deb files and wheels
 
 
 def create(request: BuildRequest, recipe: Recipe, output: Path, artifact: Artifact | None, bench: Workbench) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_name
-from hpcstack.build.bundle import FILE_NAME, FORMAT
+from hpcstack.build.bundle_format import FILE_NAME, FORMAT
 from hpcstack.core import sharing
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of, read_text, write_text

@@ -41,6 +41,7 @@ def command(
     from hpcstack.publish import reports
     from hpcstack.publish.status import planned
     from hpcstack.releases.inputs import one_line
+    from hpcstack.releases.records import read_attachments, read_release
 
     override, reason = one_line(override, "--override"), one_line(reason, "--reason")
     acts = publisher(session)
@@ -62,7 +63,7 @@ def command(
         )
         hint = f"retire {ledger.name}/{version} --cancel" if retired else f"publish {ledger.name}-{version}"
         raise InputError(what, f"hpcstack {hint}")
-    stack, artifact = acts.record(ledger.name, candidates[-1].release)
+    stack, artifact = read_release(session.store, ledger.name, candidates[-1].release)
     given = [reports.read(path) for path in reports_] or reports.reports(stack.full_name, artifact.sha256)
     report, override = reports.proven(stack, artifact, session.site, given, override, named=bool(reports_))
     pinned = ledger.default.rpartition("-r")[0] if keep_default else None
@@ -72,6 +73,6 @@ def command(
         return
     check_commands(session, stack, artifact)
     sign_and_check(session, artifact)
-    more = acts.kept(ledger.name, candidates[-1].release)
+    more = read_attachments(session.store, ledger.name, candidates[-1].release)
     done = acts.publish(stack, artifact, "production", report, more, override, pinned=pinned, reason=reason)
     answer(asdict(done), as_json, lambda: shown(done))

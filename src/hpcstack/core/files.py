@@ -259,3 +259,31 @@ def write_tree(folder: Path, files: Mapping[str, str]) -> None:
             raise StoreError(f"{name} leads out of {folder}")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text, 0o755 if text.startswith("#!") else 0o644)
+
+
+@contextlib.contextmanager
+def writing_below(top: Path, what: str) -> Iterator[None]:
+    """Turns the system's refusals into StoreError, which says WHAT was not done.
+
+    What is made below TOP is readable for all, whatever the umask, and the group's to write where one shares it.
+    """
+    before = os.umask(sharing.mask())
+    try:
+        sharing.make_folder(top)
+        sharing.open_old(top)
+        yield
+    except OSError as error:
+        raise StoreError(f"{what}: {error.strerror or error} ({error.filename or top})", _advice(error, top)) from None
+    finally:
+        os.umask(before)
+
+
+def _advice(error: OSError, top: Path) -> str:
+    if error.errno == errno.ENOSPC:
+        return "make room, or name another store in site.yaml"
+    ours = Path(str(error.filename or top)).is_relative_to(top)
+    if ours and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"{top} must be writable by you; if it is the store: `store` in site.yaml (hpcstack show --site)"
+    if ours and error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ESTALE, errno.EIO):
+        return "is its filesystem there? See `store` and `build.cachedir` in site.yaml (hpcstack show --site)"
+    return ""

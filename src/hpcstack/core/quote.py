@@ -7,14 +7,11 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from hpcstack.core.characters import ENDS_LINE
 from hpcstack.core.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # what a shell calls a variable; by fullmatch
-ENDS_LINE = re.compile(r"[\x00\n\r\x0b\x0c\x1b\x85\u2028\u2029]")
 
 
 def sh(text: object) -> str:

@@ -7,16 +7,9 @@ replaces. Without a group everything is as its owner's: 755 and 644.
 from __future__ import annotations
 
 import contextlib
-import errno
 import grp
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from hpcstack.core.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _shared: list[int] = []  # the group's number, once the site's is known: one site a process
 
@@ -73,34 +66,6 @@ def open_old(top: Path) -> None:
         if not folder.is_symlink() and folder.is_dir() and not _is_open(folder.lstat()):
             _open(folder)
             hand_over(folder, old=True)
-
-
-@contextlib.contextmanager
-def writing_below(top: Path, what: str) -> Iterator[None]:
-    """Turns the system's refusals into StoreError, which says WHAT was not done.
-
-    What is made below TOP is readable for all, whatever the umask, and the group's to write where one shares it.
-    """
-    before = os.umask(mask())
-    try:
-        make_folder(top)
-        open_old(top)
-        yield
-    except OSError as error:
-        raise StoreError(f"{what}: {error.strerror or error} ({error.filename or top})", _advice(error, top)) from None
-    finally:
-        os.umask(before)
-
-
-def _advice(error: OSError, top: Path) -> str:
-    if error.errno == errno.ENOSPC:
-        return "make room, or name another store in site.yaml"
-    ours = Path(str(error.filename or top)).is_relative_to(top)
-    if ours and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{top} must be writable by you; if it is the store: `store` in site.yaml (hpcstack show --site)"
-    if ours and error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ESTALE, errno.EIO):
-        return "is its filesystem there? See `store` and `build.cachedir` in site.yaml (hpcstack show --site)"
-    return ""
 
 
 def _is_open(about: os.stat_result) -> bool:

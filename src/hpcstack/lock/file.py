@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.core.files import write_text
-from hpcstack.core.sharing import make_folder, writing_below
+from hpcstack.core.files import write_text, writing_below
+from hpcstack.core.sharing import make_folder
 from hpcstack.lock import model
 from hpcstack.lock.check import Staleness, drifted, stale, unresolved
 from hpcstack.lock.path import lock_path

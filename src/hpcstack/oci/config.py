@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import InputError
-from hpcstack.core.quote import VARIABLE
 from hpcstack.core.untrusted import UNSAFE, Nonsense, called
 
 if TYPE_CHECKING:

@@ -3,10 +3,8 @@
 `Newest` decides in one pass, newest layer first, so that no layer is ever unpacked. What it cannot decide so (a
 name twice in a layer, a link whose file an upper layer hides, a file below a folder that is a link) makes it raise
 NeedsTwoPasses; then all headers are read once more and `plan` applies them oldest first, on a tree in memory. Both
-give the same image.
-
-What an upper layer says of a name below a link concerns the place that the link leads to: its files, and what it
-removes. So a link in a lower layer, below which an upper one said anything, is one more thing for the plan.
+give the same image. What an upper layer says of a name below a link concerns the place that the link leads to: its
+files, and what it removes. So a link in a lower layer, below which an upper one said anything, is for the plan, too.
 
 Rules: https://github.com/opencontainers/image-spec/blob/main/layer.md (whiteouts, opaque folders).
 """

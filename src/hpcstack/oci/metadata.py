@@ -11,7 +11,8 @@ import json
 import tarfile
 from typing import TYPE_CHECKING
 
-from hpcstack.core.quote import VARIABLE, line, sh, unbroken, words
+from hpcstack.core.characters import VARIABLE
+from hpcstack.core.quote import line, sh, unbroken, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

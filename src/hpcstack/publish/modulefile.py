@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hpcstack.core.characters import CONTROL, VARIABLE
 from hpcstack.core.errors import InputError
-from hpcstack.core.quote import CONTROL, VARIABLE, line
+from hpcstack.core.quote import line
 from hpcstack.hardware.compatibility import Driver, driver_of, fit
 from hpcstack.render.launchers import COMPAT
 from hpcstack.render.template import fill

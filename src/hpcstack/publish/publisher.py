@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import sharing
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
-from hpcstack.core.files import digest_of, read_bytes, read_text, without_links, write_tree
+from hpcstack.core.files import read_text, without_links, write_tree
 from hpcstack.core.lease import held
 from hpcstack.publish.gate import about
 from hpcstack.publish.gc import find_users
@@ -28,24 +28,24 @@ from hpcstack.publish.load_test import tried
 from hpcstack.publish.modulefile import Release, fits, modulefile, modulefile_tcl, wrappers
 from hpcstack.publish.publishable import Published, dates_of, publishable
 from hpcstack.publish.spider import rebuilt
-from hpcstack.recipe.model import Stack
 from hpcstack.releases import changes
 from hpcstack.releases.inputs import today
 from hpcstack.releases.journal import prepared
 from hpcstack.releases.layout import dates_file
 from hpcstack.releases.ledger import CHANNELS, FORMAT, Entry, Event, Ledger
 from hpcstack.releases.permissions import Permissions
+from hpcstack.releases.records import RECORD, release_folder
 from hpcstack.releases.tree import Tree, TreeChange
 from hpcstack.store.store import MAX_RECORD, Store
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
+    from hpcstack.recipe.model import Stack
     from hpcstack.report import Report
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
 Say = Callable[[str], None]
-RECORD = "release.json"
 KEPT_FILES = ("modulefile.lua", "modulefile.tcl")  # in a release's folder: for Lmod, and for Environment Modules
 
 
@@ -205,23 +205,7 @@ class Publisher:
         }
 
     def folder(self, name: str, release: str) -> Path:
-        return self.store.top / "releases" / name / release
-
-    def record(self, name: str, release: str) -> tuple[Stack, Artifact]:
-        """The spec and the image of a RELEASE, as it was published."""
-        path = self.folder(name, release) / RECORD
-        try:
-            found = json.loads(read_bytes(path, MAX_RECORD))
-            stack, artifact = Stack.model_validate(found["stack"]), self.store.artifact(found["key"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError) as error:
-            tip = f"hpcstack publish {name}-{release.rpartition('-r')[0]}"
-            raise StoreError(f"{path} cannot be read: {error}", tip) from None
-        if not artifact:
-            tip = f"hpcstack build {stack.full_name}"
-            raise StoreError(f"the image of {name}/{release} is gone from {self.store.top}", tip)
-        if digest_of(artifact.image) != artifact.sha256:
-            raise StoreError(f"{artifact.image} is not what was built: its sha256 differs", "build and publish again")
-        return stack, artifact
+        return release_folder(self.store, name, release)
 
     def already(self, ledger: Ledger, entry: Entry) -> Entry | None:
         """The newest release of ENTRY's version and channel, if it is what ENTRY is, whole, and meant by the alias."""
@@ -237,12 +221,6 @@ class Publisher:
         files = [home / ledger.name / f"{last.release}{suffix}" for suffix, home in homes.items()]
         files += [self.folder(ledger.name, last.release) / name for name in (RECORD, "libexec/run")]
         return last if all(path.exists() for path in files) else None
-
-    def kept(self, name: str, release: str) -> dict[str, str]:
-        """{file name: text} of what a RELEASE keeps of its image: lock and SBOM."""
-        folder = self.folder(name, release)
-        known = ("lock.json", "sbom.json")
-        return {one: read_text(folder / one, MAX_RECORD) for one in known if (folder / one).exists()}
 
     def _taken(self, name: str) -> list[str]:
         """Releases that lie in the store already, of whatever module tree."""

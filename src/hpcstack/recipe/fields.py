@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from hpcstack.core.quote import CONTROL
+from hpcstack.core.characters import CONTROL
 
 NAME = r"^[a-z0-9]+(?:[._+-][a-z0-9]+)*$"
 VERSION = r"^[A-Za-z0-9]+(?:[._+-][A-Za-z0-9]+)*$"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_serializer, model_validator
 
-from hpcstack.core.quote import VARIABLE
+from hpcstack.core.characters import VARIABLE
 from hpcstack.recipe.fields import LABEL as LABEL_NAME
 from hpcstack.recipe.fields import NAME, VARIANT, VERSION, Command, Label, Line, Model, Mount, Part, Value
 from hpcstack.recipe.packages import File, Packages, Run

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import date, datetime, timezone
 
+from hpcstack.core.characters import CONTROL
 from hpcstack.core.errors import InputError
-from hpcstack.core.quote import CONTROL
 
 DAY = re.compile(r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$")
 SUCCESSOR = re.compile(r"^[A-Za-z0-9._+/-]*$")

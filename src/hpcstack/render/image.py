@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from hpcstack.core import data
-from hpcstack.core.quote import VARIABLE, sh, unbroken, words
+from hpcstack.core.characters import VARIABLE
+from hpcstack.core.quote import sh, unbroken, words
 from hpcstack.lock.model import UNKNOWN, Lock, LockedPlatform
 from hpcstack.oci.metadata import SINGULARITY, apptainer_files
 from hpcstack.recipe import guard

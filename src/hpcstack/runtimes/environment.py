@@ -6,7 +6,7 @@ task's environment, Slurm's and MPI's variables among it, is there.
 
 from __future__ import annotations
 
-from hpcstack.core.quote import VARIABLE
+from hpcstack.core.characters import VARIABLE
 from hpcstack.runtimes.base import Step, forced
 
 HOSTS = ("PATH", "HOME", "SHELL", "PWD", "OLDPWD", "SHLVL", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "_")

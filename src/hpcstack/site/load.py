@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from hpcstack.core.characters import CONTROL
 from hpcstack.core.errors import InputError, ProblemsError, did_you_mean
-from hpcstack.core.quote import CONTROL
 from hpcstack.core.yaml import MAX_BYTES, Document, dotted, parse, problems_of, read_text
 from hpcstack.recipe.fields import Model, Mount
 from hpcstack.recipe.merge import Policy, fragment, merge

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from hpcstack.core.bounds import ENTRIES, UNPACKED_BYTES, Bounds
+from hpcstack.core.characters import CONTROL
 from hpcstack.core.cpus import spans
 from hpcstack.core.errors import did_you_mean
-from hpcstack.core.quote import CONTROL
 from hpcstack.recipe.fields import Model
 
 POLICY_KEYS = ("packages", "files", "run", "environment", "labels", "module", "launch", "lifecycle", "tests")

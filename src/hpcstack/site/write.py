@@ -6,8 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from hpcstack.core.characters import CONTROL
 from hpcstack.core.errors import counted
-from hpcstack.core.quote import CONTROL
 from hpcstack.hardware import facts
 
 if TYPE_CHECKING:

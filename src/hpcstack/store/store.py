@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import files, sharing
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.core.files import digest_of, remove_tree, sync, write_text
+from hpcstack.core.files import digest_of, remove_tree, sync, write_text, writing_below
 from hpcstack.core.lease import held, label, sweep
 from hpcstack.store.artifact import IMAGE, Artifact, _check_types
 
@@ -97,7 +97,7 @@ class Store:
 
     def acting(self, what: str) -> contextlib.AbstractContextManager[None]:
         """Turns the system's refusals into StoreError, which says WHAT; all that is written is readable for all."""
-        return sharing.writing_below(self.top, what)
+        return writing_below(self.top, what)
 
     def put(self, artifact: Artifact, image: Path, log: Path, *, instead: bool = False) -> Artifact:
         """IMAGE and LOG as the image of ARTIFACT.key, INSTEAD of one that is there; its stack then names it."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import ANSWERS, Job, missing, proxies
+from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import HpcstackError, MissingToolError
 from hpcstack.core.process import Completed, Runner
-from hpcstack.core.quote import VARIABLE, dockerfile
+from hpcstack.core.quote import dockerfile
 from hpcstack.oci.metadata import file
 from hpcstack.render.steps import HOME
 
