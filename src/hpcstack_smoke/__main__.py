@@ -1,8 +1,9 @@
 """The agent of one node: runs the node's checks, then the launcher of the ranks, and leaves JSON files.
 
     python3 -m hpcstack_smoke [--tier quick] [--tests node,ddp] [--ranks 2]    a workstation's check
-    python3 -m hpcstack_smoke --output DIR --nodes N [...] -- LAUNCHER...     one of N nodes, under hpcstack test
+    python3 -m hpcstack_smoke --request DIR -- LAUNCHER...                    one node of a run, under hpcstack test
 
+DIR holds the request (request.json) and takes what is found.
 Without a LAUNCHER it starts torchrun on this machine alone and prints what was found.
 """
 
@@ -17,8 +18,9 @@ import sys
 import tempfile
 
 from hpcstack_smoke import __version__
-from hpcstack_smoke.agent import Agent, Asked
-from hpcstack_smoke.select import CHECKS, STALL_S, TIERS, selected
+from hpcstack_smoke.agent import Agent
+from hpcstack_smoke.request import Request, read_request, write_request
+from hpcstack_smoke.select import CHECKS, STALL_S, TIERS
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -26,6 +28,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     split = arguments.index("--") if "--" in arguments else len(arguments)
     parser = argparse.ArgumentParser(prog="python3 -m hpcstack_smoke", description=__doc__.partition("\n")[0])
     parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--request", default="", metavar="DIR", help="a run's folder that holds its request.json")
     parser.add_argument("--output", default="", help="folder that all nodes see; a temporary one by default")
     parser.add_argument("--tests", "--only", default="", help="codes, families or groups, by comma; all by default")
     parser.add_argument("--skip", default="", help="codes, families or groups to leave out")
@@ -39,6 +42,17 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--fabric-rate", type=float, default=0.0, help="Gb/s that each port should have")
     parser.add_argument("--list", action="store_true", help="print the checks and end")
     return parser.parse_args(arguments[:split]), arguments[split + 1 :]
+
+
+def given(options: argparse.Namespace) -> Request:
+    """The request that the options make, written where ranks find it."""
+    output = options.output or tempfile.mkdtemp(prefix="hpcstack-smoke-")
+    request = Request(
+        output, options.tests, options.tier, options.skip, options.stack, options.gpus, options.ranks, options.nodes,
+        options.stall or STALL_S[options.tier], options.deadline, options.fabric_rate,
+    )  # fmt: skip
+    write_request(request)
+    return request
 
 
 def show(output: str) -> bool:
@@ -63,46 +77,32 @@ def main(arguments: list[str]) -> int:
     if options.list:
         print("\n".join(f"{check.code:<20} {check.tier:<9} {check.about}" for check in CHECKS))
         return 0
-    output = options.output or tempfile.mkdtemp(prefix="hpcstack-smoke-")
-    asked = Asked(
-        output,
-        options.tests,
-        options.tier,
-        options.skip,
-        options.stack,
-        options.gpus,
-        options.ranks,
-        options.nodes,
-        options.stall or STALL_S[options.tier],
-        options.deadline,
-        options.fabric_rate,
-        tuple(launcher),
-    )
+    request = read_request(options.request) if options.request else given(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended on the way out
     scratch = os.environ["HPCSTACK_SMOKE_SCRATCH"] = tempfile.mkdtemp(prefix="hpcstack-smoke-")
     try:
-        status = work(Agent(asked))
+        status = work(Agent(request, tuple(launcher)))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if launcher:
         return status
-    good = show(output)
+    good = show(request.output)
     if status:
-        print(f"ERROR the ranks ended with {status}; their log is in {output}")
+        print(f"ERROR the ranks ended with {status}; their log is in {request.output}")
     return 0 if good and not status else 1
 
 
 def work(agent: Agent) -> int:
     """All scopes that the run asks for, on this node; the worst status of what was launched."""
-    asked = agent.asked
+    request = agent.request
     agent.node_checks()
     status = 0
-    if selected(asked.tests, "tasks", asked.tier, asked.skip):
+    if request.checks("tasks"):
         from hpcstack_smoke.tasks import start
 
         status = start(agent) or status
     status = agent.rank_checks() or status
-    if selected(asked.tests, "restart", asked.tier, asked.skip):
+    if request.checks("restart"):
         from hpcstack_smoke.training.restart import start as restart
 
         status = restart(agent) or status

@@ -16,43 +16,19 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke import __version__
 from hpcstack_smoke.result import ERROR, SKIP, Result, run, write
-from hpcstack_smoke.select import Check, selected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hpcstack_smoke.request import Request
+    from hpcstack_smoke.select import Check
+
 ROUNDS = 6
 MEET_S, BROKEN_S, LOOK_S = 240.0, 20.0, 3.0
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a run was asked for. `launcher` is what starts ranks: it takes RANKS MIN:MAX RESTARTS COMMAND..."""
-
-    output: str
-    tests: str = ""
-    tier: str = "quick"
-    skip: str = ""
-    stack: str = ""
-    gpus: int = 0
-    ranks: int = 2
-    nodes: int = 1
-    stall_s: float = 240.0
-    deadline_s: float = 0.0
-    fabric_rate: float = 0.0
-    launcher: tuple[str, ...] = ()
-
-    def words(self) -> list[str]:
-        """The same, for the ranks."""
-        return [
-            "--output", self.output, "--tests", self.tests, "--tier", self.tier, "--skip", self.skip,
-            "--gpus", str(self.gpus), "--nodes", str(self.nodes),
-        ]  # fmt: skip
 
 
 def function(check: Check) -> Callable[[Any], Result]:
@@ -71,8 +47,10 @@ def tell(row: dict[str, Any]) -> None:
 class Agent:
     """One node's part of a run."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, request: Request, launcher: tuple[str, ...] = ()) -> None:
+        """LAUNCHER starts ranks: it takes RANKS MIN:MAX RESTARTS COMMAND...; without one torchrun does, here alone."""
+        self.request, self.output = request, request.output
+        self.launcher = launcher
         self.host = socket.gethostname()
         self.first = os.environ.get("SLURM_NODEID", "0") == "0"
         self.rows: list[dict[str, Any]] = []
@@ -92,47 +70,39 @@ class Agent:
 
         self.inventory = self.inventory or inventory()
         document = {"host": self.host, "suite": __version__, "inventory": self.inventory, "rows": self.rows}
-        write(self.asked.output, f"node-{self.host}.json", document)
+        write(self.output, f"node-{self.host}.json", document)
 
     def node_checks(self) -> None:
         from hpcstack_smoke.node import fabric, sysfs
 
-        asked = self.asked
+        request = self.request
         fabric.BEFORE.update(sysfs.counters())
         self.save()
-        for check in selected(asked.tests, "node", asked.tier, asked.skip):
-            self.add(run(check.code, lambda found=check: function(found)(asked), self.host))  # type: ignore[misc]
+        for check in request.checks("node"):
+            self.add(run(check.code, lambda found=check: function(found)(request), self.host))  # type: ignore[misc]
 
     def after(self) -> None:
         """What only shows once the fabric was used: error counters that went up during the run."""
         from hpcstack_smoke.node import fabric
 
-        if row := fabric.counters_row(self.asked, self.host):
+        if row := fabric.counters_row(self.request, self.host):
             self.add(row)
-        if self.first and failed(self.asked.output):
+        if self.first and failed(self.output):
             from hpcstack_smoke.bundle import write as bundle
 
-            print(f"hpcstack: what helps to find out why is in {bundle(self.asked.output)}", flush=True)
+            print(f"hpcstack: what helps to find out why is in {bundle(self.output)}", flush=True)
 
     def rank_checks(self) -> int:
         """The torchrun rounds; the status of the last."""
         done: list[str] = []
         status = 0
         for number in range(1, ROUNDS + 1):
-            left = selected(self.asked.tests, "ranks", self.asked.tier, self.asked.skip, ",".join(done))
+            left = self.request.checks("ranks", ",".join(done))
             if not left:
                 break
             if missing := self._without("torch", left):
                 return missing % 2
-            command = [
-                "-m",
-                "hpcstack_smoke.ranks",
-                *self.asked.words(),
-                "--round",
-                str(number),
-                "--done",
-                ",".join(done),
-            ]
+            command = ["-m", "hpcstack_smoke.ranks", self.output, str(number), ",".join(done)]
             self.round = number
             status = self.launch(command, f"launcher-{self.host}-{number}.log")
             if status == 0:
@@ -149,10 +119,10 @@ class Agent:
         """What was attempted in round NUMBER: the first node looks and says, so that all go on with the same."""
         name = f"attempted-{number}.json"
         if self.first:
-            write(self.asked.output, name, {"codes": attempted(self.asked.output, number)})
+            write(self.output, name, {"codes": attempted(self.output, number)})
         until = time.monotonic() + MEET_S
         while time.monotonic() < until:
-            if found := documents(self.asked.output, name):
+            if found := documents(self.output, name):
                 codes: list[str] = found[0]["codes"]
                 return codes
             time.sleep(0.2)
@@ -169,7 +139,9 @@ class Agent:
             return 0
         named = False
         for check in checks:
-            wanted = bool(self.asked.tests) and (check.family != "node" or check.code in self.asked.tests.split(","))
+            wanted = bool(self.request.tests) and (
+                check.family != "node" or check.code in self.request.tests.split(",")
+            )
             named = named or wanted
             row = {"code": check.code, "where": self.host, "status": ERROR if wanted else SKIP, "seconds": 0.0}
             self.add({**row, "evidence": f"the image has no {module}"})
@@ -180,16 +152,16 @@ class Agent:
 
         ELASTIC: a launch of its own, which torchrun may restart; what broke in a round before is not its concern.
         """
-        asked = self.asked
+        request = self.request
         self.round = 0 if elastic else self.round
-        if asked.launcher:
-            range_ = f"{asked.nodes}:{asked.nodes}" if elastic else ""
-            argv = [*asked.launcher, str(asked.ranks), range_, "3" if elastic else "0", *command]
+        if self.launcher:
+            range_ = f"{request.nodes}:{request.nodes}" if elastic else ""
+            argv = [*self.launcher, str(request.ranks), range_, "3" if elastic else "0", *command]
         else:
             restarts = ["--max-restarts", "3"] if elastic else []
             argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-                    str(asked.ranks), *restarts, *command]  # fmt: skip
-        with open(os.path.join(asked.output, log), "wb") as file:
+                    str(request.ranks), *restarts, *command]  # fmt: skip
+        with open(os.path.join(request.output, log), "wb") as file:
             child = subprocess.Popen(
                 argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, env=environment(elastic)
             )
@@ -213,24 +185,24 @@ class Agent:
                 if now - looked < LOOK_S:
                     continue
                 looked = now
-                if (last := moved(self.asked.output)) != newest:  # the file server's clock, compared with itself alone
+                if (last := moved(self.output)) != newest:  # the file server's clock, compared with itself alone
                     newest, since = last, now
-                if not broken and os.path.exists(os.path.join(self.asked.output, f"broken-{self.round}")):
+                if not broken and os.path.exists(os.path.join(self.output, f"broken-{self.round}")):
                     broken = now
                 if why := self._over(now, since, broken):
                     print(f"hpcstack: {why}: the ranks are ended", flush=True)
-                    write(self.asked.output, f"ended-{self.host}-{self.round}.json", {"host": self.host, "why": why})
+                    write(self.output, f"ended-{self.host}-{self.round}.json", {"host": self.host, "why": why})
                     end(child)
                     return 124
 
     def _over(self, now: float, since: float, broken: float) -> str:
         """Why the ranks must be ended; empty where they may go on."""
-        asked = self.asked
+        request = self.request
         if broken and now - broken > BROKEN_S:
             return "a rank elsewhere broke the process group"
-        if asked.deadline_s and now - self.began > asked.deadline_s:
+        if request.deadline_s and now - self.began > request.deadline_s:
             return "the run's time is up"
-        return f"nothing has moved for {now - since:.0f} s" if now - since > asked.stall_s else ""
+        return f"nothing has moved for {now - since:.0f} s" if now - since > request.stall_s else ""
 
     def _relay(self, child: subprocess.Popen[bytes], file: Any) -> None:
         for line in child.stdout or ():
@@ -244,13 +216,13 @@ class Agent:
 
     def meet(self, name: str) -> bool:
         """Wait for the agents of all nodes to come to NAME; whether all did. Who waited in vain tells the others."""
-        write(self.asked.output, f"meet-{name}-{self.host}.json", {"host": self.host})
+        write(self.output, f"meet-{name}-{self.host}.json", {"host": self.host})
         until = time.monotonic() + MEET_S
         while time.monotonic() < until:
-            if len(glob.glob(os.path.join(glob.escape(self.asked.output), f"meet-{name}-*.json"))) >= self.asked.nodes:
-                return not documents(self.asked.output, f"gone-{name}-*.json")
+            if len(glob.glob(os.path.join(glob.escape(self.output), f"meet-{name}-*.json"))) >= self.request.nodes:
+                return not documents(self.output, f"gone-{name}-*.json")
             time.sleep(0.2)
-        write(self.asked.output, f"gone-{name}-{self.host}.json", {"host": self.host})
+        write(self.output, f"gone-{name}-{self.host}.json", {"host": self.host})
         return False
 
 

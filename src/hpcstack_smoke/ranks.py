@@ -1,11 +1,10 @@
 """One rank under torchrun: joins the process group, runs the checks that need all ranks, writes rank-N-ROUND.json.
 
-torchrun ... -m hpcstack_smoke.ranks --output DIR --tests nccl,ddp
+torchrun ... -m hpcstack_smoke.ranks FOLDER ROUND CODES-DONE
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import runpy
@@ -15,15 +14,15 @@ import tempfile
 from typing import Any
 
 from hpcstack_smoke.agent import function, tell
+from hpcstack_smoke.request import read_request
 from hpcstack_smoke.result import ERROR, run, write
-from hpcstack_smoke.select import selected
 
 TIMEOUT_S = 90.0
 GRACE_S = 8.0
 CACHES = ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR")
 
 
-def settle() -> None:
+def keep_to_scratch() -> None:
     """What the frameworks write goes to the agent's folder on the node; read-only homes and images do no harm."""
     scratch = os.environ.get("HPCSTACK_SMOKE_SCRATCH", "") or tempfile.mkdtemp(prefix="hpcstack-smoke-")
     # NVIDIA's images allow tf32 where fp32 was asked for; what a check computes in is the check's to say
@@ -42,19 +41,6 @@ def planted() -> str:
     return path
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python3 -m hpcstack_smoke.ranks")
-    parser.add_argument("--output", required=True)
-    parser.add_argument("--tests", default="")
-    parser.add_argument("--tier", default="quick")
-    parser.add_argument("--skip", default="")
-    parser.add_argument("--gpus", type=int, default=0, help="GPUs that each node must show")
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--round", type=int, default=1)
-    parser.add_argument("--done", default="")
-    return parser.parse_args()
-
-
 def quiet_cpu() -> None:
     """Without a GPU: DeepSpeed must not look for one, and ranks do not take each other's cores."""
     import torch
@@ -64,7 +50,7 @@ def quiet_cpu() -> None:
         torch.set_num_threads(1)
 
 
-def nccl_log(output: str, number: int) -> None:
+def nccl_log(output: str, number: str) -> None:
     """NCCL's own words on how it connects ranks, a file a process, unless the user wants them elsewhere."""
     if "NCCL_DEBUG_FILE" not in os.environ:
         os.environ["NCCL_DEBUG"] = "INFO"
@@ -73,31 +59,32 @@ def nccl_log(output: str, number: int) -> None:
 
 
 def main() -> None:
-    options = parse()
-    settle()
-    nccl_log(options.output, options.round)
+    folder, number, done = sys.argv[1:]
+    request = read_request(folder)
+    keep_to_scratch()
+    nccl_log(folder, number)
     rank = int(os.environ.get("RANK", "0"))
-    name, where = f"rank-{rank}-{options.round}.json", f"{socket.gethostname()}:{rank}"
+    name, where = f"rank-{rank}-{number}.json", f"{socket.gethostname()}:{rank}"
     document: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "rows": [], "planted": planted()}
-    write(options.output, name, document)  # what has started is told from what never came
+    write(folder, name, document)  # what has started is told from what never came
     quiet_cpu()
     import torch.distributed as dist
 
     from hpcstack_smoke.context import join
 
     timeout = float(os.environ.get("HPCSTACK_SMOKE_TIMEOUT", TIMEOUT_S))
-    context = join(timeout, gpus=options.gpus, named=bool(options.tests), output=options.output, tier=options.tier,
-                   nodes=options.nodes)  # fmt: skip
+    context = join(timeout, gpus=request.gpus, named=bool(request.tests), output=folder, tier=request.tier,
+                   nodes=request.nodes)  # fmt: skip
     document |= {"world": context.world, "backend": context.backend}
-    for check in selected(options.tests, "ranks", options.tier, options.skip, options.done):
-        write(options.output, name, {**document, "running": check.code})
+    for check in request.checks("ranks", done):
+        write(folder, name, {**document, "running": check.code})
         row = run(check.code, lambda found=check: function(found)(context), where)  # type: ignore[misc]
         document["rows"].append(row)
-        write(options.output, name, document)
+        write(folder, name, document)
         if context.rank == 0:
             tell(row)
         if row["status"] == ERROR:
-            write(options.output, f"broken-{options.round}", {"code": check.code, "where": where})
+            write(folder, f"broken-{number}", {"code": check.code, "where": where})
             leave(check.code, context.world)
         if context.gpu:
             empty_cache()

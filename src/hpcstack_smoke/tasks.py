@@ -6,7 +6,6 @@ each other by files in it, and each check is a function of that `Task`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -19,8 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.agent import end, function, tell
+from hpcstack_smoke.request import read_request
 from hpcstack_smoke.result import ERROR, run, write
-from hpcstack_smoke.select import Check, selected
+from hpcstack_smoke.select import CHECKS, Check
 
 if TYPE_CHECKING:
     from hpcstack_smoke.agent import Agent
@@ -89,25 +89,24 @@ def free_port() -> int:
 
 def start(agent: Agent) -> int:
     """All task checks of the run on this node, one after another; 0, as each leaves its own rows."""
-    for check in selected(agent.asked.tests, "tasks", agent.asked.tier, agent.asked.skip):
+    for check in agent.request.checks("tasks"):
         _one(agent, check)
     return 0
 
 
 def _one(agent: Agent, check: Check) -> None:
-    asked = agent.asked
-    first = int(os.environ.get("SLURM_NODEID", "0")) * asked.ranks
+    request = agent.request
+    first = int(os.environ.get("SLURM_NODEID", "0")) * request.ranks
     children = []
-    for local in range(asked.ranks):
-        argv = [sys.executable, "-m", "hpcstack_smoke.tasks", "--output", asked.output, "--code", check.code]
+    for local in range(request.ranks):
+        argv = [sys.executable, "-m", "hpcstack_smoke.tasks", request.output, check.code]
         env = {**os.environ, "RANK": str(first + local), "LOCAL_RANK": str(local),
-               "WORLD_SIZE": str(asked.ranks * asked.nodes)}  # fmt: skip
-        env |= {"HPCSTACK_SMOKE_NAMED": "1"} if asked.tests else {}
-        with open(os.path.join(asked.output, f"task-{check.code}-{first + local}.log"), "wb") as log:
+               "WORLD_SIZE": str(request.ranks * request.nodes)}  # fmt: skip
+        with open(os.path.join(request.output, f"task-{check.code}-{first + local}.log"), "wb") as log:
             children.append(
                 subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
             )
-    until = time.monotonic() + asked.stall_s
+    until = time.monotonic() + request.stall_s
     try:
         for child in children:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -121,12 +120,12 @@ def _one(agent: Agent, check: Check) -> None:
 
 def _told(agent: Agent, check: Check, first: int) -> None:
     """The first task's row, for whoever watches; an ERROR row for each task of this node that left none."""
-    for rank in range(first, first + agent.asked.ranks):
-        path = os.path.join(agent.asked.output, f"task-{check.code}-{rank}.json")
+    for rank in range(first, first + agent.request.ranks):
+        path = os.path.join(agent.request.output, f"task-{check.code}-{rank}.json")
         if not os.path.exists(path):
             row = {"code": check.code, "where": f"{agent.host}:{rank}", "status": ERROR, "seconds": 0.0,
                    "evidence": _last_line(path.removesuffix("json") + "log")}  # fmt: skip
-            write(agent.asked.output, f"task-{check.code}-{rank}.json", {"rank": rank, "rows": [row]})
+            write(agent.request.output, f"task-{check.code}-{rank}.json", {"rank": rank, "rows": [row]})
         if rank == 0:
             with open(path) as file:
                 tell(json.load(file)["rows"][0])
@@ -144,20 +143,12 @@ def _last_line(path: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--output", required=True)
-    parser.add_argument("--code", required=True)
-    options = parser.parse_args()
+    folder, code = sys.argv[1:]
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    named = os.environ.get("HPCSTACK_SMOKE_NAMED", "") == "1"
-    task = Task(rank, int(os.environ["WORLD_SIZE"]), local, options.output, options.code, named)
-    from hpcstack_smoke.select import CHECKS
-
-    check = next(check for check in CHECKS if check.code == options.code)
+    task = Task(rank, int(os.environ["WORLD_SIZE"]), local, folder, code, bool(read_request(folder).tests))
+    check = next(check for check in CHECKS if check.code == code)
     row = run(check.code, lambda: function(check)(task), f"{socket.gethostname()}:{rank}")
-    write(
-        options.output, f"task-{options.code}-{rank}.json", {"rank": rank, "host": socket.gethostname(), "rows": [row]}
-    )
+    write(folder, f"task-{code}-{rank}.json", {"rank": rank, "host": socket.gethostname(), "rows": [row]})
     sys.stdout.flush()
     os._exit(0)  # frameworks may wait in their own ends for tasks that are gone
 

@@ -25,8 +25,7 @@ def mpi_step(
 ) -> Completed:  # fmt: skip
     """Run it; what its ranks leave lies in FOLDER as mpi-RANK.json."""
     each = size.world // size.nodes
-    command = ("python3", "-m", "hpcstack_smoke.apps.mpi", "--output", str(folder), "--tests", size.tests,
-               "--tier", size.tier, "--skip", size.skip, "--nodes", str(size.nodes))  # fmt: skip
+    command = ("python3", "-m", "hpcstack_smoke.apps.mpi", str(folder))
     ranks = replace(resources, nproc_per_node=0, ntasks_per_node=each, cpus_per_task=0)
     line = plan(
         artifact, command, "mpi", ranks, site, runner, runtime=runtime, workdir=folder,

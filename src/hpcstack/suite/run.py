@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import state_folder
-from hpcstack.core.errors import SlurmError, counted
+from hpcstack.core.errors import InputError, SlurmError, counted
 from hpcstack.core.files import write_text, write_tree
 from hpcstack.launch.plan import Plan, plan
 from hpcstack.launch.resources import Resources, Share, share
@@ -24,7 +24,8 @@ from hpcstack.suite.mpi import mpi_step
 from hpcstack.suite.outcomes import RunFiles, Size, outcomes, telling
 from hpcstack.suite.steps import Say, python_path, watched
 from hpcstack_smoke import __version__ as suite_version
-from hpcstack_smoke.select import TIER_SECONDS, selected
+from hpcstack_smoke.request import Request, write_request
+from hpcstack_smoke.select import STALL_S, TIER_SECONDS, selected
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 CPU_RANKS = 2
-AGENT_SCOPES = ("node", "tasks", "ranks", "restart", "after")
+READS_REQUESTS = (0, 2)  # the first version of the suite that reads request.json
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,15 @@ def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, h
     )
 
 
+def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Site) -> Request:
+    """What the suite in the image reads: what was asked for, and what the site promises of its nodes."""
+    size, node = run.size, site.node_type(resources.partition)
+    return Request(
+        str(run.folder), size.tests, size.tier, size.skip, artifact.stack, run.share.gpus, run.ranks_per_node,
+        size.nodes, STALL_S[size.tier], 2.0 * TIER_SECONDS[size.tier], float(node.hca_rate if node else 0),
+    )  # fmt: skip
+
+
 def step_plan(
     run: SuiteRun,
     artifact: Artifact,
@@ -87,14 +97,8 @@ def step_plan(
     suite: Path | None,
 ) -> Plan:
     """The job step of one run: an agent a node, which starts the ranks there. SUITE is the caller's own, if given."""
-    size, node = run.size, site.node_type(resources.partition)
-    agent = (
-        "python3", "-m", "hpcstack_smoke", "--output", str(run.folder), "--tests", size.tests, "--tier", size.tier,
-        "--skip", size.skip, "--gpus", str(run.share.gpus), "--ranks", str(run.ranks_per_node),
-        "--nodes", str(size.nodes), "--stack", artifact.stack, "--deadline", str(2 * TIER_SECONDS[size.tier]),
-        "--fabric-rate", str(node.hca_rate if node else 0),
-    )  # fmt: skip
-    command = (*agent, "--", "/bin/sh", "-c", inner("torchrun"), "torchrun")
+    command = ("python3", "-m", "hpcstack_smoke", "--request", str(run.folder), "--", "/bin/sh", "-c",
+               inner("torchrun"), "torchrun")  # fmt: skip
     alone = replace(resources, nproc_per_node=0, ntasks_per_node=0)
     one_a_node = replace(alone, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else alone
     return plan(
@@ -107,11 +111,15 @@ def test(
     stack: Stack, artifact: Artifact, wanted: Wanted, resources: Resources, site: Site, runner: Runner, say: Say
 ) -> tuple[Report, Path]:
     """The report of one run, and its folder. SlurmError if the step did not start on any node."""
+    if not wanted.suite_from_host and _number(artifact.suite) < READS_REQUESTS:
+        raise InputError(f"the suite in the image, {artifact.suite}, is older than this hpcstack can ask",
+                         f"hpcstack build {artifact.stack}, or: hpcstack test --suite-from-host")  # fmt: skip
     here = choose(site.runtime if wanted.runtime == "auto" else wanted.runtime, runner)[0].name == "local"
     run = prepare(stack, wanted, resources, site, here=here)
     suite = _host_suite(run) if wanted.suite_from_host else None
     line = step_plan(run, artifact, resources, site, runner, runtime=wanted.runtime, suite=suite)
     write_text(run.folder / "command.txt", line.shown() + "\n")
+    write_request(request_of(run, artifact, resources, site))
     say(f"{run.size.world} ranks on {counted(run.size.nodes, 'node')} by {line.runtime} ({line.reason})")
     began, started = time.monotonic(), datetime.now(timezone.utc).isoformat(timespec="seconds")
     steps = [runner.logged(list(line.argv), run.folder / "step.log", env=line.environment, on_line=watched(say))]
@@ -137,6 +145,10 @@ def test(
         outcomes=(*judged, *step_outcome(steps, judged)),
     )  # fmt: skip
     return report, run.folder
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def _host_suite(run: SuiteRun) -> Path:

@@ -5,7 +5,6 @@ python3 -m hpcstack_smoke.apps.mpi --output DIR     in every task of `srun --mpi
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -14,14 +13,17 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.agent import tell
 from hpcstack_smoke.apps.cuda_source import KERNEL
 from hpcstack_smoke.apps.mpi_source import SOURCE
 from hpcstack_smoke.collectives.nccltests import program, read
+from hpcstack_smoke.request import read_request
 from hpcstack_smoke.result import ERROR, PASS, Result, Skip, judge, run, write
-from hpcstack_smoke.select import Check, selected
+
+if TYPE_CHECKING:
+    from hpcstack_smoke.select import Check
 
 SAMPLES = {"quick": 2_000_000, "standard": 20_000_000, "full": 200_000_000}
 WAIT_S, RUN_S = 120.0, 600.0
@@ -234,35 +236,30 @@ def rows(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    for name in ("output", "tests", "tier", "skip"):
-        parser.add_argument(f"--{name}", default="quick" if name == "tier" else "")
-    parser.add_argument("--nodes", type=int, default=1)
-    options = parser.parse_args()
+    request = read_request(sys.argv[1])
+    checks = request.checks("mpi")
     rank, tasks = int(os.environ.get("SLURM_PROCID", "0")), int(os.environ.get("SLURM_NTASKS", "1"))
     if rank == 0:
-        write(options.output, "mpi-built.json", build(options.output))
-    built = await_build(options.output)
+        write(request.output, "mpi-built.json", build(request.output))
+    built = await_build(request.output)
     found, why = None, ""
     if "compiler" in built:
-        device = any(check.code == "mpi.device" for check in selected(options.tests, "mpi", options.tier, options.skip))
-        found, why = start(options.output, options.tier, rank, device=device)
-    wanted = [check.code for check in selected(options.tests, "mpi", options.tier, options.skip)]
-    if "mpi.nccl" in wanted and found is not None:
-        found |= nccl_tests(options.tier)
+        device = any(check.code == "mpi.device" for check in checks)
+        found, why = start(request.output, request.tier, rank, device=device)
+    if any(check.code == "mpi.nccl" for check in checks) and found is not None:
+        found |= nccl_tests(request.tier)
     if rank == 0:
-        checks = selected(options.tests, "mpi", options.tier, options.skip)
         if found is not None:
             found |= built | {
                 "tasks": tasks,
-                "nodes": options.nodes,
-                "samples": SAMPLES[options.tier],
-                "virtual": len(os.sched_getaffinity(0)) * options.nodes < tasks,
+                "nodes": request.nodes,
+                "samples": SAMPLES[request.tier],
+                "virtual": len(os.sched_getaffinity(0)) * request.nodes < tasks,
             }
-        made = rows(checks, built, found, why, bool(options.tests))
+        made = rows(checks, built, found, why, bool(request.tests))
         for row in made:
             tell(row)
-        write(options.output, "mpi-0.json", {"rows": made})
+        write(request.output, "mpi-0.json", {"rows": made})
     return 0
 
 

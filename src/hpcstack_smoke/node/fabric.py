@@ -27,7 +27,7 @@ def _ports() -> list[sysfs.Port]:
     return found
 
 
-def hcas(asked: Any) -> Result:
+def hcas(request: Any) -> Result:
     """Every port with a cable is active, and one at least. What NCCL_IB_HCA leaves out is not looked at."""
     ports = sysfs.asked_for(_ports())
     rates = ", ".join(f"{port.name} {port.rate:g} Gb/s {port.layer}" for port in ports)
@@ -46,15 +46,15 @@ def hcas(asked: Any) -> Result:
     return judge(not down, rates, "every port ACTIVE", evidence=states, remedy=remedy, figures=figures)
 
 
-def rate(asked: Any) -> Result:
+def rate(request: Any) -> Result:
     """All active ports have the rate that the site says, or at least the same one."""
     active = [port for port in sysfs.asked_for(_ports()) if port.active and port.rate]
     if not active:
         raise Skip("no active port says its rate")
-    want = asked.fabric_rate or max(port.rate for port in active)
+    want = request.fabric_rate or max(port.rate for port in active)
     slow = [f"{port.name} {port.rate:g}" for port in active if port.rate < want]
     measured = f"slow: {', '.join(slow)} Gb/s" if slow else f"{len(active)} port(s) at {want:g} Gb/s"
-    source = "site.yaml" if asked.fabric_rate else "the fastest port of this node"
+    source = "site.yaml" if request.fabric_rate else "the fastest port of this node"
     remedy = (
         "a management port? NCCL_IB_HCA leaves it out. Else look at the cable and the switch's port: ibstat, mlxlink"
     )
@@ -65,7 +65,7 @@ def rate(asked: Any) -> Result:
     return Result(PASS, measured, f"{want:g} Gb/s", source)
 
 
-def gid(asked: Any) -> Result:
+def gid(request: Any) -> Result:
     """Each active RoCE port has a RoCE v2 GID that is not only link-local."""
     ethernet = [port for port in sysfs.asked_for(_ports()) if port.active and port.layer == "Ethernet"]
     if not ethernet:
@@ -83,7 +83,7 @@ def gid(asked: Any) -> Result:
                  remedy="give the port's interface an address; NCCL_IB_GID_INDEX picks the GID")  # fmt: skip
 
 
-def memlock(asked: Any) -> Result:
+def memlock(request: Any) -> Result:
     """RDMA pins memory: the limit must be unlimited inside the step, inside the container."""
     if not sysfs.ports():
         raise Skip("no HCA on this node: nothing pins memory")
@@ -93,7 +93,7 @@ def memlock(asked: Any) -> Result:
     return judge(soft == resource.RLIM_INFINITY, measured, "unlimited", "nccl-tests #206", remedy=remedy)
 
 
-def gdr(asked: Any) -> Result:
+def gdr(request: Any) -> Result:
     """The kernel's part of GPUDirect RDMA: nvidia-peermem, or a kernel with dma-buf, which only NCCL's log proves."""
     if not sysfs.ports() or not os.path.exists("/proc/driver/nvidia/version"):
         raise Skip("no HCA or no NVIDIA driver on this node")
@@ -104,7 +104,7 @@ def gdr(asked: Any) -> Result:
     return Result(WARN, "no nvidia-peermem; dma-buf may do", "nvidia-peermem or dma-buf", "nccl #1939", remedy=remedy)
 
 
-def storage(asked: Any) -> Result:
+def storage(request: Any) -> Result:
     """The kernel's part of GPUDirect Storage."""
     if not os.path.exists("/proc/driver/nvidia/version"):
         raise Skip("no NVIDIA driver on this node")
@@ -114,7 +114,7 @@ def storage(asked: Any) -> Result:
     return Result(PASS, f"nvidia-fs {sysfs.line(found[0])}")
 
 
-def ib_tools(asked: Any) -> Result:
+def ib_tools(request: Any) -> Result:
     """The InfiniBand user tools that the stack promises are in the image and start."""
     path = shutil.which("ibstat") or shutil.which("ibstat", path="/usr/sbin:/sbin")
     if not path:
@@ -128,12 +128,11 @@ def ib_tools(asked: Any) -> Result:
     return judge(good, said[0] if said else path, "ibstat -V ends with 0", evidence=evidence)
 
 
-def counters_row(asked: Any, host: str) -> dict[str, Any] | None:
+def counters_row(request: Any, host: str) -> dict[str, Any] | None:
     """The row of `fabric.counters`: what the ports' error counters gained while the suite ran."""
     from hpcstack_smoke.result import run
-    from hpcstack_smoke.select import selected
 
-    if not selected(asked.tests, "after", asked.tier, asked.skip):
+    if not request.checks("after"):
         return None
     return run("fabric.counters", lambda: gained(BEFORE, sysfs.counters()), host)
 

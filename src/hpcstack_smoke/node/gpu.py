@@ -30,13 +30,13 @@ class Lost(Exception):
         self.result = result
 
 
-def _rows(asked: Any, fields: tuple[str, ...]) -> list[dict[str, str]]:
+def _rows(request: Any, fields: tuple[str, ...]) -> list[dict[str, str]]:
     """What nvidia-smi says of FIELDS, a row a GPU. Lost where one does not answer, or none of those asked for."""
     rows = nvidia.query(("index", *fields))
     if not rows:
-        if asked.gpus:
+        if request.gpus:
             raise Lost(
-                Result(FAIL, "nvidia-smi says nothing", f"{asked.gpus} GPU(s)", "what was asked for", remedy=RESET)
+                Result(FAIL, "nvidia-smi says nothing", f"{request.gpus} GPU(s)", "what was asked for", remedy=RESET)
             )
         raise Skip("nvidia-smi is not here or says nothing")
     lost = [f"GPU {row.get('index', '?')}: {value}" for row in rows for value in row.values() if value in nvidia.LOST]
@@ -51,9 +51,9 @@ def answered(check: Callable[[Any], Result]) -> Callable[[Any], Result]:
     """CHECK, with its FAIL where a GPU does not answer."""
 
     @functools.wraps(check)
-    def run(asked: Any) -> Result:
+    def run(request: Any) -> Result:
         try:
-            return check(asked)
+            return check(request)
         except Lost as lost:
             return lost.result
 
@@ -61,9 +61,9 @@ def answered(check: Callable[[Any], Result]) -> Callable[[Any], Result]:
 
 
 @answered
-def ecc(asked: Any) -> Result:
+def ecc(request: Any) -> Result:
     """No uncorrectable error since the driver was loaded, no row that waits to be remapped or could not be."""
-    rows = _rows(asked, nvidia.ECC)
+    rows = _rows(request, nvidia.ECC)
     if not any(name.startswith("ecc.errors") for row in rows for name in row):
         raise Skip("these GPUs count no ECC errors")
     bad = []
@@ -90,7 +90,7 @@ def _number(text: str) -> float:
     return float(text) if text.replace(".", "", 1).isdigit() else 0.0
 
 
-def xid(asked: Any) -> Result:
+def xid(request: Any) -> Result:
     """No Xid in the kernel's log of the last two hours that takes a GPU out of service."""
     if not os.path.exists("/proc/driver/nvidia/version"):
         raise Skip("no NVIDIA driver on this node")
@@ -133,9 +133,9 @@ def kernel_log() -> list[str]:
 
 
 @answered
-def throttle(asked: Any) -> Result:
+def throttle(request: Any) -> Result:
     """No GPU is held back by heat or by its power supply; a power cap under load is as it should be."""
-    rows = _rows(asked, nvidia.THROTTLE)
+    rows = _rows(request, nvidia.THROTTLE)
     hard = [
         f"GPU {row['index']}: {name.rpartition('.')[2]}"
         for row in rows
@@ -163,9 +163,9 @@ def throttle(asked: Any) -> Result:
 
 
 @answered
-def pcie(asked: Any) -> Result:
+def pcie(request: Any) -> Result:
     """Each link has its full width. An idle GPU may rest at a lower generation: that alone is a WARN."""
-    rows = _rows(asked, nvidia.PCIE)
+    rows = _rows(request, nvidia.PCIE)
     narrow, slow = [], []
     for row in rows:
         now, most = row.get("pcie.link.width.current"), row.get("pcie.link.width.max")
@@ -188,7 +188,7 @@ def pcie(asked: Any) -> Result:
     return Result(PASS, said, expected, "nvidia-smi")
 
 
-def nvlink(asked: Any) -> Result:
+def nvlink(request: Any) -> Result:
     """No link is inactive on a GPU that has an active one, and all GPUs have as many."""
     found = nvidia.links(nvidia.nvidia_smi(["nvlink", "-s"]))
     active = {gpu: [n for n, said in links.items() if "inactive" not in said] for gpu, links in found.items()}
@@ -207,9 +207,9 @@ def nvlink(asked: Any) -> Result:
 
 
 @answered
-def persistence(asked: Any) -> Result:
+def persistence(request: Any) -> Result:
     """Persistence mode: without it each first use of a GPU waits for the driver to load."""
-    rows = _rows(asked, ("persistence_mode",))
+    rows = _rows(request, ("persistence_mode",))
     off = [row["index"] for row in rows if row.get("persistence_mode") == "Disabled"]
     if off:
         return Result(WARN, f"off on GPU {', '.join(off)}", "on", remedy="run nvidia-persistenced on the node")

@@ -15,17 +15,17 @@ SHM_BYTES = 1 << 30
 GPU_REMEDY = "look at nvidia-smi and dmesg on the node, at --gpus-per-node, and with Pyxis at NVIDIA_VISIBLE_DEVICES"
 
 
-def image(asked: Any) -> Result:
+def image(request: Any) -> Result:
     """The image says that it is the stack that was asked for."""
     try:
         with open(STACK_FILE) as file:
             stack = json.load(file)["stack"]
     except FileNotFoundError:
         raise Skip(f"no {STACK_FILE}: not an image of hpcstack") from None
-    return judge(not asked.stack or stack == asked.stack, stack, asked.stack, source="the launcher")
+    return judge(not request.stack or stack == request.stack, stack, request.stack, source="the launcher")
 
 
-def torch_is_the_bases(asked: Any) -> Result:
+def torch_is_the_bases(request: Any) -> Result:
     """torch is the build that the base image says it brings, not one that pip put over it."""
     said = os.environ.get("PYTORCH_VERSION", "")
     if not said:
@@ -41,27 +41,27 @@ def torch_is_the_bases(asked: Any) -> Result:
     return judge(found.startswith(said), found, f"{said}...", source=source, remedy=remedy)
 
 
-def driver(asked: Any) -> Result:
+def driver(request: Any) -> Result:
     """The NVIDIA kernel driver. Missing where GPUs are expected is a failure, never a SKIP."""
     try:
         with open(DRIVER_FILE) as file:
             line = file.readline()
     except FileNotFoundError:
-        if asked.gpus:
-            expected = f"a driver: {asked.gpus} GPU(s) were asked for"
+        if request.gpus:
+            expected = f"a driver: {request.gpus} GPU(s) were asked for"
             return Result(FAIL, "no NVIDIA driver", expected, remedy=GPU_REMEDY)
         raise Skip("no NVIDIA driver on this node") from None
     version = next((word for word in line.split() if word[0].isdigit() and "." in word), "")
     return Result(PASS, version, evidence=line.strip())
 
 
-def gpus(asked: Any) -> Result:
+def gpus(request: Any) -> Result:
     """As many GPUs as the step was given, counted by opening their devices: a cgroup hides what it does not list."""
     have = len(open_gpus())
-    if not have and not asked.gpus:
+    if not have and not request.gpus:
         raise Skip("no GPU on this node")
     source = "what the step asked for"
-    return judge(have >= asked.gpus, f"{have} GPU(s)", f">= {asked.gpus}", source, remedy=GPU_REMEDY)
+    return judge(have >= request.gpus, f"{have} GPU(s)", f">= {request.gpus}", source, remedy=GPU_REMEDY)
 
 
 def open_gpus() -> list[str]:
@@ -77,7 +77,7 @@ def _opens(path: str) -> bool:
     return True
 
 
-def shared_memory(asked: Any) -> Result:
+def shared_memory(request: Any) -> Result:
     """/dev/shm is there, can be written, and is larger than the 64 MB that Docker gives."""
     stat = os.statvfs("/dev/shm")
     size = stat.f_blocks * stat.f_frsize

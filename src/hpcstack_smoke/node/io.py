@@ -25,23 +25,23 @@ FILES, READS, BLOCK = 200, 2000, 4096
 
 
 @contextlib.contextmanager
-def place(asked: Any) -> Iterator[str]:
+def place(request: Any) -> Iterator[str]:
     """A folder of this node's own below the run's, on the filesystem that jobs see; gone afterwards."""
-    folder = tempfile.mkdtemp(dir=asked.output, prefix=".io-")
+    folder = tempfile.mkdtemp(dir=request.output, prefix=".io-")
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def bandwidth(asked: Any) -> Result:
+def bandwidth(request: Any) -> Result:
     """Write, fsync, drop from the cache where the kernel lets us, read back: the checksum must be the same."""
-    size = SIZE[asked.tier]
-    if shutil.disk_usage(asked.output).free < 4 * size:
-        raise Skip(f"less than {4 * size / 1e9:.1f} GB free below {asked.output}")
+    size = SIZE[request.tier]
+    if shutil.disk_usage(request.output).free < 4 * size:
+        raise Skip(f"less than {4 * size / 1e9:.1f} GB free below {request.output}")
     block = random.Random(7).randbytes(MIB)
     wrote, read = hashlib.sha256(), hashlib.sha256()
-    with place(asked) as folder:
+    with place(request) as folder:
         path, began = os.path.join(folder, "data"), time.perf_counter()
         with open(path, "wb", buffering=0) as file:
             for number in range(size // MIB):
@@ -63,14 +63,14 @@ def bandwidth(asked: Any) -> Result:
                  figures=figures)  # fmt: skip
 
 
-def staging(asked: Any) -> Result:
+def staging(request: Any) -> Result:
     """A file of the shared filesystem copied to this node's own disk, as images and data are staged: the same bytes."""
-    size, own = SIZE[asked.tier], tempfile.gettempdir()
-    for folder in (asked.output, own):
+    size, own = SIZE[request.tier], tempfile.gettempdir()
+    for folder in (request.output, own):
         if shutil.disk_usage(folder).free < 4 * size:
             raise Skip(f"less than {4 * size / 1e9:.1f} GB free below {folder}")
     block = random.Random(11).randbytes(MIB)
-    with place(asked) as shared, tempfile.TemporaryDirectory(prefix="hpcstack-io-") as local:
+    with place(request) as shared, tempfile.TemporaryDirectory(prefix="hpcstack-io-") as local:
         source, target = os.path.join(shared, "data"), os.path.join(local, "data")
         with open(source, "wb", buffering=0) as file:
             for number in range(size // MIB):
@@ -100,9 +100,9 @@ def digest(path: str) -> bytes:
     return found.digest()
 
 
-def metadata(asked: Any) -> Result:
+def metadata(request: Any) -> Result:
     """Files made, looked at and removed a second, by one process."""
-    with place(asked) as folder:
+    with place(request) as folder:
         names = [os.path.join(folder, str(number)) for number in range(FILES)]
         rates = {}
         for verb, work in (("create", _touch), ("stat", os.stat), ("unlink", os.unlink)):
@@ -119,9 +119,9 @@ def _touch(name: str) -> None:
         pass
 
 
-def small(asked: Any) -> Result:
+def small(request: Any) -> Result:
     """Reads of 4 KiB at random places, as a data loader makes them."""
-    with place(asked) as folder:
+    with place(request) as folder:
         path = os.path.join(folder, "data")
         with open(path, "wb") as file:
             file.write(b"\0" * SIZE["quick"])
@@ -144,9 +144,9 @@ TAKE = (
 )
 
 
-def lock(asked: Any) -> Result:
+def lock(request: Any) -> Result:
     """A second process is kept out by flock, and let in when it is given back: datasets and caches rely on it."""
-    with place(asked) as folder:
+    with place(request) as folder:
         path = os.path.join(folder, "lock")
         with open(path, "w") as file:
             try:
@@ -167,12 +167,12 @@ def _second(path: str) -> int:
     return subprocess.run([sys.executable, "-c", TAKE, path], check=False, timeout=30).returncode
 
 
-def lustre(asked: Any) -> Result:
+def lustre(request: Any) -> Result:
     """How the run's folder is striped, where it is on Lustre and `lfs` is at hand."""
     if not shutil.which("lfs"):
         raise Skip("no lfs in this image")
     done = subprocess.run(
-        ["lfs", "getstripe", "-d", asked.output], capture_output=True, text=True, timeout=60, check=False
+        ["lfs", "getstripe", "-d", request.output], capture_output=True, text=True, timeout=60, check=False
     )
     if done.returncode:
         raise Skip("the run's folder is not on Lustre")

@@ -5,7 +5,6 @@ The agent starts this file as the ranks of a torchrun of its own; what the ranks
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -31,9 +30,9 @@ def start(agent: Agent) -> int:
             {"code": CODE, "where": agent.host, "status": SKIP, "seconds": 0.0, "evidence": "the image has no torch"}
         )
         return 0
-    command = ["-m", "hpcstack_smoke.training.restart", "--output", agent.asked.output]
+    command = ["-m", "hpcstack_smoke.training.restart", agent.request.output]
     status = agent.launch(command, f"restart-{agent.host}.log", elastic=True)
-    agent.add(run(CODE, lambda: judged(agent.asked.output, status), agent.host))
+    agent.add(run(CODE, lambda: judged(agent.request.output, status), agent.host))
     return 0
 
 
@@ -61,12 +60,10 @@ def judged(output: str, status: int) -> Result:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--output", required=True)
-    output = parser.parse_args().output
-    from hpcstack_smoke.ranks import quiet_cpu, settle
+    output = sys.argv[1]
+    from hpcstack_smoke.ranks import keep_to_scratch, quiet_cpu
 
-    settle()
+    keep_to_scratch()
     quiet_cpu()
     import torch
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack_smoke.agent import Asked
 from hpcstack_smoke.node import gpu, nvidia
+from hpcstack_smoke.request import Request
 from hpcstack_smoke.result import FAIL, PASS, WARN, Skip
 
-HERE = Asked(output=".")
+HERE = Request(output=".")
 
 
 def smi(monkeypatch: pytest.MonkeyPatch, answers: dict[str, str]) -> None:
@@ -48,7 +48,7 @@ def test_a_gpu_that_does_not_answer_is_no_pass(monkeypatch: pytest.MonkeyPatch) 
     result = gpu.throttle(HERE)
     assert result.status == FAIL and result.measured == "GPU 1: [GPU requires reset]"
     smi(monkeypatch, {})
-    assert gpu.ecc(Asked(output=".", gpus=8)).status == FAIL  # nvidia-smi says nothing, and eight were asked for
+    assert gpu.ecc(Request(output=".", gpus=8)).status == FAIL  # nvidia-smi says nothing, and eight were asked for
 
 
 def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack_smoke.agent import Asked
 from hpcstack_smoke.node import fabric, host, io, sysfs
+from hpcstack_smoke.request import Request
 from hpcstack_smoke.result import FAIL, PASS, WARN, Skip, run
 
-HERE = Asked(output=".")
-EIGHT = Asked(output=".", gpus=8)
+HERE = Request(output=".")
+EIGHT = Request(output=".", gpus=8)
 
 
 @pytest.fixture
@@ -69,11 +69,13 @@ def test_what_nccl_leaves_out_is_not_looked_at(hcas: Path, monkeypatch: pytest.M
 
 def test_a_slow_port_is_a_warning_and_all_below_the_sites_word_a_failure(hcas: Path) -> None:
     port(hcas, "mlx5_1", 1, "4: ACTIVE", "200 Gb/sec (4X HDR)")
-    result = fabric.rate(Asked(output=".", fabric_rate=400.0))
+    result = fabric.rate(Request(output=".", fabric_rate=400.0))
     assert result.status == FAIL and "mlx5_1:1 200" in result.measured
     port(hcas, "mlx5_0", 1, "4: ACTIVE")
     assert fabric.rate(HERE).status == WARN
-    assert fabric.rate(Asked(output=".", fabric_rate=400.0)).status == WARN  # a management port is slower, and healthy
+    assert (
+        fabric.rate(Request(output=".", fabric_rate=400.0)).status == WARN
+    )  # a management port is slower, and healthy
 
 
 def test_roce_wants_a_routable_gid(hcas: Path) -> None:
@@ -129,9 +131,9 @@ def test_torch_that_pip_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_filesystem_gives_back_what_was_written_and_nothing_is_left(tmp_path: Path) -> None:
-    asked = Asked(output=str(tmp_path))
+    request = Request(output=str(tmp_path))
     for check in (io.bandwidth, io.staging, io.metadata, io.small, io.lock):
-        assert check(asked).status == PASS
+        assert check(request).status == PASS
     assert list(tmp_path.iterdir()) == []
 
 

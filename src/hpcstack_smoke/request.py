@@ -1,0 +1,49 @@
+"""What a run was asked for: request.json in its folder, which the agent, the ranks, tasks and MPI programs all read."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+
+from hpcstack_smoke.result import write
+from hpcstack_smoke.select import Check, selected
+
+FILE = "request.json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """`output` is the run's folder, which all nodes see. `tests` and `skip`: codes, families or groups, by comma.
+
+    `gpus` and `ranks` are those of each node, `fabric_rate` is Gb/s of each port, and 0 where nothing was promised.
+    """
+
+    output: str
+    tests: str = ""
+    tier: str = "quick"
+    skip: str = ""
+    stack: str = ""
+    gpus: int = 0
+    ranks: int = 2
+    nodes: int = 1
+    stall_s: float = 240.0
+    deadline_s: float = 0.0
+    fabric_rate: float = 0.0
+
+    def checks(self, scope: str, done: str = "") -> list[Check]:
+        """What is to be run in SCOPE, but for the codes in DONE."""
+        return selected(self.tests, scope, self.tier, self.skip, done)
+
+
+def write_request(request: Request) -> None:
+    """request.json in the run's folder."""
+    write(request.output, FILE, asdict(request))
+
+
+def read_request(folder: str) -> Request:
+    """The request of the run in FOLDER. Keys that this suite does not know, of a newer host, are left alone."""
+    with open(os.path.join(folder, FILE)) as file:
+        found = json.load(file)
+    known = {one.name for one in fields(Request)}
+    return Request(**{**{name: value for name, value in found.items() if name in known}, "output": folder})
