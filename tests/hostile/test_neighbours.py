@@ -275,7 +275,7 @@ def test_h1_what_the_other_user_puts_there_root_does_not_touch(
 
 
 def stage(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = ["sh", "-c", plain("launchers", "stage.sh"), "stage", str(folder), *words]
+    argv = ["sh", "-c", plain("launchers", "on-node/stage.sh"), "stage", str(folder), *words]
     return subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]})
 
 

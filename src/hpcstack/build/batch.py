@@ -43,7 +43,9 @@ def script(
     stacks: Sequence[str], logs: Path, command: Sequence[str], rest: Sequence[str], options: Sequence[str]
 ) -> str:
     """The batch script that builds STACKS."""
-    return fill("launchers", "build.sbatch.j2", stacks=stacks, logs=logs, command=command, rest=rest, options=options)
+    return fill(
+        "launchers", "jobs/build.sbatch.j2", stacks=stacks, logs=logs, command=command, rest=rest, options=options
+    )
 
 
 def build_on_slurm(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
+INCLUDED = re.compile(r"^#: (\S+)\n", re.MULTILINE)
 FOLDERS = ("recipes", "images", "modules", "launchers", "facts")
 
 
@@ -21,6 +23,17 @@ def folder(name: str) -> Path:
     if name not in FOLDERS:
         raise ValueError(f"no data folder {name!r}")
     return root() / name
+
+
+@cache
+def script(name: str) -> str:
+    """launchers/NAME, in which each line `#: FILE` is replaced by the FILE beside it."""
+    path = folder("launchers") / name
+
+    def text_of(match: re.Match[str]) -> str:
+        return path.with_name(match[1]).read_text(encoding="utf-8")
+
+    return INCLUDED.sub(text_of, path.read_text(encoding="utf-8"))
 
 
 def smoke_files() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Doctor: what is wrong with a machine for running stacks, why it matters, and what to type. Judges of a probe's lines.
 
-`launchers/doctor.sh` tells KEY=VALUE lines of the login node and of each compute node; nothing here starts a program.
+`launchers/on-node/doctor.sh` tells KEY=VALUE lines of the login node and of each compute node; nothing here
+starts a program.
 """
 
 from __future__ import annotations

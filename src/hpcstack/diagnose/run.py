@@ -33,7 +33,7 @@ LABELLED = re.compile(r"^\s*(\d+): (.*)$")
 
 def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str, progress: Progress) -> list[Finding]:
     """All that is right and wrong with this machine, with the cluster as seen from it, and with the nodes named."""
-    script = plain("launchers", "doctor.sh")
+    script = plain("launchers", "on-node/doctor.sh")
     paths = [str(site.store)] if site.store.exists() else []  # else `_places` says so
     askable = runner.has("srun") or runner.has("apptainer")
     runtime = choose(site.runtime, runner)[0].name if askable else "apptainer"

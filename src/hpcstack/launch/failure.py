@@ -1,7 +1,8 @@
 """What the standard error of a step says of its end: the first rank that failed, where, of what. Pure.
 
-Ranks say in one line what they ended with (launchers/rank.sh), torch puts `[rankN]: ` before their tracebacks, and srun
-says which task ended first. launchers/failure.awk does the same for job scripts; a test holds the two together.
+Ranks say in one line what they ended with (launchers/in-image/rank.sh), torch puts `[rankN]: ` before their tracebacks,
+and srun says which task ended first. launchers/jobs/failure.awk does the same for job scripts; a test holds the two
+together.
 """
 
 from __future__ import annotations

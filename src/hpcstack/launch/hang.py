@@ -1,6 +1,7 @@
 """What the ranks of a job that hangs are doing, and which of them is elsewhere than the others. Pure but for `look`.
 
-launchers/stacks.sh asks each node, by an overlapping step: every rank's Python stack, by py-spy, else its threads.
+launchers/on-node/stacks.sh asks each node, by an overlapping step: every rank's Python stack, by py-spy, else its
+threads.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Standing:
 
 
 def parse(text: str) -> list[Rank]:
-    """The ranks of what launchers/stacks.sh wrote on all nodes (srun --label), each once, by number."""
+    """The ranks of what launchers/on-node/stacks.sh wrote on all nodes (srun --label), each once, by number."""
     streams: dict[str, list[str]] = {}
     for raw in text.splitlines():
         label = LABEL.match(raw)

@@ -148,7 +148,8 @@ def _install(
     with tempfile.TemporaryDirectory(prefix=".lent-", dir=part.parent) as lent:
         _lend(Path(lent), site, artifact.base.partition("/")[0])
         step = Step(
-            image=artifact.image, command=("/bin/sh", "-c", plain("launchers", "added.sh"), "added", PLACE, *wanted),
+            image=artifact.image,
+            command=("/bin/sh", "-c", plain("launchers", "in-image/added.sh"), "added", PLACE, *wanted),
             mounts=(f"{part}:{PLACE}", f"{lent}:/mnt"), environment={"PYTHONNOUSERSITE": "1"},
             image_environment=artifact.environment,
         )  # fmt: skip

@@ -94,7 +94,7 @@ def plan(
     """The step of COMMAND in the image of ARTIFACT. InputError for resources that make no sense here.
 
     JOB: the step is for a job of its own, whatever allocation this shell is in. RECORDED: srun writes down which job it
-    became (launchers/began.sh).
+    became (launchers/on-node/began.sh).
     """
     chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
     here, inside = chosen.name == "local", {} if job else allocation(os.environ)
@@ -162,7 +162,7 @@ def _slurm(
             raise MissingToolError("srun has no PMI: MPI programs would each be alone", "ask for Slurm's PMIx plugin")
         out.append(Part((f"--mpi={found}",), "what `srun --mpi=list` has"))
     if recorded and not any(word.startswith("--prolog") for word in resources.extra):
-        began = data.folder("launchers") / "began.sh"
+        began = data.folder("launchers") / "on-node/began.sh"
         if os.access(began, os.X_OK):
             out.append(Part((f"--prolog={began}",), "writes down which job and nodes this became"))
     if "SLURM_STEP_ID" in inside and "--overlap" not in resources.extra:

@@ -129,13 +129,13 @@ def end(folder: Path, status: int) -> None:
         write_text(folder / ENDED, f"{status}\n", 0o600)
 
 
-MASTER = "the first node's IPv4 address", "launchers/rendezvous.sh: neither you nor the image has set it"
+MASTER = "the first node's IPv4 address", "launchers/in-image/rendezvous.sh: neither you nor the image has set it"
 MADE = {  # what is made on the nodes, by mode: (its value, why)
     "MASTER_ADDR": MASTER,
     "RANK": ("the rank's number", "torchrun's, DeepSpeed's, or SLURM_PROCID in mode task-per-gpu"),
     "LOCAL_RANK": ("its number on its node", "torchrun's, DeepSpeed's, or SLURM_LOCALID in mode task-per-gpu"),
     "WORLD_SIZE": ("the number of ranks", "torchrun's, DeepSpeed's, or SLURM_STEP_NUM_TASKS in mode task-per-gpu"),
-    "LOCAL_WORLD_SIZE": ("ranks of a node", "torchrun's, DeepSpeed's, or made by launchers/task-per-gpu.sh"),
+    "LOCAL_WORLD_SIZE": ("ranks of a node", "torchrun's, DeepSpeed's, or made by launchers/in-image/task-per-gpu.sh"),
 }
 
 

@@ -126,7 +126,7 @@ class PlannedLaunch:
         return status, last
 
     def _seen_by_gc(self) -> dict[str, str]:
-        """In an allocation launchers/began.sh writes the image's key into the job."""
+        """In an allocation launchers/on-node/began.sh writes the image's key into the job."""
         return {"HPCSTACK_KEY": self.artifact.key} if allocation_of(os.environ) else {}
 
     def _write_script(self, folder: Path, job: tuple[Part, ...] = ()) -> None:

@@ -38,21 +38,22 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
         cast = [(str(one.source), one.name) for one in staged.pieces if staged.how == "sbcast" and one.sha256 != "-"]
         staging = {
             "why": f"before the ranks, once a node: {HOW[staged.how] if staged.image else HOW['copy']}",
-            "script": plain("launchers", "stage.sh"), "folder": staged.folder, "cast": cast, "put": staged.words,
+            "script": plain("launchers", "on-node/stage.sh"), "folder": staged.folder, "cast": cast,
+            "put": staged.words,
         }  # fmt: skip
 
     watchdog = None
     if plan.watchdog and not on_terminal(plan.parts):
         every = max(1, min(15, plan.watchdog // 4))
-        watchdog = {"seconds": plan.watchdog, "every": every, "script": plain("launchers", "stacks.sh"),
+        watchdog = {"seconds": plan.watchdog, "every": every, "script": plain("launchers", "on-node/stacks.sh"),
                     "spy": lent_spy(), "answer": ANSWER_S}  # fmt: skip
-    failure = "" if on_terminal(plan.parts) else plain("launchers", "failure.awk")
+    failure = "" if on_terminal(plan.parts) else plain("launchers", "jobs/failure.awk")
 
     def word(text: str) -> str:
         return f'"$inside{scripts.index(text) + 1}"' if text in scripts else quoted(text)
 
     return fill(
-        "launchers", "launch.sh.j2",
+        "launchers", "jobs/launch.sh.j2",
         title=f"{artifact.stack} ({why}), image sha256:{artifact.sha256}",
         runtime=f"{plan.runtime}: {plan.reason}", mode=f"{plan.mode}: {MODES[plan.mode].about}",
         directives=job, staging=staging, failure=failure, grace=plan.grace, watchdog=watchdog,

@@ -1,4 +1,4 @@
-"""Asks the nodes of a running job what its ranks do, by a step beside it: launchers/stacks.sh. Nothing is stopped."""
+"""Asks the nodes of a running job what its ranks do, by a step beside it (launchers/on-node/stacks.sh)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def meant(job: str) -> RunningJob:
 
 
 def look(asked: RunningJob, runner: Runner) -> tuple[str, int]:
-    """(what launchers/stacks.sh says on all nodes of a job, how many nodes did not answer in time).
+    """(what launchers/on-node/stacks.sh says on all nodes of a job, how many nodes did not answer in time).
 
     SlurmError where it does not run, or Slurm refuses.
     """
@@ -56,7 +56,7 @@ def look(asked: RunningJob, runner: Runner) -> tuple[str, int]:
         raise SlurmError(f"job {asked.job} {now}: only a running one can be asked", f"hpcstack explain {asked.job}")
     words = [number, asked.step, lent_spy()]
     done = runner.output(
-        [*step(number, nodes), plain("launchers", "stacks.sh"), "stacks", *words], timeout=ANSWER_S + 15
+        [*step(number, nodes), plain("launchers", "on-node/stacks.sh"), "stacks", *words], timeout=ANSWER_S + 15
     )
     if "hpcstack: " not in done.stdout:
         said = " ".join(done.tail[-2:]) or f"exit {done.status}"

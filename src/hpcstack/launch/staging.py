@@ -63,7 +63,7 @@ class Staging:
 
     @property
     def words(self) -> list[str]:
-        """The arguments of launchers/stage.sh's `put`."""
+        """The arguments of launchers/on-node/stage.sh's `put`."""
         return [word for one in self.pieces for word in (str(one.source), one.name, str(one.size), one.sha256)]
 
 

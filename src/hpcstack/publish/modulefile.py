@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hpcstack.core import data
 from hpcstack.core.characters import CONTROL, VARIABLE
 from hpcstack.core.errors import InputError
 from hpcstack.core.quote import line
@@ -177,7 +178,7 @@ def wrappers(release: Release) -> dict[str, str]:
     image = {name: value for name, value in sorted(release.environment.items()) if VARIABLE.fullmatch(name)}
     own = fill(
         "modules", "run.sh.j2", release=release.name, image=release.image, bin=release.bin, compat=COMPAT, enter=IN,
-        start=START, mounts=release.mounts, image_names=" ".join(image),
+        start=data.script(START), mounts=release.mounts, image_names=" ".join(image),
         image_environment=[(name, value) for name, value in image.items() if name not in OWN],
         runtime=release.runtime if release.runtime in ("apptainer", "enroot", "pyxis") else "auto",
     )  # fmt: skip

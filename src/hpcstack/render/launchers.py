@@ -40,12 +40,12 @@ def inner(mode: str) -> str:
     Its arguments: ranks a node, MIN:MAX nodes of an elastic step or nothing, restarts, the command.
     """
     parts = ("rendezvous.sh", "rank.sh", f"{mode}.sh") if mode in IN_THE_IMAGE else ()
-    return "".join(plain("launchers", part) for part in parts)
+    return "".join(plain("launchers", f"in-image/{part}") for part in parts)
 
 
 def watched(command: tuple[str, ...]) -> tuple[str, ...]:
-    """COMMAND as a rank whose failure is said: see launchers/rank.sh."""
-    return ("/bin/sh", "-c", plain("launchers", "rank.sh") + 'eval "$HPCSTACK_RANK"\n', "rank", *command)
+    """COMMAND as a rank whose failure is said: see launchers/in-image/rank.sh."""
+    return ("/bin/sh", "-c", plain("launchers", "in-image/rank.sh") + 'eval "$HPCSTACK_RANK"\n', "rank", *command)
 
 
 def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
@@ -69,7 +69,7 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
         "runtime": site.runtime if site.runtime in ("pyxis", "apptainer") else "auto",
         "mounts": "".join(f"{mount}," for mount in site.mounts),
     }
-    return {name: fill("launchers", f"{name}.j2", **values) for name in ("srun.sh", "sbatch.sh")}
+    return {name: fill("launchers", f"to-copy/{name}.j2", **values) for name in ("srun.sh", "sbatch.sh")}
 
 
 def job_template(
@@ -80,12 +80,12 @@ def job_template(
     words: Sequence[str] = (),
     command: Sequence[str] = (),
 ) -> str:
-    """A job script for STACK that users copy: launchers/templates/KIND, with what was ASKED for of sbatch's options
-    (None: that line goes), WORDS for `hpcstack launch`, and the COMMAND that it runs where sbatch is given none."""
+    """A job script for STACK that users copy: launchers/to-copy/templates/KIND, with what was ASKED for of sbatch's
+    options (None: that line goes), WORDS for `hpcstack launch`, and the COMMAND that it runs where sbatch gets none."""
     node = site.node_type() or NodeType()
     default = next((name for name, partition in site.partitions.items() if partition.default), "")
     text = fill(
-        "launchers", f"templates/{kind}.sbatch.j2", stack=stack, partition=default,
+        "launchers", f"to-copy/templates/{kind}.sbatch.j2", stack=stack, partition=default,
         gpus=node.gpus.count if node.gpus else 0, cpus=node.cpus,
     )  # fmt: skip
     lines = text.splitlines()
@@ -113,7 +113,7 @@ def importer(site: Site, check: str) -> str:
     """Pyxis's importer for SITE, a POSIX shell script. CHECK: `full` for the image's sha256, `none`."""
     return fill(
         "launchers",
-        "importer.sh.j2",
+        "on-node/importer.sh.j2",
         name=site.name,
         store=str(site.store),
         modules=str(site.module_root),

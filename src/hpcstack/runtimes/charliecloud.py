@@ -8,37 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted
 from hpcstack.runtimes.environment import kept
-
-START = """\
-export USER="${USER:-$(id -un)}"
-case $(ch-run --help 2>&1) in *--write-fake*) set -- --write-fake "$@" ;; esac
-# Not /var/tmp/USER.ch: two ranks would make it at the same moment, and anybody before them.
-place=$(mktemp -d "${TMPDIR:-/tmp}/hpcstack-ch.XXXXXX") || exit 125
-set -- "--mount=$place" "$@"
-exec 3<&0
-RUN
-helper=$! # it serves the image to the command, its child: signals are for that
-tell() {
-    for child in $(cat /proc/"$helper"/task/*/children 2>/dev/null); do kill -"$1" "$child" 2>/dev/null; done
-}
-trap 'told=143; tell TERM' TERM
-trap 'told=130; tell TERM' INT
-trap 'tell USR1' USR1
-trap 'tell USR2' USR2
-while :; do
-    status=0 again=0
-    wait "$helper" || status=$?
-    kill -0 "$helper" 2>/dev/null && continue
-    wait "$helper" 2>/dev/null || again=$?
-    [ "$again" = 127 ] || status=$again
-    [ "$status" != 0 ] || status=${told:-0} # the helper ends with 0 when it gets a signal
-    rmdir "$place" 2>/dev/null
-    exit "$status"
-done
-"""
 
 RUN = 'ch-run --env-no-expand "$@" <&3 &'
 # With a grace time: what ignores a signal goes on serving the image, and the command has it as usual again.
@@ -54,7 +27,7 @@ class Charliecloud:
         if step.gpus:
             raise InputError("Charliecloud does not bind the driver: no GPU would be seen", "--runtime apptainer")
         out = [SRUN, *step.slurm]
-        start = START.replace("RUN\n", f"{SHIELDED if step.grace else RUN}\n")
+        start = data.script("on-node/charliecloud.sh").replace("\nRUN\n", f"\n{SHIELDED if step.grace else RUN}\n")
         command = (*UNSHIELDED, *step.command) if step.grace else step.command
         out.append(Part(("/bin/sh", "-c", start, "ch-run"), "the image is mounted; the task's variables are there"))
         out += [Part((f"--set-env={name}={value}",), "the image's own") for name, value in kept(step).items()]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcstack.core import data
 from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted, shield
-from hpcstack.runtimes.environment import LEFT, NAMES, kept
+from hpcstack.runtimes.environment import kept
 
 IN = 'cd "$1" && shift && exec "$@"'
-# Enroot hands on nothing of the task's environment but what is named: all is named, as Pyxis does, but for what is the
-# image's own or the host's. What follows $0 is the names to leave out, `--`, Enroot's options and the command.
-START = LEFT + NAMES + 'exec enroot start "$@"\n'
+START = "on-node/enroot.sh"
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,10 @@ class EnrootRuntime:
         own = list(kept(step))
         out = [SRUN, *step.slurm, *shield(step)]
         out.append(
-            Part(("/bin/sh", "-c", START, "enroot", *own, "--"), "the task's variables go in; the image is mounted")
+            Part(
+                ("/bin/sh", "-c", data.script(START), "enroot", *own, "--"),
+                "the task's variables go in; the image is mounted",
+            )
         )
         out += [Part(("--mount", f"{mount}:none:x-create=auto,bind,rw"), why) for mount, why in mounted(step)]
         command = step.command

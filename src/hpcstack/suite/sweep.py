@@ -101,7 +101,7 @@ def submit_pairs(
             script = folder / f"{name}.sbatch"
             text = fill(
                 "launchers",
-                "sweep.sbatch.j2",
+                "jobs/sweep.sbatch.j2",
                 command=command,
                 log=str(folder / f"{name}.log"),
                 ended=str(folder / f"{name}.ended"),

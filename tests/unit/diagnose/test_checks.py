@@ -92,7 +92,7 @@ def test_clocks_that_disagree() -> None:
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_the_probe_runs_under_real_shells(shell: str) -> None:
-    script = plain("launchers", "doctor.sh")
+    script = plain("launchers", "on-node/doctor.sh")
     argv = [shell, "-u", "-c", script, "doctor", "/etc", "/no/such place"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     found = read(done.stdout)

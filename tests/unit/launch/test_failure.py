@@ -98,7 +98,7 @@ CASES = {
 def by_awk(text: str, status: int, folder: Path, awk: str = "awk") -> tuple[int, str]:
     (folder / "status").write_text(f"{status}\n")
     done = subprocess.run(
-        [awk, "-v", f"ended_in={folder / 'status'}", plain("launchers", "failure.awk")], input=text.encode(),
+        [awk, "-v", f"ended_in={folder / 'status'}", plain("launchers", "jobs/failure.awk")], input=text.encode(),
         capture_output=True, check=True,
     )  # fmt: skip
     *said, last = done.stdout.decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""Which rank of a job that hangs is not where the others are, read out of what launchers/stacks.sh says."""
+"""Which rank of a job that hangs is not where the others are, read out of what launchers/on-node/stacks.sh says."""
 
 from __future__ import annotations
 
@@ -146,7 +146,10 @@ def test_a_real_rank_is_found_and_nothing_happens_to_it(shell: str, tmp_path: Pa
 def _look(shell: str, *words: str) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     done = subprocess.run(
-        [shell, "-c", plain("launchers", "stacks.sh"), "stacks", *words], capture_output=True, text=True, env=environ
+        [shell, "-c", plain("launchers", "on-node/stacks.sh"), "stacks", *words],
+        capture_output=True,
+        text=True,
+        env=environ,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -156,7 +156,9 @@ def test_mounts_of_site_recipe_and_user_each_once(tmp_path: Path) -> None:
 
 
 def test_every_template_is_named_and_there() -> None:
-    there = {path.name.removesuffix(".sbatch.j2") for path in (data.folder("launchers") / "templates").iterdir()}
+    there = {
+        path.name.removesuffix(".sbatch.j2") for path in (data.folder("launchers") / "to-copy/templates").iterdir()
+    }
     assert there == set(TEMPLATES)
 
 

@@ -1,4 +1,4 @@
-"""The shell around a rank (launchers/rank.sh), by real shells: what it says, and what it hands on."""
+"""The shell around a rank (launchers/in-image/rank.sh), by real shells: what it says, and what it hands on."""
 
 from __future__ import annotations
 

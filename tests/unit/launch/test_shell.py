@@ -9,7 +9,6 @@ import pytest
 from hpcstack.core import data
 from hpcstack.render.launchers import IN_THE_IMAGE, inner
 from hpcstack.render.template import plain
-from hpcstack.runtimes import charliecloud, podman
 
 pytestmark = pytest.mark.shellcheck
 
@@ -24,17 +23,17 @@ MEANT = {
 
 
 def rank() -> str:
-    """What launchers/rank.sh holds for each rank."""
-    script = plain("launchers", "rank.sh") + 'printf "%s\\n" "$HPCSTACK_RANK"\n'
+    """What launchers/in-image/rank.sh holds for each rank."""
+    script = plain("launchers", "in-image/rank.sh") + 'printf "%s\\n" "$HPCSTACK_RANK"\n'
     return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
 
 
+ON_NODES = ("began.sh", "doctor.sh", "stacks.sh", "stage.sh", "podman.sh", "charliecloud.sh", "enroot.sh")
 TEXTS = {
     **{f"mode {mode}": inner(mode) for mode in IN_THE_IMAGE},
     "a rank": rank(),
-    "podman": podman.START,
-    "charliecloud": charliecloud.START,
-    **{name: plain("launchers", name) for name in ("added.sh", "began.sh", "doctor.sh", "stacks.sh", "stage.sh")},
+    **{f"on-node/{name}": data.script(f"on-node/{name}") for name in ON_NODES},
+    "in-image/added.sh": data.script("in-image/added.sh"),
 }
 
 
@@ -46,10 +45,12 @@ def test_shellcheck_finds_nothing(name: str) -> None:
 
 
 def test_no_fragment_is_forgotten() -> None:
-    known = {
-        "rank.sh",
-        "rendezvous.sh",
-        *(f"{mode}.sh" for mode in IN_THE_IMAGE),
-        *(one for one in TEXTS if one.endswith(".sh")),
-    }
-    assert {path.name for path in data.folder("launchers").glob("*.sh")} == known
+    """Each is looked at: as it is, in a mode, or in what holds it. What needs or holds another says so first."""
+    top = data.folder("launchers")
+    held = {"left-out.sh", "task-names.sh", "podman-tidy.sh"}
+    ranks = {"rank.sh", "rendezvous.sh", *(f"{mode}.sh" for mode in IN_THE_IMAGE)}
+    assert {path.name for path in top.rglob("*.sh")} == {"added.sh", *ranks, *ON_NODES, *held}
+    for path in top.rglob("*.sh"):
+        first, text = path.read_text().splitlines()[0], path.read_text()
+        needs = "left-out.sh" in text or "_hpcstack_left\n" in text or path.stem in IN_THE_IMAGE or "#: " in text
+        assert not needs or path.name == "left-out.sh" or first.startswith(("# Needs ", "# Holds ")), path

@@ -1,4 +1,4 @@
-"""What is brought to the nodes' disks: the plan of it, and launchers/stage.sh under real shells."""
+"""What is brought to the nodes' disks: the plan of it, and launchers/on-node/stage.sh under real shells."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Node:
         self.image.write_bytes(CONTENT)
 
     def __call__(self, *words: str, path: str = "", job: str = "7") -> subprocess.CompletedProcess[str]:
-        argv = [self.shell, "-c", plain("launchers", "stage.sh"), "stage", str(self.folder), *words]
+        argv = [self.shell, "-c", plain("launchers", "on-node/stage.sh"), "stage", str(self.folder), *words]
         env = {"PATH": f"{path}:{os.environ['PATH']}".lstrip(":"), "SLURM_JOB_ID": job}
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
@@ -114,7 +114,7 @@ def test_a_copy_that_is_ended_by_a_signal_leaves_nothing(node: Node) -> None:
     argv = [
         node.shell,
         "-c",
-        plain("launchers", "stage.sh"),
+        plain("launchers", "on-node/stage.sh"),
         "stage",
         str(node.folder),
         "put",

@@ -37,7 +37,7 @@ def test_a_healthy_partition_has_none() -> None:
 
 
 def test_the_job_quotes_what_it_is_given() -> None:
-    text = fill("launchers", "sweep.sbatch.j2", command=["hpcstack", "test", "a b;$(x)"], log="/l g", ended="/e", nodes="a,b",
+    text = fill("launchers", "jobs/sweep.sbatch.j2", command=["hpcstack", "test", "a b;$(x)"], log="/l g", ended="/e", nodes="a,b",
                 options=["--account=x y"])  # fmt: skip
     assert "hpcstack test 'a b;$(x)'" in text and "#SBATCH '--account=x y'" in text
 

@@ -1,3 +1,4 @@
+# Needs rendezvous.sh ($ranks, $nodes, MASTER_ADDR, `run`) and rank.sh before it.
 # One of these runs on each node: it starts DeepSpeed's own launcher, which starts the ranks. The launcher's front end
 # would want ssh between the nodes; what it starts on each of them is this.
 threads=$((${SLURM_CPUS_PER_TASK:-0} / ranks))

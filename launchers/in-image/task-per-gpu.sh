@@ -1,3 +1,4 @@
+# Needs rendezvous.sh ($ranks, MASTER_ADDR) and rank.sh before it.
 # Each task of Slurm's is a rank: torch's variables are made of Slurm's.
 RANK=${SLURM_PROCID:-0} LOCAL_RANK=${SLURM_LOCALID:-0} WORLD_SIZE=${SLURM_STEP_NUM_TASKS:-${SLURM_NTASKS:-1}}
 LOCAL_WORLD_SIZE=$ranks GROUP_RANK=${SLURM_NODEID:-0} NODE_RANK=${SLURM_NODEID:-0}

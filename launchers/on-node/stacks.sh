@@ -1,6 +1,6 @@
 # What each rank of a job on this node is doing, as text: a line a rank, then its Python stack, else its threads.
 # Nothing is stopped or changed. $1: the job; $2: a step of it, or nothing; $3: py-spy as the caller has it, or nothing.
-# Ranks are what launchers/rank.sh has started (leaders of a session below a shell with its text); in a job that
+# Ranks are what launchers/in-image/rank.sh has started (leaders of a session below a shell with its text); in a job that
 # `hpcstack launch` did not start: Python programs with a RANK or a SLURM_PROCID whose parent is no such program.
 LC_ALL=C
 export LC_ALL

@@ -1,3 +1,4 @@
+# Needs rendezvous.sh ($ranks, $nodes, MASTER_ADDR, `run`) and rank.sh before it.
 # One of these runs on each node: it starts torchrun, which starts the ranks.
 threads=$((${SLURM_CPUS_PER_TASK:-0} / ranks))
 : "${OMP_NUM_THREADS:=$((threads > 0 ? threads : 1))}"

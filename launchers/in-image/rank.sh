@@ -1,5 +1,5 @@
 # Around each rank: what it ended with is said in one line, with the moment, so that the first rank that failed is known
-# whoever else fails of it (launchers/failure.awk reads the lines). Also the cores of HPCSTACK_CPUS that are near its GPU.
+# whoever else fails of it (launchers/jobs/failure.awk reads the lines). Also the cores of HPCSTACK_CPUS that are near its GPU.
 # A rank that was told to end (TERM, INT) has not failed. Signals are handed on: some of Slurm's ways to track processes
 # give them to a task's first process only. With --grace the rank gets USR1 before HPCSTACK_END, from here: where Slurm
 # gives a signal to all processes of a step, what serves the image by FUSE would die of it.

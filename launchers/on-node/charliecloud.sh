@@ -1,0 +1,26 @@
+# A task under Charliecloud; the line RUN is what starts it. Arguments: OPTIONS of ch-run... IMAGE -- COMMAND...
+export USER="${USER:-$(id -un)}"
+case $(ch-run --help 2>&1) in *--write-fake*) set -- --write-fake "$@" ;; esac
+# Not /var/tmp/USER.ch: two ranks would make it at the same moment, and anybody before them.
+place=$(mktemp -d "${TMPDIR:-/tmp}/hpcstack-ch.XXXXXX") || exit 125
+set -- "--mount=$place" "$@"
+exec 3<&0
+RUN
+helper=$! # it serves the image to the command, its child: signals are for that
+tell() {
+    for child in $(cat /proc/"$helper"/task/*/children 2>/dev/null); do kill -"$1" "$child" 2>/dev/null; done
+}
+trap 'told=143; tell TERM' TERM
+trap 'told=130; tell TERM' INT
+trap 'tell USR1' USR1
+trap 'tell USR2' USR2
+while :; do
+    status=0 again=0
+    wait "$helper" || status=$?
+    kill -0 "$helper" 2>/dev/null && continue
+    wait "$helper" 2>/dev/null || again=$?
+    [ "$again" = 127 ] || status=$again
+    [ "$status" != 0 ] || status=${told:-0} # the helper ends with 0 when it gets a signal
+    rmdir "$place" 2>/dev/null
+    exit "$status"
+done

@@ -1,0 +1,52 @@
+# Holds left-out.sh, task-names.sh and podman-tidy.sh. A task under podman: the image is mounted, and run as a root file
+# system. Arguments: IMAGE NAMES... -- OPTIONS of podman run... @image COMMAND...
+image=$1
+shift
+#: left-out.sh
+tidy='
+#: podman-tidy.sh
+'
+eval "$tidy"
+# of tasks of this machine that were killed together with their keepers; TMPDIR may be one that all machines see
+for old in "${TMPDIR:-/tmp}"/hpcstack-podman-*; do
+    if [ ! -O "$old" ] || [ -L "$old" ] || [ ! -f "$old/task" ]; then continue; fi
+    read -r host pid job <"$old/task" || continue
+    case $pid in '' | *[!0-9]*) continue ;; esac
+    if [ "$host" = "$(uname -n)" ] && ! kill -0 "$pid" 2>/dev/null; then (SLURM_JOB_ID=$job && tidy "$old"); fi
+done
+work=$(mktemp -d "${TMPDIR:-/tmp}/hpcstack-podman-XXXXXX") || exit 125
+mkdir "$work/image" && mkfifo "$work/alive" || exit 125
+echo "$(uname -n) $$ ${SLURM_JOB_ID:-}" >"$work/.task" && mv "$work/.task" "$work/task" || exit 125
+# the keeper reads a pipe that this shell alone holds open: its end is the shell's
+keeper='trap "" TERM INT HUP USR1 USR2; read -r _ <"$1/alive"; tidy "$1"'
+(setsid /bin/sh -c "$tidy$keeper" keeper "$work" </dev/null >/dev/null 2>&1 &)
+exec 9<>"$work/alive" # for reading, too: so it does not wait for a keeper that could not be started
+export HPCSTACK_PODMAN="$work"
+#: task-names.sh
+# the mount must outlive the signals that the ranks get
+(trap '' TERM INT HUP USR1 USR2 && exec squashfuse -o "uid=$(id -u),gid=$(id -g)" "$image" "$work/image" 9>&-) ||
+    exit 125
+export XDG_RUNTIME_DIR="$work"
+# the marker among the arguments becomes the mounted image; what stands before it are podman's options
+count=$#
+while [ "$count" -gt 0 ]; do
+    word=$1 count=$((count - 1))
+    shift
+    if [ "$word" = @image ] && [ -z "${found:-}" ]; then
+        found=yes
+        set -- "$@" --rootfs "$work/image:O"
+    else
+        set -- "$@" "$word"
+    fi
+done
+for device in /dev/infiniband/* /dev/gdrdrv; do [ ! -e "$device" ] || set -- --device "$device" "$@"; done
+trap 'told=143' TERM # podman has it, too, and hands it on; what is mounted goes after it
+trap 'told=130' INT
+trap : USR1 USR2
+podman $oci --log-level=error --root "$work/root" --runroot "$work/run" --cgroup-manager=cgroupfs \
+    --events-backend=none run --rm -i --network=host --pid=host --userns=keep-id --ulimit=host \
+    --security-opt label=disable --security-opt seccomp=unconfined -v /dev/shm:/dev/shm -v /tmp:/tmp "$@" 9>&-
+status=$?
+[ "$status" != 0 ] || status=${told:-0}
+tidy "$work" 9>&-
+exit "$status"
