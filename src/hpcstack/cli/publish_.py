@@ -82,14 +82,14 @@ def command(
 def _built(session: Session, names: tuple[str, ...]) -> list[str]:
     """The stacks of NAMES; of a pattern's those that have an image."""
     from hpcstack.core.errors import InputError
-    from hpcstack.launch.image import image_of
+    from hpcstack.store.find import newest_image
 
     out: list[str] = []
     for name in names:
         for stack in chosen(session, [name]):
             if stack != name:
                 try:
-                    image_of(stack, session.store)
+                    newest_image(stack, session.store)
                 except InputError:
                     continue
             out += [stack] if stack not in out else []
@@ -143,10 +143,10 @@ def _asked(session: Session, name: str, wanted: PublishOptions) -> tuple[Recipe,
 def _image(session: Session, stack: str, key: str) -> Artifact:
     """The newest image of STACK, or the one whose key begins with KEY."""
     from hpcstack.core.errors import InputError
-    from hpcstack.launch.image import image_of
+    from hpcstack.store.find import newest_image
 
     if not key:
-        return image_of(stack, session.store)
+        return newest_image(stack, session.store)
     found = [one for one in session.store.images() if one.key.startswith(key) and one.stack == stack]
     if len(found) != 1:
         raise InputError(f"--image {key}: {len(found)} images of {stack} begin so", "hpcstack images")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from hpcstack.publish.publisher import Publisher
     from hpcstack.releases.ledger import Event, Ledger
+    from hpcstack.releases.tree import Tree
 
 
 def complete(ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
@@ -88,42 +89,27 @@ def tell(document: dict[str, Any], changes: list[str], *, dry_run: bool, as_json
     answer(whole, as_json, lambda: "\n".join([*lines, *([last] if last and not dry_run else [])]))
 
 
-def with_version(session: Session, verb: str, name: str) -> tuple[Ledger, str, str]:
-    """`split`, for verbs that must not guess which version is meant."""
-    from hpcstack.core.errors import InputError
-
-    found = split(session, name)
-    if found[0].name == name:
-        versions = ", ".join(dict.fromkeys(one.version for one in found[0].entries))
-        raise InputError(f"{verb} wants a version; {name} has {versions}", f"hpcstack {verb} {name}/{found[1]}")
-    return found
-
-
 def publisher(session: Session, *, slurm: bool = True) -> Publisher:
     from hpcstack.publish.publisher import Publisher
 
     return Publisher(session.site, session.store, session.runner, say, slurm)
 
 
-def split(session: Session, name: str) -> tuple[Ledger, str, str]:
-    """(ledger, version, release) of `pytorch/24.11`, `pytorch-24.11` or `pytorch/24.11-r2`.
-
-    The version of a name alone is that of its default; release is empty unless it was named. InputError for others.
-    """
-    from hpcstack.core.errors import InputError
-    from hpcstack.releases.ledger import split as parts
+def tree_of(session: Session) -> Tree:
     from hpcstack.releases.tree import Tree
 
-    tree = Tree(session.site.module_root)
-    one, rest = parts(name, tree.names())
-    ledger = tree.ledger(one)
-    if any(entry.release == rest for entry in ledger.entries):
-        return ledger, ledger.entry(rest).version, rest
-    if not rest:
-        newest = ledger.default or (ledger.entries[-1].release if ledger.entries else "")
-        return ledger, newest.rpartition("-r")[0], ""
-    if rest not in {entry.version for entry in ledger.entries}:
-        releases = [entry.release for entry in ledger.entries if entry.version == rest.rpartition("-r")[0]]
-        known = ", ".join(releases or dict.fromkeys(entry.version for entry in ledger.entries))
-        raise InputError(f"{one}/{rest} is not published (there are: {known})", f"hpcstack status {one}")
-    return ledger, rest, ""
+    return Tree(session.site.module_root)
+
+
+def split(session: Session, name: str) -> tuple[Ledger, str, str]:
+    """(ledger, version, release) that NAME means; release is empty unless it was named."""
+    from hpcstack.releases.lookup import find_version
+
+    return find_version(name, tree_of(session))
+
+
+def with_version(session: Session, verb: str, name: str) -> tuple[Ledger, str, str]:
+    """The same, for a VERB that must not guess which version is meant."""
+    from hpcstack.releases.lookup import require_version
+
+    return require_version(verb, name, tree_of(session))

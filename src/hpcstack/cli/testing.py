@@ -16,12 +16,12 @@ def one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tu
     """One run, judged, with its report.json and its line in the history."""
     from hpcstack.core.dirs import state_folder
     from hpcstack.core.files import write_text
-    from hpcstack.launch.image import image_of
+    from hpcstack.store.find import newest_image
     from hpcstack.suite import history, run
     from hpcstack.suite.judge import judged
 
     recipe = session.recipe(name)
-    artifact = image_of(recipe.stack.full_name, session.store)
+    artifact = newest_image(recipe.stack.full_name, session.store)
     with show_progress(f"testing {recipe.stack.full_name}") as step:
         report, folder = run.test(
             recipe.stack, artifact, wanted, resources(options), session.site, session.runner, step

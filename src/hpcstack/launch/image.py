@@ -9,6 +9,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.releases.lookup import released
 from hpcstack.releases.named import Named, named
 from hpcstack.releases.tree import Tree
+from hpcstack.store.find import newest_image
 from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
@@ -17,14 +18,6 @@ if TYPE_CHECKING:
     from hpcstack.recipe.catalog import Catalog
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
-
-
-def image_of(name: str, store: Store) -> Artifact:
-    """The image of NAME that was built last."""
-    if artifact := store.newest(name):
-        return artifact
-    built = ", ".join(store.stacks()) or "none"
-    raise InputError(f"no image of {name} is in {store.top} (there: {built})", f"hpcstack build {name}")
 
 
 def image_to_launch(
@@ -38,7 +31,7 @@ def image_to_launch(
             return loaded, f"module {environ.get('HPCSTACK_RELEASE', '')}"
     if found := released(name, site, store, release):
         return found
-    return image_of(name, store), "not published: the image built last"
+    return newest_image(name, store), "not published: the image built last"
 
 
 def find_image(

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.releases.inputs import today
-from hpcstack.releases.ledger import Dates
+from hpcstack.releases.ledger import Dates, split
 from hpcstack.releases.modulerc import refusal
 from hpcstack.releases.tree import Tree
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hpcstack.releases.ledger import Ledger
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
@@ -62,3 +63,31 @@ def artifact_of(folder: Path, store: Store) -> Artifact | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{folder / 'release.json'} cannot be read: {error}", "publish the stack again") from None
+
+
+def find_version(name: str, tree: Tree) -> tuple[Ledger, str, str]:
+    """(ledger, version, release) of `pytorch/24.11`, `pytorch-24.11` or `pytorch/24.11-r2`.
+
+    The version of a name alone is that of its default; release is empty unless it was named. InputError for others.
+    """
+    one, rest = split(name, tree.names())
+    ledger = tree.ledger(one)
+    if any(entry.release == rest for entry in ledger.entries):
+        return ledger, ledger.entry(rest).version, rest
+    if not rest:
+        newest = ledger.default or (ledger.entries[-1].release if ledger.entries else "")
+        return ledger, newest.rpartition("-r")[0], ""
+    if rest not in {entry.version for entry in ledger.entries}:
+        releases = [entry.release for entry in ledger.entries if entry.version == rest.rpartition("-r")[0]]
+        known = ", ".join(releases or dict.fromkeys(entry.version for entry in ledger.entries))
+        raise InputError(f"{one}/{rest} is not published (there are: {known})", f"hpcstack status {one}")
+    return ledger, rest, ""
+
+
+def require_version(verb: str, name: str, tree: Tree) -> tuple[Ledger, str, str]:
+    """`find_version`, for a VERB that must not guess which version is meant."""
+    found = find_version(name, tree)
+    if found[0].name == name:
+        versions = ", ".join(dict.fromkeys(one.version for one in found[0].entries))
+        raise InputError(f"{verb} wants a version; {name} has {versions}", f"hpcstack {verb} {name}/{found[1]}")
+    return found
