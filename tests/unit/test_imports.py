@@ -15,7 +15,7 @@ HOST, SMOKE = Path(hpcstack.__file__).parent, Path(hpcstack_smoke.__file__).pare
 # Low to high, one a rank: a file imports its own room or one before it, wherever in the file the import stands.
 ROOMS = (
     "core", "recipe", "hardware", "site", "slurm", "report", "lock", "oci", "runtimes", "store", "render", "releases",
-    "build", "resolve", "publish", "launch", "diagnose", "suite", "lint", "preview", "cli",
+    "launch", "build", "resolve", "publish", "diagnose", "suite", "lint", "preview", "cli",
 )  # fmt: skip
 CHAIN = 9  # files, of which each imports the next when it is loaded
 FRAMEWORKS = {"torch", "deepspeed", "horovod", "nvidia", "numpy"}  # what checks may import, in the check itself

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import Session, answer, say
+from hpcstack.cli.session import answer
 
 if TYPE_CHECKING:
-    from hpcstack.recipe.model import Stack
-    from hpcstack.store.artifact import Artifact
+    pass
 
 OVERRIDE = click.option("--override", default="", metavar="REASON", help="Pass a shut gate; REASON is written down.")
 DIFF = click.option("--diff", is_flag=True, help="Like --dry-run, and every file as a diff.")
@@ -19,35 +18,6 @@ REPORTS = click.option(
     "--report", "reports_", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
     help="A report to show and to judge by; by default your newest of this image.",
 )  # fmt: skip
-
-
-def check_commands(session: Session, stack: Stack, artifact: Artifact) -> None:
-    """InputError where the image lacks a command that the recipe's module is to offer."""
-    from hpcstack.core.errors import InputError
-    from hpcstack.launch.preflight import missing
-
-    lacks = [one for one in stack.module.commands if missing(artifact, (one,), Path("/"), (), session.runner)]
-    if lacks:
-        raise InputError(f"the image of {stack.full_name} has no {', '.join(lacks)} on its PATH",
-                         "`module.commands` in the recipe names what the image has")  # fmt: skip
-
-
-def sign_and_check(session: Session, artifact: Artifact) -> None:
-    """ARTIFACT's image, signed where the site says that publish signs; AnswerIsNo where no trusted key has."""
-    from hpcstack.core.errors import AnswerIsNo, InputError
-    from hpcstack.store import signing
-
-    wanted = session.site.signatures
-    why = signing.trusted(artifact, wanted.keys, session.runner) if wanted.keys else "it is not signed"
-    if wanted.sign_with and why:
-        if wanted.keys and not signing.is_trusted(wanted.sign_with, wanted.keys, session.runner):
-            raise InputError(f"signatures.sign_with, {wanted.sign_with}, belongs to none of signatures.keys",
-                             "add its public half to signatures.keys in site.yaml")  # fmt: skip
-        what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
-        say(f"signed: {signing.sign(artifact.image, wanted.sign_with, session.runner, what)}")
-    if wanted.required and (why := signing.trusted(artifact, wanted.keys, session.runner)):
-        raise AnswerIsNo(f"this site publishes only signed images; {artifact.stack}: {why}",
-                         f"hpcstack sign {artifact.key[:12]}, with a key of site.yaml's signatures.keys")  # fmt: skip
 
 
 def show_foretold(changes: list[str], files: str, *, diff: bool, as_json: bool) -> None:
