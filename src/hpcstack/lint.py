@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import Problem, did_you_mean
+from hpcstack.core import data
+from hpcstack.core.errors import InputError, Problem, did_you_mean
+from hpcstack.lock.file import LockFile
+from hpcstack.lock.known import base_environment
 from hpcstack.recipe.guard import APT_VARIABLES, GUARDED_APT, GUARDED_PIP, PIP_VARIABLES, variable
 from hpcstack.recipe.packages import project
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-    from datetime import date
 
     from hpcstack.lock.model import Lock
     from hpcstack.recipe.catalog import Recipe
     from hpcstack.site.load import Site
+
+
+def lint_recipe(recipe: Recipe, site: Site, names: Collection[str]) -> list[Problem]:
+    """What RECIPE's lock and its values will do at SITE, though it can be read; NAMES are the stacks there are."""
+    file = LockFile(recipe, site)
+    try:
+        path = file.path
+    except InputError as error:
+        return [Problem(str(recipe.path), 1, 1, "", error.message)]
+    try:
+        lock = file.read()
+    except InputError as error:
+        return [Problem(str(path), 1, 1, "", error.message, warning=True)]
+    ours = recipe.path.resolve().parent == data.folder("recipes").resolve()
+    return warnings(recipe, site, lock, names, date.today(), needs_lock=not ours)
 
 
 def warnings(
@@ -33,21 +51,6 @@ def warnings(
         *_lifecycle(recipe, names, today),
     ]
     return sorted({replace(problem, warning=True) for problem in found})
-
-
-def base_environment(recipe: Recipe, lock: Lock | None, platform: str = "") -> Mapping[str, str]:
-    """The variables of the base: as the registry said when it was locked, else as far as facts/ knows the image.
-
-    Of PLATFORM, by default the recipe's first.
-    """
-    base = recipe.stack.base
-    platform = platform or base.platforms[0]
-    if lock and (lock.base.registry, lock.base.repository, lock.base.tag) == (base.registry, base.repository, base.tag):
-        known = lock.base.platforms
-        return known.get(platform, next(iter(known.values()))).environment
-    from hpcstack.hardware import facts
-
-    return facts.image_environment(base.image, platform)
 
 
 def _tag(recipe: Recipe) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from hpcstack.core.quote import line
 from hpcstack.lock.known import lacking
 from hpcstack.publish.modulefile import Release, fits, modulefile, modulefile_tcl, wrappers
 from hpcstack.releases.layout import dates_file
+from hpcstack.render import readback
 from hpcstack.render.image import image_files
 from hpcstack.render.launchers import launcher_files
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from hpcstack.lock.model import Lock
     from hpcstack.recipe.model import Stack
     from hpcstack.site.load import Site
+
+
+def render_stack(stack: Stack, lock: Lock, site: Site, platform: str) -> tuple[dict[str, str], list[str]]:
+    """({path: text}, what nobody has looked up), the definition read back: what it says is what was meant."""
+    files = stack_files(stack, lock, site, platform)
+    readback.check(stack, lock, platform, files["apptainer.def"])
+    return files, lacking(stack, platform) if lock.not_looked_up else []
 
 
 def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str, str]:

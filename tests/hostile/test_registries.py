@@ -150,8 +150,7 @@ def test_c2_what_no_runtime_can_say_is_left_out(hostile: tuple[Registry, str]) -
 @pytest.mark.parametrize("variable", ["--", "-v/:/host", "A B", "A=B", ""])
 def test_c2_nor_does_a_lock_or_a_step_say_it(lock: Lock, tmp_path: Path, variable: str) -> None:
     from hpcstack.lock import model
-    from hpcstack.runtimes.base import Step
-    from hpcstack.runtimes.environment import kept
+    from hpcstack.runtimes.base import Step, kept
 
     found = json.loads(lock.text())
     next(iter(found["base"]["platforms"].values()))["environment"] = {variable: "x"}

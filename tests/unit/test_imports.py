@@ -95,6 +95,15 @@ def test_no_verb_imports_a_verb() -> None:
     assert wrong == []
 
 
+def test_a_verb_shows_what_one_room_below_has_found() -> None:
+    """Policy lies below the command line: a verb calls one room, and at most one more for what it shows or is given.
+    `session` makes what verbs work with, and so knows more."""
+    for name in FILES:
+        if room(name) == "cli" and name != "cli.session":
+            below = {room(other) for other in of_ours(FILES[name])} - {"cli", "core"}
+            assert len(below) <= 2, (name, below)
+
+
 def test_a_room_says_what_it_is_for() -> None:
     """In two or three lines: what for, what comes in, what goes out."""
     for one in ROOMS:

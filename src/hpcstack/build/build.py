@@ -44,7 +44,7 @@ class How:
 
 
 def build(request: BuildRequest, bench: Workbench, how: How = How()) -> tuple[Artifact, bool]:
-    """The image of ORDER, and whether it had to be built. BuildError leaves nothing in the store."""
+    """The image of REQUEST, and whether it had to be built. BuildError leaves nothing in the store."""
     from hpcstack.build.base import base_of, bundled_base, imported_base
 
     store, runner, progress = bench.store, bench.runner, bench.progress
@@ -103,7 +103,7 @@ def _build_in(work: Path, request: BuildRequest, base: Path, bench: Workbench, h
 
 
 def _others(request: BuildRequest, store: Store, sha256: str) -> list[str]:
-    """The releases of the image of ORDER, as far as they can come back, that were made of other bytes than SHA256."""
+    """The releases of the image of REQUEST, as far as they can come back, that were made of other bytes than SHA256."""
     tree = Tree(request.site.module_root)
     found = [name for name, record in releases(store)
              if record["key"] == request.key and record.get("sha256", sha256) != sha256]  # fmt: skip
@@ -112,7 +112,7 @@ def _others(request: BuildRequest, store: Store, sha256: str) -> list[str]:
 
 
 def _stored(request: BuildRequest, store: Store) -> Artifact | None:
-    """The whole image of ORDER that is there; a damaged one makes way for the new one."""
+    """The whole image of REQUEST that is there; a damaged one makes way for the new one."""
     try:
         return store.artifact(request.key)
     except StoreError:
@@ -120,7 +120,7 @@ def _stored(request: BuildRequest, store: Store) -> Artifact | None:
 
 
 def make_image(work: Path, request: BuildRequest, base: Path, bench: Workbench, how: How, kept: Path) -> Job:
-    """The image of ORDER made in WORK, in no store yet. The log is KEPT whatever becomes of it."""
+    """The image of REQUEST made in WORK, in no store yet. The log is KEPT whatever becomes of it."""
     job = make_job(work, request.files, base, request.lock.base.registry, bench)
     locked = request.lock.platform(request.platform)
     planned = tuple(steps(request.stack, locked, request.lock.sources))

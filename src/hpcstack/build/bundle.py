@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def create(request: BuildRequest, recipe: Recipe, output: Path, artifact: Artifact | None, bench: Workbench) -> int:
-    """The bundle of ORDER as the file OUTPUT; the bytes that it has."""
+    """The bundle of REQUEST as the file OUTPUT; the bytes that it has."""
     locked = request.lock.platform(request.platform)
     _can_be_bundled(request)
     output = new_file(output, force=True)

@@ -113,7 +113,7 @@ def request_build(
 
 
 def find_built(request: BuildRequest, store: Store) -> Artifact | None:
-    """The image of ORDER where STORE has it; its stack's pointer then names it.
+    """The image of REQUEST where STORE has it; its stack's pointer then names it.
 
     One that was built on the base of a bundle does not count where the registry's base is wanted.
     """

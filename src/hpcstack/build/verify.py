@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.build.base import base_of
 from hpcstack.build.build import How, make_image
-from hpcstack.core.errors import InputError
+from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of
 from hpcstack.core.untrusted import document
 from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Parity, compare, exact
 from hpcstack.oci.flatten import entry_of
 from hpcstack.oci.tar import Flow, Members
 from hpcstack.releases.records import releases
-from hpcstack.store.artifact import as_dict
+from hpcstack.store import signing
 from hpcstack.store.contents import read_optional
 from hpcstack.store.find import find_file, find_image, find_stored, is_file
 from hpcstack.store.signing import Statement, signature_of
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from hpcstack.build.request import BuildRequest
     from hpcstack.build.workbench import Workbench
     from hpcstack.core.process import Runner
+    from hpcstack.site.load import Site
+    from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
 
 PIECE = 1 << 20
@@ -114,17 +116,17 @@ def about(text: str, store: Store, runner: Runner) -> dict[str, Any]:
     found = find_image(text, store)
     published = [name for name, record in releases(store) if record["key"] == found.key]
     signed = signature_of(found.image).is_file()
-    return {**as_dict(found), "published": published, "signed": signed}
+    return {**found.as_dict(), "published": published, "signed": signed}
 
 
-def parity(one: Path, other: Path, runner: Runner) -> Parity:
-    """Whether two images are the same stack, whatever engine made them."""
-    first, second = read(one, runner), read(other, runner)
+def parity(one: str, other: str, store: Store, runner: Runner) -> Parity:
+    """Whether two images, ONE and OTHER as `find_file` knows them, are the same stack, whatever engine made them."""
+    first, second = (read(find_file(text, store), runner) for text in (one, other))
     return compare(first.contents, second.contents, (first.texts, second.texts))
 
 
 def reproducible(request: BuildRequest, bench: Workbench) -> list[str] | None:
-    """Two builds of ORDER, nothing kept between them: None for the same bytes, else where they differ."""
+    """Two builds of REQUEST, nothing kept between them: None for the same bytes, else where they differ."""
     base = base_of(request.lock, request.platform, bench)
     contents: list[Contents] = []
     digests = []
@@ -138,3 +140,33 @@ def reproducible(request: BuildRequest, bench: Workbench) -> list[str] | None:
     if digests[0] == digests[1]:
         return None
     return exact(*contents) or ["no file differs: only times or the order of the packer's blocks do"]
+
+
+def check_stored(text: str, store: Store, runner: Runner) -> Artifact:
+    """The stored image that TEXT means. StoreError where it is not what was built, says it is of another stack, or is
+    not what was published."""
+    found = find_stored(text, store)
+    digest = digest_of(found.image)
+    if digest != found.sha256:
+        raise StoreError(f"{found.image} has other bytes than were stored", f"hpcstack build --no-cache {found.stack}")
+    if (own := own_name(found.image, runner)) != found.stack:
+        raise StoreError(f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}", "build again")
+    for release, record in releases(store):
+        if record["key"] == found.key and record.get("sha256", digest) != digest:
+            raise StoreError(f"{found.image} is whole, but {release} was published with {record['sha256'][:12]}",
+                             f"bring the old one back from a backup, or hpcstack remove {release}")  # fmt: skip
+    return found
+
+
+def check_signature(
+    text: str, key: str, stack: str, site: Site, store: Store, runner: Runner
+) -> tuple[Path, bool, str]:
+    """(the image that TEXT means, whether its signature is good, what is said of it): by KEY, else by the site's keys.
+
+    STACK is what the image must be; for a SIF, Apptainer's own signature counts.
+    """
+    image, keys = find_file(text, store), site.signatures.keys
+    what = statement(text, store, runner, stack)
+    if keys and not key and image.suffix != ".sif":
+        return (image, *signing.verify_by(image, keys, runner, what))
+    return (image, *signing.verify(image, key, runner, what))

@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.session import Session, answer, chosen, complete, events_option, json_option, say, show_progress
+from hpcstack.cli.session import Session, answer, chosen, complete, events_option, json_option, show_progress
 
 if TYPE_CHECKING:
     from hpcstack.build.batch import BuildOutcome
-    from hpcstack.build.build import How
-    from hpcstack.build.request import BuildRequest
     from hpcstack.core.progress import Progress
-
-
-@dataclass(frozen=True)
-class Options:
-    """What `build` was asked for, beside the stacks."""
-
-    platform: str
-    engine: str
-    no_cache: bool
-    offline: bool
-    locked: bool
-    sif: str
-
-    def how(self) -> How:
-        from hpcstack.build.build import How
-
-        return How(fresh=self.no_cache, offline=self.offline)
-
-    def words(self) -> list[str]:
-        """The same on a command line."""
-        flags = {"--no-cache": self.no_cache, "--offline": self.offline, "--locked": self.locked}
-        valued = {"--platform": self.platform, "--engine": self.engine}
-        given = [word for name, value in valued.items() if value for word in (name, value)]
-        return [*(name for name, value in flags.items() if value), *given]
+    from hpcstack.resolve.build_stack import BuildOptions
 
 
 @click.command("build")
@@ -70,8 +43,9 @@ def command(
 ) -> None:  # fmt: skip
     """Build the images of stacks into the store. What is there already is not built again."""
     from hpcstack.core.errors import InputError
+    from hpcstack.resolve.build_stack import BuildOptions
 
-    options = Options(**given)
+    options = BuildOptions(**given)
     if options.engine:
         from hpcstack.build.engines import check_name
 
@@ -105,56 +79,31 @@ def _own(session: Session) -> list[str]:
     return found
 
 
-def _request(session: Session, name: str, options: Options, progress: Progress | None) -> BuildRequest:
-    from hpcstack.build.request import request_build
-    from hpcstack.lock.file import LockFile
-    from hpcstack.resolve import make_lock
-
-    recipe, site = session.recipe(name), session.site
-    if options.locked:
-        lock = LockFile(recipe, site).exact(options.platform or recipe.stack.base.platforms[0])
-    elif progress is None:
-        lock = make_lock.lock_to_show(recipe, site, session.registry, say)
-    elif options.offline:
-        lock = LockFile(recipe, site).offline()
-    else:
-        lock = make_lock.lock_to_build(recipe, session.workbench(progress))
-    return request_build(recipe, lock, site, session.runner, options.platform, options.engine, offline=options.offline)
-
-
-def _one(session: Session, name: str, options: Options, progress: Progress) -> tuple[dict[str, Any], list[str]]:
+def _one(session: Session, name: str, options: BuildOptions, progress: Progress) -> tuple[dict[str, Any], list[str]]:
     """One stack, built here: the answer as a document and as lines."""
-    from hpcstack.build.request import find_built
-    from hpcstack.core.outputs import new_file
-    from hpcstack.store.artifact import as_dict
+    from hpcstack.resolve.build_stack import build_stack
 
-    if options.sif:
-        new_file(Path(options.sif), force=True)  # told now, not after the build
-    request = _request(session, name, options, progress)
-    artifact, built = (None if options.no_cache else find_built(request, session.store)), False
-    if artifact is None:
-        from hpcstack.build import build
-
-        artifact, built = build.build(request, session.workbench(progress), options.how())
-    was = "built" if built else "was there"
+    done = build_stack(session.recipe(name), options, session.workbench(progress))
+    artifact, request = done.artifact, done.request
+    was = "built" if done.built else "was there"
     lines = [str(artifact.image), f"  {was}, {artifact.size / 1e6:.0f} MB, sha256 {artifact.sha256}"]
-    if options.sif:
-        from hpcstack.store.sif import assemble
-
-        lines.append(f"  SIF: {assemble(artifact.image, artifact.platform, Path(options.sif), session.runner)}")
-    lines += [f"  {request.engine.name}: {request.why}"] if built else []
+    lines += [f"  SIF: {done.sif}"] if done.sif else []
+    lines += [f"  {request.engine.name}: {request.why}"] if done.built else []
     lines += [f"  STAND-IN: {artifact.stand_in}"] if artifact.stand_in else []
-    return {**as_dict(artifact), "built": built, **({"sif": options.sif} if options.sif else {})}, lines
+    sif = {"sif": options.sif} if options.sif else {}
+    return {**artifact.as_dict(), "built": done.built, **sif}, lines
 
 
-def _dry_run(session: Session, stacks: list[str], options: Options, as_json: bool) -> None:
+def _dry_run(session: Session, stacks: list[str], options: BuildOptions, as_json: bool) -> None:
     from hpcstack.core.errors import HpcstackError
+    from hpcstack.resolve.build_stack import request_stack
 
     documents: list[dict[str, Any]] = []
     lines, failed = [], None
     for name in stacks:
         try:
-            request = _request(session, name, options, None)
+            with show_progress(f"looking at {name}") as progress:
+                request = request_stack(session.recipe(name), options, session.workbench(progress), dry=True)
         except HpcstackError as error:
             if len(stacks) == 1:
                 raise
@@ -175,7 +124,7 @@ def _dry_run(session: Session, stacks: list[str], options: Options, as_json: boo
         raise click.exceptions.Exit(failed.exit_code)
 
 
-def _many(session: Session, stacks: list[str], options: Options, events: str, as_json: bool) -> None:
+def _many(session: Session, stacks: list[str], options: BuildOptions, events: str, as_json: bool) -> None:
     """One after another; the first failure's exit code, once all were tried."""
     from hpcstack.build.batch import BuildOutcome
     from hpcstack.core.errors import HpcstackError
@@ -196,7 +145,7 @@ def _many(session: Session, stacks: list[str], options: Options, events: str, as
 
 
 def _on_slurm(
-    session: Session, stacks: list[str], options: Options, limit: int, partition: str, events: str, as_json: bool
+    session: Session, stacks: list[str], options: BuildOptions, limit: int, partition: str, events: str, as_json: bool
 ) -> None:
     from hpcstack.build.batch import build_on_slurm
 

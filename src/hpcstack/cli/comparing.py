@@ -15,6 +15,7 @@ def compare(session: Session, names: tuple[str, ...], wanted: Any, options: dict
     """Both on the same nodes. Outside an allocation, salloc gets one and this verb runs again in it."""
     from hpcstack.cli.testing import one
     from hpcstack.slurm.query import allocation
+    from hpcstack.suite.compare import compared
 
     if options["runtime"] != "local" and not allocation(os.environ):
         _in_allocation(session, options)
@@ -35,21 +36,6 @@ def _in_allocation(session: Session, options: dict[str, Any]) -> None:
     words = ["salloc", "--quiet", *(word for word in asked.slurm() if not word.startswith("--ntasks"))]
     say("both run in one allocation: salloc")
     os.execvp(session.runner.which("salloc"), [*words, sys.executable, "-m", "hpcstack", *sys.argv[1:]])
-
-
-def compared(first: Any, second: Any) -> list[dict[str, Any]]:
-    """A row for each check of both: the statuses, and each figure with the ratio of the second to the first."""
-    out = []
-    others = {one.code: one for one in second.outcomes}
-    for one in first.outcomes:
-        other = others.get(one.code)
-        if other is None or (one.status == other.status == "SKIP"):
-            continue
-        figures = {name: [value, other.figures[name], round(other.figures[name] / value, 4) if value else None]
-                   for name, value in one.figures.items() if name in other.figures}  # fmt: skip
-        out.append({"code": one.code, "statuses": [one.status, other.status], "seconds": [one.seconds, other.seconds],
-                    "figures": figures, "informational": one.informational or other.informational})  # fmt: skip
-    return out
 
 
 def text(reports: list[Any], rows: list[dict[str, Any]]) -> str:

@@ -13,9 +13,8 @@ from hpcstack.cli.session import Session, answer, json_option, table
 @click.pass_obj
 def command(session: Session, every: bool, as_json: bool) -> None:
     """The images in the store, the newest of each stack."""
-    from hpcstack.store.artifact import as_dict
 
     found = session.store.images() if every else list(session.store.stacks().values())
     rows = [(a.stack, a.engine, a.key[:12], f"{a.size / 1e6:.0f} MB", a.sha256[:12], str(a.image)) for a in found]
     head = ("STACK", "ENGINE", "KEY", "SIZE", "SHA256", "IMAGE")
-    answer([as_dict(a) for a in found], as_json, lambda: table(rows, head))
+    answer([one.as_dict() for one in found], as_json, lambda: table(rows, head))

@@ -97,7 +97,6 @@ def command(
 
 def _example(name: str) -> str:
     """What to type where nothing follows a `--`; NAME may be a command."""
-    import re
     import shlex
 
     if re.search(COMMAND, name):
@@ -115,25 +114,15 @@ OF_LAUNCHES = {
     "nproc_per_node": "--nproc-per-node",
     "runtime": "--runtime", "home": "--home", "no_bind": "--no-bind",
 }  # fmt: skip
-NO_COMMAND = ("jupyter",)  # templates that start a program of their own
 
 
 def answer_template(
     ctx: click.Context, name: str, template: str, options: dict[str, Any], argv: tuple[str, ...], *, as_json: bool
 ) -> None:
     """A job script that users copy, with all that was asked for beside --template; it needs no image."""
-    from hpcstack.core.errors import InputError
-    from hpcstack.releases.named import named
-    from hpcstack.releases.tree import Tree
-    from hpcstack.render.launchers import job_template
+    from hpcstack.launch.script import copied_script
 
     session: Session = ctx.obj
-    if not name.endswith(".yaml"):
-        name = named(name, Tree(session.site.module_root), os.environ).stack
-    if argv and template in NO_COMMAND:
-        raise InputError(f"template {template} starts its own program", f"leave out `-- {argv[0]} ...`")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name):
-        raise InputError(f"{name!r} is no stack's full name", "hpcstack list shows all stacks")
     resources({**options, "batch": True})  # refused here, where it makes no sense
     typed = {key for key in (*OF_JOBS, *OF_LAUNCHES, "nodes") if _typed(ctx, key)}
     said: dict[str, str | None] = {"nodes": str(options["nodes"])} if "nodes" in typed else {}
@@ -146,7 +135,7 @@ def answer_template(
         option, _, value = word.partition("=")
         said[option.removeprefix("--")] = value
     words = [word for key in OF_LAUNCHES if key in typed for word in _words(OF_LAUNCHES[key], options[key])]
-    text = job_template(template, name, session.site, said, words, argv)
+    text = copied_script(template, name, session.site, said, words, argv)
     answer({"template": template, "script": text}, as_json, lambda: text.rstrip("\n"))
 
 

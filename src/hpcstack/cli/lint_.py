@@ -68,22 +68,6 @@ def _read(session: Session, names: tuple[str, ...], paths: list[Path]) -> tuple[
 
 
 def _warnings(session: Session, recipe: Recipe) -> list[Problem]:
-    from datetime import date
+    from hpcstack.lint import lint_recipe
 
-    from hpcstack.core import data
-    from hpcstack.core.errors import InputError, Problem
-    from hpcstack.lint import warnings
-    from hpcstack.lock.file import LockFile
-
-    file = LockFile(recipe, session.site)
-    try:
-        path = file.path
-    except InputError as error:
-        return [Problem(str(recipe.path), 1, 1, "", error.message)]
-    try:
-        lock = file.read()
-    except InputError as error:
-        return [Problem(str(path), 1, 1, "", error.message, warning=True)]
-    ours = recipe.path.resolve().parent == data.folder("recipes").resolve()
-    names = session.names if recipe.stack.lifecycle.successor else ()
-    return warnings(recipe, session.site, lock, names, date.today(), needs_lock=not ours)
+    return lint_recipe(recipe, session.site, session.names if recipe.stack.lifecycle.successor else ())

@@ -70,16 +70,12 @@ def command(
 def _built(session: Session, names: tuple[str, ...]) -> list[str]:
     """The stacks of NAMES; of a pattern's those that have an image."""
     from hpcstack.core.errors import InputError
-    from hpcstack.store.find import newest_image
 
     out: list[str] = []
     for name in names:
         for stack in chosen(session, [name]):
-            if stack != name:
-                try:
-                    newest_image(stack, session.store)
-                except InputError:
-                    continue
+            if stack != name and not session.store.newest(stack):
+                continue
             out += [stack] if stack not in out else []
     if not out:
         raise InputError(f"nothing is built of {', '.join(names)}", f"hpcstack build {' '.join(names)}")

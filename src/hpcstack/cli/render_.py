@@ -23,22 +23,17 @@ def command(session: Session, name: str, output: str, platform: str, offline: bo
     files.
     """
     from hpcstack.core.files import write_tree
-    from hpcstack.lock.known import lacking
-    from hpcstack.preview import stack_files
-    from hpcstack.render import readback
+    from hpcstack.preview import render_stack
     from hpcstack.resolve.make_lock import lock_to_look_at
 
     recipe = session.recipe(name)
     lock = lock_to_look_at(recipe, session.site, None if offline else lambda: session.hasty_registry, say)
-    platform = platform or recipe.stack.base.platforms[0]
-    files = stack_files(recipe.stack, lock, session.site, platform)
-    readback.check(recipe.stack, lock, platform, files["apptainer.def"])
+    files, missing = render_stack(recipe.stack, lock, session.site, platform or recipe.stack.base.platforms[0])
     if output:
         folder = Path(output)
         with session.store.acting("the files were not written"):
             write_tree(folder, files)
     where = f"{output}/" if output else ""
-    missing = lacking(recipe.stack, platform) if lock.not_looked_up else []
     answer(
         {"folder": output, "files": sorted(files), "not_looked_up": missing},
         as_json,

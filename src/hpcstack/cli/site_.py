@@ -24,10 +24,10 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
     import socket
 
     from hpcstack.core.errors import InputError
+    from hpcstack.core.files import writing_below
     from hpcstack.core.outputs import write_output
     from hpcstack.site.discover import probe
     from hpcstack.site.write import site_text
-    from hpcstack.store.store import Store
 
     path = Path(output)
     if output and path.is_dir():
@@ -38,7 +38,7 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
     if not output:
         echo(text.rstrip("\n"))
         return
-    with Store(path.parent).acting("site.yaml was not written"):
+    with writing_below(path.parent, "site.yaml was not written"):
         write_output(path, text)
     say(f"{path}: read it, then use it with: export HPCSTACK_SITE={path.resolve()}")
 
@@ -55,15 +55,15 @@ def importer(session: Session, output: str, check: str) -> None:
 
     In plugstack.conf: required .../spank_pyxis.so importer=FILE. Any other image behaves as before.
     """
+    from hpcstack.core.files import writing_below
     from hpcstack.core.outputs import write_output
     from hpcstack.render.launchers import importer as script
-    from hpcstack.store.store import Store
 
     text = script(session.site, check)
     if not output:
         echo(text.rstrip("\n"))
         return
     path = Path(output)
-    with Store(path.parent).acting("the importer was not written"):
+    with writing_below(path.parent, "the importer was not written"):
         write_output(path, text, 0o755)
     say(f"{path}: name it in plugstack.conf on every node: required .../spank_pyxis.so importer={path.resolve()}")

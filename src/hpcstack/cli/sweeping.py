@@ -21,12 +21,11 @@ def sweep_partition(
     """Measure, name the odd ones, write the drain list; with DRAIN ask, then drain. Ends 1 if one is odd or failed."""
     from hpcstack.core.dirs import state_folder
     from hpcstack.core.outputs import write_output
-    from hpcstack.store.find import newest_image
     from hpcstack.suite import sweep
 
     recipe = session.recipe(name)
     stack = recipe.stack.full_name
-    newest_image(stack, session.store)
+    sweep.check_image(stack, session.store)
     nodes = sweep.idle_nodes(session.runner, options["partition"], options["nodelist"])
     stamp = f"{datetime.now(timezone.utc).strftime('%Y%m%dT%H%M%SZ')}-{uuid.uuid4().hex[:6]}"
     folder = (wanted.parent or state_folder() / "sweeps" / stack) / stamp

@@ -13,19 +13,6 @@ from hpcstack.cli.session import Session, answer, complete, json_option
 from hpcstack.cli.testing import one, shown
 
 
-def checked(words: str) -> tuple[str, ...]:
-    """The codes, families and groups of an option; InputError names the nearest right one."""
-    from hpcstack.core.errors import InputError, did_you_mean
-    from hpcstack.recipe.model import known_tests
-
-    found = tuple(filter(None, words.split(",")))
-    for word in found:
-        if word not in known_tests():
-            near = did_you_mean(word, known_tests())
-            raise InputError(f"no check or family {word!r}{near}", f"known: {', '.join(known_tests())}")
-    return found
-
-
 @click.command("test", cls=JsonFile)
 @click.argument("names", metavar="STACK [STACK]", nargs=-1,
                 shell_complete=lambda ctx, _param, start: complete(ctx, start))  # fmt: skip
@@ -67,6 +54,7 @@ def command(
     """Run the smoke suite in a stack's image, on every node, and report each check. Two stacks: compare them."""
     from hpcstack.core.errors import InputError
     from hpcstack.suite import run
+    from hpcstack.suite.run import check_names
 
     if list_:
         return _listed(as_json)
@@ -74,8 +62,8 @@ def command(
         raise InputError("name one stack, or two to compare", "hpcstack test STACK, hpcstack list")
     _refuse_what_does_nothing(names, options, sweep=sweep, drain=drain)
     wanted = run.Wanted(
-        checked(only),
-        checked(skip),
+        check_names(only),
+        check_names(skip),
         tier or ("standard" if only else "quick"),
         options["runtime"],
         suite_from_host,

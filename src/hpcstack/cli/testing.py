@@ -14,26 +14,11 @@ if TYPE_CHECKING:
 
 def one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tuple[Any, Path]:
     """One run, judged, with its report.json and its line in the history."""
-    from hpcstack.core.dirs import state_folder
-    from hpcstack.core.files import write_text
-    from hpcstack.store.find import newest_image
-    from hpcstack.suite import history, run
-    from hpcstack.suite.judge import judged
+    from hpcstack.suite.judge import run_and_judge
 
-    recipe = session.recipe(name)
-    artifact = newest_image(recipe.stack.full_name, session.store)
-    with show_progress(f"testing {recipe.stack.full_name}") as step:
-        report, folder = run.test(
-            recipe.stack, artifact, wanted, resources(options), session.site, session.runner, step
-        )
-    write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")  # before anything can go wrong
-    path = state_folder() / "history" / f"{recipe.stack.full_name}.jsonl"
-    report = judged(report, history.load(path))
-    with session.store.acting("the report was not written"):
-        write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
-        if not report.planted:
-            history.append(path, report, str(folder))
-    return report, folder
+    stack = session.recipe(name).stack
+    with show_progress(f"testing {stack.full_name}") as progress:
+        return run_and_judge(stack, wanted, resources(options), session.site, session.runner, progress)
 
 
 def shown(session: Session, report: Any, folder: Path, options: dict[str, Any], *, strict: bool, as_json: bool) -> None:

@@ -48,23 +48,21 @@ def command(
 def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
     from hpcstack.build import verify
     from hpcstack.core.errors import AnswerIsNo
-    from hpcstack.oci.compare import LEFT_OUT
-    from hpcstack.store.find import find_file
 
     with show_progress("comparing") as progress:
         progress(f"reading {one} and {other}")
-        paths = [find_file(text, session.store) for text in (one, other)]
-        verdict = verify.parity(paths[0], paths[1], session.runner)
+        verdict = verify.parity(one, other, session.store, session.runner)
 
     def text() -> str:
         lines = [f"compared {count} {what}" for what, count in verdict.compared.items()]
-        lines += ["left out:"] + [f"  {what}: {why}" for what, why in LEFT_OUT.items()]
+        lines += ["left out:"] + [f"  {what}: {why}" for what, why in verdict.left_out.items()]
         return "\n".join(
             [*lines, *(f"DIFFERS {line}" for line in verdict.differ), "" if verdict.differ else "the same"]
         )
 
     document = {
-        "same": not verdict.differ, "compared": verdict.compared, "left_out": LEFT_OUT, "differ": verdict.differ,
+        "same": not verdict.differ, "compared": verdict.compared, "left_out": verdict.left_out,
+        "differ": verdict.differ,
     }  # fmt: skip
     answer(document, as_json, text)
     if verdict.differ:
@@ -90,38 +88,18 @@ def _reproducible(session: Session, name: str, engine: str, as_json: bool) -> No
 
 
 def _signature(session: Session, name: str, key: str, stack: str, as_json: bool) -> None:
-    from hpcstack.build import verify
+    from hpcstack.build.verify import check_signature
     from hpcstack.core.errors import AnswerIsNo
-    from hpcstack.store import signing
-    from hpcstack.store.find import find_file
 
-    image, keys = find_file(name, session.store), session.site.signatures.keys
-    what = verify.statement(name, session.store, session.runner, stack)
-    if keys and not key and image.suffix != ".sif":
-        good, said = signing.verify_by(image, keys, session.runner, what)
-    else:
-        good, said = signing.verify(image, key, session.runner, what)
+    image, good, said = check_signature(name, key, stack, session.site, session.store, session.runner)
     answer({"image": str(image), "good": good, "said": said}, as_json, lambda: f"{image}: {said}")
     if not good:
         raise AnswerIsNo(f"{image}: {said}")
 
 
 def _stored(session: Session, name: str, as_json: bool) -> None:
-    from hpcstack.build import verify
-    from hpcstack.core.errors import StoreError
-    from hpcstack.core.files import digest_of
-    from hpcstack.releases.records import releases
-    from hpcstack.store.find import find_stored
+    from hpcstack.build.verify import check_stored
 
-    found = find_stored(name, session.store)
-    digest = digest_of(found.image)
-    if digest != found.sha256:
-        raise StoreError(f"{found.image} has other bytes than were stored", f"hpcstack build --no-cache {found.stack}")
-    if (own := verify.own_name(found.image, session.runner)) != found.stack:
-        raise StoreError(f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}", "build again")
-    for release, record in releases(session.store):
-        if record["key"] == found.key and record.get("sha256", digest) != digest:
-            raise StoreError(f"{found.image} is whole, but {release} was published with {record['sha256'][:12]}",
-                             f"bring the old one back from a backup, or hpcstack remove {release}")  # fmt: skip
-    document = {"image": str(found.image), "stack": own, "sha256": digest, "good": True}
-    answer(document, as_json, lambda: f"{found.image}: as it was stored, sha256 {digest}")
+    found = check_stored(name, session.store, session.runner)
+    document = {"image": str(found.image), "stack": found.stack, "sha256": found.sha256, "good": True}
+    answer(document, as_json, lambda: f"{found.image}: as it was stored, sha256 {found.sha256}")

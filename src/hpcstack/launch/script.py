@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import TYPE_CHECKING
 
+from hpcstack.core.errors import InputError
 from hpcstack.core.quote import sh
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.stacks import ANSWER_S, lent_spy
 from hpcstack.launch.staging import HOW
+from hpcstack.releases.named import named
+from hpcstack.releases.tree import Tree
+from hpcstack.render.launchers import job_template
 from hpcstack.render.template import fill, plain
 from hpcstack.runtimes import Part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hpcstack.launch.plan import Plan
+    from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
 # What a job is asked for and its steps take over, or do not know; all else is the step's own.
@@ -25,6 +34,8 @@ JOB_ONLY = ("--partition", "--account", "--qos", "--reservation", "--constraint"
             "--deadline", "--wckey", "--kill-on-invalid-dep", "--wait-all-nodes", "--parsable", "--wait")  # fmt: skip
 OF_THE_STEP = ("--output", "--error", "--open-mode", "--array", "--requeue", "--no-requeue")  # salloc has none of these
 END = "HPCSTACK_INSIDE"
+NO_COMMAND = ("jupyter",)  # templates that start a program of their own
+STACK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 OUTPUT = "--output=%x-%j.out"
 
 
@@ -92,3 +103,16 @@ def allocation(plan: Plan) -> tuple[str, ...]:
 def name_of(part: Part) -> str:
     """The option that a part is, without its value; nothing for what is no option."""
     return part.words[0].partition("=")[0] if len(part.words) == 1 and part.words[0].startswith("--") else ""
+
+
+def copied_script(
+    template: str, name: str, site: Site, options: dict[str, str | None], words: Sequence[str], argv: Sequence[str]
+) -> str:
+    """The job script TEMPLATE that users copy, for the stack that NAME means: OPTIONS are sbatch's, WORDS launch's."""
+    if not name.endswith(".yaml"):
+        name = named(name, Tree(site.module_root), os.environ).stack
+    if argv and template in NO_COMMAND:
+        raise InputError(f"template {template} starts its own program", f"leave out `-- {argv[0]} ...`")
+    if not STACK.fullmatch(name):
+        raise InputError(f"{name!r} is not a stack's full name", "hpcstack list shows all stacks")
+    return job_template(template, name, site, options, words, argv)

@@ -9,6 +9,9 @@ from hpcstack.lock.check import unresolved
 from hpcstack.lock.model import TEMPLATE_VERSION, UNKNOWN, Lock, LockedBase, LockedPlatform
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcstack.recipe.catalog import Recipe
     from hpcstack.recipe.model import Stack
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # Debian's and Ubuntu's, without what a base adds
@@ -59,3 +62,16 @@ def _kinds(stack: Stack) -> list[str]:
     packages = stack.packages
     kinds = {"apt": packages.apt, "pip": packages.pip, "conda": packages.conda.packages, "source": packages.source}
     return [kind for kind, wanted in kinds.items() if wanted]
+
+
+def base_environment(recipe: Recipe, lock: Lock | None, platform: str = "") -> Mapping[str, str]:
+    """The variables of the base: as the registry said when it was locked, else as far as facts/ knows the image.
+
+    Of PLATFORM, by default the recipe's first.
+    """
+    base = recipe.stack.base
+    platform = platform or base.platforms[0]
+    if lock and (lock.base.registry, lock.base.repository, lock.base.tag) == (base.registry, base.repository, base.tag):
+        known = lock.base.platforms
+        return known.get(platform, next(iter(known.values()))).environment
+    return image_environment(base.image, platform)

@@ -60,6 +60,7 @@ class Parity:
 
     compared: dict[str, int] = field(default_factory=dict)
     differ: list[str] = field(default_factory=list)
+    left_out: Mapping[str, str] = field(default_factory=lambda: LEFT_OUT)
 
 
 def compare(one: Contents, other: Contents, texts: tuple[Mapping[str, str], Mapping[str, str]]) -> Parity:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.quote import sh, unbroken
 from hpcstack.render.template import fill, plain
-from hpcstack.site.load import NodeType, Site
+from hpcstack.site.model import NodeType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hpcstack.recipe.model import Stack
+    from hpcstack.site.load import Site
 
 SIGNER = "hpcstack"  # as store/signing.py calls whoever signs
 COMPAT = 'if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi; exec "$@"'

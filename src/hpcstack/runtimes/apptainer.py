@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted, shield
-from hpcstack.runtimes.environment import kept
+from hpcstack.runtimes.base import SRUN, Part, Step, forced, kept, mounted, shield
 
 OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")  # Apptainer makes these itself, from both sides
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from hpcstack.core import data
+from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import InputError
 
 VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
@@ -39,29 +41,10 @@ class Step:
     image_environment: dict[str, str] = field(default_factory=dict)
 
 
-# Slurm gives a signal to every process of a step. What serves the image by FUSE would die of it, and take the image
-# away from the ranks that are to write a checkpoint. Ignoring or blocking it further up does not reach that program
-# (Go's runtime undoes both for its children), so it is started by one of ours that ignores it, first on PATH.
-SHIELD = """\
-own=${TMPDIR:-/tmp}/hpcstack-shield-$(id -u)
-mkdir -m 700 "$own" 2>/dev/null
-if [ -O "$own" ] && [ ! -L "$own" ]; then
-    for tool in squashfuse_ll squashfuse fuse-overlayfs; do
-        real=$(command -v "$tool") || continue
-        case $real in "$own"/*) continue ;; esac
-        printf '#!/bin/sh\\ntrap "" TERM USR1 USR2\\nexec "%s" "$@"\\n' "$real" >"$own/.$tool.$$"
-        chmod 755 "$own/.$tool.$$" && mv "$own/.$tool.$$" "$own/$tool"
-    done
-    PATH=$own:$PATH
-fi
-exec "$@"
-"""
-
-
 def shield(step: Step) -> list[Part]:
     """What stands before a runtime that mounts the image by FUSE, where ranks get signals."""
     why = "a signal for the ranks must not end what serves the image"
-    return [Part(("/bin/sh", "-c", SHIELD, "shield"), why)] if step.grace else []
+    return [Part(("/bin/sh", "-c", data.script("on-node/shield.sh"), "shield"), why)] if step.grace else []
 
 
 class Runtime(Protocol):
@@ -78,6 +61,15 @@ class Runtime(Protocol):
 def forced(step: Step) -> dict[str, str]:
     """The variables that must win over the image's: void where there is no GPU, so that no hook looks for one."""
     return (VOID if not step.gpus else {}) | step.environment
+
+
+def kept(step: Step) -> dict[str, str]:
+    """The image's variables that the step does not force, for runtimes that hand a container nothing of the task's
+    environment, or all of it. The rule is Pyxis's: the image's own variables win over the host's, but for those that
+    the step forces; all else of the task's environment, Slurm's and MPI's variables among it, is there.
+    """
+    found = sorted(step.image_environment.items())
+    return {name: value for name, value in found if VARIABLE.fullmatch(name) and name not in forced(step)}
 
 
 def binds(step: Step) -> list[str]:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
-from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted
-from hpcstack.runtimes.environment import kept
+from hpcstack.runtimes.base import SRUN, Part, Step, forced, kept, mounted
 
 RUN = 'ch-run --env-no-expand "$@" <&3 &'
 # With a grace time: what ignores a signal goes on serving the image, and the command has it as usual again.

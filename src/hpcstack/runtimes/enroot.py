@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstack.core import data
-from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted, shield
-from hpcstack.runtimes.environment import kept
+from hpcstack.runtimes.base import SRUN, Part, Step, forced, kept, mounted, shield
 
 IN = 'cd "$1" && shift && exec "$@"'
 START = "on-node/enroot.sh"

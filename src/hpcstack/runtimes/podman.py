@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstack.core import data
-from hpcstack.runtimes.base import SRUN, Part, Step, forced, mounted
-from hpcstack.runtimes.environment import kept
+from hpcstack.runtimes.base import SRUN, Part, Step, forced, kept, mounted
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,10 @@ class Artifact:
         """The absolute path of the image."""
         return Path(self.folder) / IMAGE
 
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, with the path of its image."""
+        return {**asdict(self), "image": str(self.image)}
+
 
 def _check_types(artifact: Artifact) -> None:
     """TypeError unless every field of a record that was read has the type that it is declared with."""
@@ -47,8 +51,3 @@ def _check_types(artifact: Artifact) -> None:
         texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         if not isinstance(value, kind) or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"{entry.name} is {value!r}")
-
-
-def as_dict(artifact: Artifact) -> dict[str, Any]:
-    """ARTIFACT for JSON, with the path of its image."""
-    return {**asdict(artifact), "image": str(artifact.image)}

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpcstack.core.dirs import state_folder
+from hpcstack.core.files import write_text
+from hpcstack.store.find import newest_image
+from hpcstack.store.store import Store
 from hpcstack.suite import gates, history
+from hpcstack.suite.run import run_suite
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.core.process import Runner
+    from hpcstack.launch.resources import Resources
+    from hpcstack.recipe.model import Stack
     from hpcstack.report import Report
+    from hpcstack.site.load import Site
+    from hpcstack.suite.run import Wanted
+    from hpcstack.suite.steps import Say
 
 TIMED = ("_s", "_us", "speedup", "efficiency")  # figures that virtual nodes, which share one machine, say nothing of
 
@@ -23,3 +36,19 @@ def judged(report: Report, pasts: list[history.Past]) -> Report:
             outcome = history.regressed(gates.judged(outcome, report), same)
         out.append(outcome)
     return report.model_copy(update={"outcomes": tuple(out)})
+
+
+def run_and_judge(
+    stack: Stack, wanted: Wanted, resources: Resources, site: Site, runner: Runner, say: Say
+) -> tuple[Report, Path]:
+    """One run of the image of STACK that was built last, judged; report.json in its folder, its line in the history."""
+    store = Store(site.store)
+    report, folder = run_suite(stack, newest_image(stack.full_name, store), wanted, resources, site, runner, say)
+    write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")  # before anything can go wrong
+    path = state_folder() / "history" / f"{stack.full_name}.jsonl"
+    report = judged(report, history.load(path))
+    with store.acting("the report was not written"):
+        write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
+        if not report.planted:
+            history.append(path, report, str(folder))
+    return report, folder

@@ -11,10 +11,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import state_folder
-from hpcstack.core.errors import InputError, SlurmError, counted
+from hpcstack.core.errors import InputError, SlurmError, counted, did_you_mean
 from hpcstack.core.files import write_text, write_tree
 from hpcstack.launch.plan import Plan, plan
 from hpcstack.launch.resources import Resources, Share, share
+from hpcstack.recipe.model import known_tests
 from hpcstack.render.launchers import inner
 from hpcstack.report import Outcome, Report
 from hpcstack.runtimes import choose
@@ -62,6 +63,16 @@ class SuiteRun:
     here: bool = False
 
 
+def check_names(words: str) -> tuple[str, ...]:
+    """The codes, families and groups in WORDS, by comma; InputError names the nearest right one."""
+    found = tuple(filter(None, words.split(",")))
+    for word in found:
+        if word not in known_tests():
+            near = did_you_mean(word, known_tests())
+            raise InputError(f"no check or family {word!r}{near}", f"known: {', '.join(known_tests())}")
+    return found
+
+
 def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, here: bool) -> SuiteRun:
     """A new folder for a run. Nodes without real GPUs get two ranks: enough to talk within a node and between."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
@@ -107,7 +118,7 @@ def step_plan(
     )  # fmt: skip
 
 
-def test(
+def run_suite(
     stack: Stack, artifact: Artifact, wanted: Wanted, resources: Resources, site: Site, runner: Runner, say: Say
 ) -> tuple[Report, Path]:
     """The report of one run, and its folder. SlurmError if the step did not start on any node."""

@@ -18,6 +18,7 @@ from hpcstack.core.errors import InputError, SlurmError, counted
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill
 from hpcstack.slurm.jobs import cancel, submit
+from hpcstack.store.find import newest_image
 from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, tournament
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.core.process import Runner
+    from hpcstack.store.store import Store
 
 ONLY = "node,fabric,nccl"
 NO_REPORT = "no report"
@@ -62,6 +64,11 @@ class Swept:
     def drain_list(self) -> str:
         """A line a node, as people keep them: NODE, a tab, the reason."""
         return "".join(f"{node}\t{reason}\n" for node, reason in sorted(self.odd.items()))
+
+
+def check_image(stack: str, store: Store) -> None:
+    """InputError where STACK has no image: said before any job is submitted."""
+    newest_image(stack, store)
 
 
 def idle_nodes(runner: Runner, partition: str, nodelist: str) -> list[str]:

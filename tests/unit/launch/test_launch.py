@@ -26,7 +26,6 @@ from hpcstack.launch.variables import of_mode
 from hpcstack.recipe.model import Mode
 from hpcstack.render.launchers import ABOUT, inner, job_template, watched, with_compat
 from hpcstack.runtimes import RUNTIMES, choose
-from hpcstack.runtimes.base import SHIELD
 from hpcstack.site.load import Site
 from hpcstack.store.artifact import Artifact
 
@@ -128,7 +127,7 @@ def test_what_serves_an_image_lives_through_the_ranks_signal(tmp_path: Path, she
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
-    argv = [shell, "-c", SHIELD, "shield", "runtime"]
+    argv = [shell, "-c", data.script("on-node/shield.sh"), "shield", "runtime"]
     for _ in range(2):  # the second finds the first one's file
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
         ignored = int(done.stdout.split()[1], 16)

@@ -28,7 +28,7 @@ def rank() -> str:
     return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
 
 
-ON_NODES = ("began.sh", "doctor.sh", "stacks.sh", "stage.sh", "podman.sh", "charliecloud.sh", "enroot.sh")
+ON_NODES = ("began.sh", "doctor.sh", "stacks.sh", "stage.sh", "podman.sh", "charliecloud.sh", "enroot.sh", "shield.sh")
 TEXTS = {
     **{f"mode {mode}": inner(mode) for mode in IN_THE_IMAGE},
     "a rank": rank(),
