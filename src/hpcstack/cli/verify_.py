@@ -34,7 +34,8 @@ def command(
         images = tuple(image_named(session, one) for one in images)
     wanted = 2 if how == "parity" else 1
     if len(images) != wanted:
-        raise InputError(f"name {wanted} image{'s' * (wanted - 1)}, not {len(images)}")
+        hint = "hpcstack verify --parity IMAGE IMAGE" if wanted == 2 else "hpcstack verify IMAGE"
+        raise InputError(f"name {wanted} image{'s' * (wanted - 1)}, not {len(images)}", hint)
     if how == "parity":
         _parity(session, images[0], images[1], as_json)
     elif how == "reproducible":

@@ -1,0 +1,197 @@
+"""Every verb refuses what makes no sense, in words, with its exit code and what to type next; and answers in JSON.
+
+What a verb does is tested where it is done; here is the boundary that people and scripts meet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcstack.cli import VERBS, main
+from hpcstack.lock.model import TEMPLATE_VERSION
+from support.locks import example_lock
+from support.modules import Place, report
+
+STACK = "pytorch-24.11"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A site, and nothing else on the machine: no Slurm, no engines, no network."""
+    place = Place(tmp_path / "site", runtime="apptainer")
+    (tmp_path / "site.yaml").write_text(
+        f"store: {place.site.store}\nlock_dir: {place.site.lock_dir}\nmodule_root: {place.site.module_root}\n"
+        f"recipe_dirs: [{tmp_path / 'recipes'}]\n"
+    )
+    (tmp_path / "recipes").mkdir()
+    lock = example_lock(place.stack()).model_copy(
+        update={"spec_sha256": place.stack().checksum(), "template_version": TEMPLATE_VERSION}
+    )
+    place.site.lock_dir.mkdir(parents=True)
+    (place.site.lock_dir / f"{STACK}.lock.json").write_text(lock.text())
+    for name in [one for one in os.environ if one.startswith(("HPCSTACK_", "SLURM_"))]:
+        monkeypatch.delenv(name)
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "bin").mkdir()
+    for tool in ("sh", "env"):
+        (tmp_path / "bin" / tool).symlink_to(f"/usr/bin/{tool}")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("HPCSTACK_SITE", str(tmp_path / "site.yaml"))
+    monkeypatch.chdir(tmp_path)
+    # other tests may have a release of this name loaded, in a process of this machine
+    monkeypatch.setattr("hpcstack.publish.publisher.find_users", lambda *_, **__: [])
+    return place
+
+
+@pytest.fixture
+def run(place: Place, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`hpcstack WORDS...`: (status, stdout, stderr)."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        place.publish() if words[0] in OF_RELEASES else place.artifact(place.stack())
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return call
+
+
+# Before these a release is published; before others its image is built
+OF_RELEASES = {"promote", "rollback", "default", "retire", "remove", "undo", "status", "history", "catalog"}
+# verb -> the words after it, its exit code, and what it says
+REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
+    "list": [(("--bogus",), 2, "No such option")],
+    "show": [((), 2, "say which stack, or --site"), (("pytroch-24.11",), 2, "did you mean")],
+    "lint": [((), 2, "say which recipes")],
+    "schema": [(("extra",), 2, "unexpected extra argument")],
+    "lock": [((), 2, "Missing argument"), (("no-such-1",), 2, "there is no stack")],
+    "diff": [((STACK,), 2, "Missing argument")],
+    "outdated": [(("no-such-1",), 2, "there is no stack")],
+    "render": [(("no-such-1",), 2, "there is no stack")],
+    "import": [(("not an image",), 2, "")],
+    "build": [((), 2, "name a stack, or say --all"), ((STACK, "--engine", "bogus"), 2, "no such engine")],
+    "images": [(("extra",), 2, "unexpected extra argument")],
+    "inspect": [(("no-such-1",), 2, "the store has no image")],
+    "verify": [((STACK, "--parity"), 2, "name 2 images, not 1"), (("no-such-1",), 2, "the store has no image")],
+    "sbom": [(("no-such-1",), 2, "the store has no image")],
+    "sign": [(("no-such-1",), 2, "the store has no image")],
+    "bundle": [(("create",), 2, "Missing argument"), (("apply", "none.tar"), 2, "does not exist")],
+    "gc": [(("--keep", "x"), 2, "")],
+    "publish": [
+        ((STACK, "--override", "why"), 2, "testing has no gate to pass"),
+        (("no-such-*",), 2, "no stack is like"),
+        ((STACK, "--channel", "production"), 1, "the gate to production is shut"),
+    ],
+    "promote": [(("jax/1",), 2, "nothing is published"), (("pytorch/24.11",), 1, "there is no report of this image")],
+    "rollback": [(("pytorch",), 2, "rollback wants a version"), (("jax/1",), 2, "nothing is published")],
+    "default": [(("pytorch/9.9",), 2, "is not published")],
+    "retire": [
+        (("pytorch",), 2, "retire wants a version"),
+        (("pytorch/24.11", "--now", "--on", "2030-01-01"), 2, "take only a --reason"),
+        (("pytorch/24.11", "--on", "soon"), 2, "write it as YYYY-MM-DD"),
+        (("pytorch/24.11", "--successor", "pytorch/24.11"), 2, "is what is retired"),
+    ],
+    "remove": [(("jax/1",), 2, "nothing is published")],
+    "undo": [(("jax",), 2, "nothing is published")],
+    "status": [(("jax/9",), 2, "nothing is published")],
+    "history": [(("jax",), 2, "")],
+    "catalog": [((), 2, "Missing option")],
+    "launch": [
+        ((STACK,), 2, "what is to be run?"),
+        ((STACK, "--mount", "/a:/b:ro", "--", "x.py"), 2, "read-only mounts are not offered"),
+        ((STACK, "--json", "--", "x.py"), 2, "--json goes with --dry-run"),
+    ],
+    "shell": [((STACK, "--runtime", "bogus"), 2, "is not one of")],
+    "python": [((STACK, "--runtime", "bogus"), 2, "is not one of")],
+    "jobs": [(("-n", "x"), 2, "")],
+    "logs": [(("x1",), 2, "")],
+    "cancel": [((), 2, "Missing argument")],
+    "test": [
+        ((), 2, "name one stack, or two to compare"),
+        ((STACK, "--only", "ddp.fp23"), 2, "did you mean 'ddp.fp32'"),
+    ],
+    "report": [(("none",), 2, "")],
+    "plan": [(("--params", "x"), 2, "")],
+    "doctor": [(("--bogus",), 2, "No such option")],
+    "explain": [(("no-such.log",), 2, "")],
+    "hang": [(("x1",), 2, "")],
+    "why": [(("HOME",), 2, "")],
+    "site": [(("init", "-o", "."), 2, "is a folder")],
+    "completion": [(("tcsh",), 2, "is not one of")],
+}
+
+# verb -> the words of an answer in JSON, its exit code, and what it holds
+ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
+    "list": ((), 0, lambda said: any(STACK in json.dumps(one) for one in said)),
+    "show": ((STACK,), 0, lambda said: said["stack"]["name"] == "pytorch"),
+    "lint": ((STACK,), 0, lambda said: said["checked"] == 1),
+    "lock": ((STACK, "--check"), 0, lambda said: said["current"] is True),
+    "diff": ((STACK, STACK), 0, lambda said: said is not None),
+    "render": ((STACK, "--offline"), 0, lambda said: "apptainer.def" in said["files"]),
+    "images": ((), 0, lambda said: [one["stack"] for one in said] == [STACK]),
+    "gc": (("--dry-run", "--no-slurm"), 0, lambda said: isinstance(said, dict)),
+    "publish": ((STACK, "--dry-run"), 0, lambda said: said["dry_run"] is True),
+    "retire": (("pytorch/24.11", "--dry-run"), 0, lambda said: said["version"] == "pytorch/24.11"),
+    "remove": (("pytorch/24.11-r1", "--dry-run", "--no-slurm"), 0, lambda said: said["dry_run"] is True),
+    "undo": (("pytorch", "--dry-run", "--no-slurm"), 0, lambda said: said["dry_run"] is True),
+    "default": (("pytorch/24.11", "--dry-run"), 0, lambda said: said["dry_run"] is True),
+    "status": ((), 0, lambda said: said["releases"][0]["release"] == "pytorch/24.11-r1"),
+    "history": (("pytorch",), 0, lambda said: len(said["events"]) == 1),
+    "catalog": (("-o", "site-pages"), 0, lambda said: isinstance(said, dict)),
+    "jobs": ((), 0, lambda said: said == []),
+    "test": (("--list",), 0, lambda said: len(said["checks"]) > 80),
+    "plan": (("--params", "7e9", "--gpus", "h100:8"), 0, lambda said: isinstance(said, dict | list)),
+    "explain": (("log.txt",), 0, lambda said: isinstance(said, dict | list)),
+    "launch": ((STACK, "--template", "ddp"), 0, lambda said: said["script"].startswith("#!")),
+}
+# What answers only with a cluster, an engine, a registry or a key: its JSON is looked at in tests/integration
+ELSEWHERE = {
+    "outdated", "import", "build", "inspect", "verify", "sign", "bundle", "promote", "rollback", "logs", "cancel",
+    "report", "doctor", "hang", "why",
+}  # fmt: skip
+# What is text for a program already
+NO_JSON = {"schema", "sbom", "shell", "python", "site", "completion"}
+
+
+def test_no_verb_is_forgotten() -> None:
+    assert set(REFUSALS) == set(VERBS)
+    assert set(ANSWERS) | ELSEWHERE | NO_JSON == set(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [((verb, *words), code, says) for verb, cases in REFUSALS.items() for words, code, says in cases],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_it_refuses(run: Run, words: tuple[str, ...], code: int, says: str) -> None:
+    status, out, err = run(*words)
+    assert (status, out) == (code, ""), (status, out, err)
+    assert err.splitlines()[-2:][0].startswith("ERROR: ") or "ERROR: " in err, err
+    assert says in err and "  TIP: " in err and "Traceback" not in err, err
+
+
+@pytest.mark.parametrize("verb", ANSWERS)
+def test_it_answers_in_json(run: Run, verb: str) -> None:
+    Path("log.txt").write_text("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    words, code, holds = ANSWERS[verb]
+    status, out, err = run(verb, *words, "--json")
+    assert status == code, err
+    assert holds(json.loads(out)), out[:500]
+
+
+def test_a_report_of_another_image_opens_no_gate(run: Run, place: Place) -> None:
+    artifact = place.artifact(place.stack("pytorch-25.10"), b"other")
+    Path("report.json").write_text(report(artifact, {"node.image": "PASS"}).model_dump_json())
+    status, _, err = run("promote", "pytorch/24.11", "--report", "report.json")
+    assert status == 1 and "the gate to production is shut" in err
