@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcstack.cli.launch_ import TEMPLATES
+from hpcstack.core.names import TEMPLATES
 from support.testbed import Testbed
 
 STACK = "pytorch-24.11"

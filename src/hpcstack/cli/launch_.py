@@ -12,14 +12,11 @@ import click
 from hpcstack.cli.resources import COMMAND, Passing, resource_options, resources
 from hpcstack.cli.session import Session, answer, json_option, optional_stack, say, show_progress
 from hpcstack.core.errors import visible
+from hpcstack.core.names import MODES, STAGES, TEMPLATES
 
 if TYPE_CHECKING:
     from hpcstack.launch.request import LaunchRequest
     from hpcstack.launch.run import PlannedLaunch
-
-MODES = ("torchrun", "deepspeed", "task-per-gpu", "mpi", "plain")
-STAGES = ("none", "copy", "sbcast")
-TEMPLATES = ("ddp", "deepspeed", "mpi", "jupyter", "tensorboard", "array", "checkpoint-requeue", "monitoring")
 
 
 @click.command("launch", cls=Passing)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from hpcstack.core.errors import InputError
+from hpcstack.core.names import RUNTIMES
 from hpcstack.launch.resources import Resources
 
 
@@ -118,7 +119,7 @@ OPTIONS = (
     click.option(
         "--runtime",
         default="auto",
-        type=click.Choice(["auto", "pyxis", "apptainer", "enroot", "podman", "charliecloud", "local"]),
+        type=click.Choice(["auto", *RUNTIMES]),
         show_default=True,
     ),
 )

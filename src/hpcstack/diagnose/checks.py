@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import counted
 from hpcstack.diagnose.advice import Finding, Status, fine, skipped, wrong
+from hpcstack.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -61,7 +62,7 @@ def _runtime(probe: Mapping[str, str], where: str, runtime: str, *, compute: boo
         many = own.isdigit() and int(own) > 0
         said = f"{own if many else 'no'} range(s) in /etc/subuid for {probe.get('user', '?')}"
         yield fine("subuid", where, said) if many else wrong("subuid", where, said, user=probe.get("user", "USER"))
-    tool = {"pyxis": "enroot", "local": "apptainer", "charliecloud": "ch-run"}.get(runtime, runtime)
+    tool = RUNTIMES[runtime].tool if runtime in RUNTIMES else runtime
     if f"tool.{tool}" in probe:
         yield fine("runtime", where, f"{tool} {probe.get(f'{tool}.version', '')}".strip())
     elif compute:

@@ -20,6 +20,7 @@ from hpcstack import __version__
 from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import InputError, counted
 from hpcstack.core.files import write_text
+from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack_smoke.hidden import HIDDEN, LOGIN, SECRET
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ MADE = {  # what is made on the nodes, by mode: (its value, why)
 
 def made(variable: str, launch: Launch) -> dict[str, Any] | None:
     """What the launchers make of VARIABLE inside the container, where nobody else has set it; None for others."""
-    if launch.mode not in ("torchrun", "deepspeed", "task-per-gpu"):
+    if launch.mode not in STARTED_IN_IMAGE:
         return None
     found = MADE.get(variable)
     if variable == "MASTER_ADDR" and launch.nodes:

@@ -18,6 +18,7 @@ from hpcstack.launch.preflight import missing
 from hpcstack.launch.script import allocation, directives, on_terminal, text
 from hpcstack.launch.stderr import Stderr
 from hpcstack.launch.variables import all_of
+from hpcstack.runtimes import RUNTIMES
 from hpcstack.slurm.jobs import refusal, submit
 from hpcstack.slurm.query import allocation as allocation_of
 from hpcstack.store.store import Store
@@ -53,13 +54,17 @@ class PlannedLaunch:
     mounts: tuple[str, ...]
     added: Added | None
 
+    @property
+    def brings(self) -> tuple[str, ...]:
+        return RUNTIMES[self.plan.runtime].brings
+
     def notes(self) -> list[str]:
         """What a user must know before it starts: which image and how, and what may not be as expected."""
         plan, cwd = self.plan, Path.cwd()
         out = [f"{self.artifact.stack} ({self.why}) by {plan.runtime} ({plan.reason})"]
         if plan.runtime == "local":
             return out
-        if plan.runtime not in ("apptainer", "charliecloud") and not self._home():
+        if "home" not in self.brings and not self._home():
             out.append("your home directory is not in the container, only this folder and what is mounted: --home")
         if not os.environ.get("SLURM_STEP_ID"):
             with contextlib.suppress(OSError):
@@ -174,8 +179,8 @@ class PlannedLaunch:
         if self.added:  # a command may come with what is added, which is made when the launch is
             return ""
         staged = self.plan.staged.sources if self.plan.staged else ()
-        home = (f"{Path.home()}:{Path.home()}",) if self.plan.runtime in ("apptainer", "charliecloud", "local") else ()
-        tmp = ("/tmp:/tmp",) if self.plan.runtime in ("apptainer", "charliecloud", "local", "podman") else ()
+        home = (f"{Path.home()}:{Path.home()}",) if "home" in self.brings else ()
+        tmp = ("/tmp:/tmp",) if "tmp" in self.brings else ()
         mounts = (*home, *tmp, *self.site.mounts, *artifact.mounts, *self.mounts, *staged)
         look = not (self.plan.staged and self.plan.staged.image)  # a shared image that is staged is not read once more
         return missing(artifact, self.argv, Path.cwd(), mounts, self.runner, look=look)

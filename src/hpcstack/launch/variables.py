@@ -6,6 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcstack.core.names import STARTED_IN_IMAGE
+from hpcstack.runtimes import RUNTIMES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -54,7 +57,7 @@ def told(site: Site, environ: Mapping[str, str] | None = None) -> list[Variable]
     ]
 
 
-APART = frozenset(("apptainer", "enroot", "podman", "charliecloud"))  # a container a rank; Pyxis has one a node
+APART = frozenset(name for name, one in RUNTIMES.items() if one.container_per_rank)  # Pyxis has one a node
 # What MPI wants where each rank is in a container of its own: two user namespaces on one node.
 MPI: tuple[tuple[str, str, frozenset[str], str], ...] = (
     ("PMIX_MCA_gds", "hash", APART | {"pyxis"},
@@ -80,7 +83,7 @@ def of_mode(
             for name, value, runtimes, why in MPI
             if runtime in runtimes and name not in environ and name not in image
         ]
-    if mode in ("torchrun", "deepspeed", "task-per-gpu"):
+    if mode in STARTED_IN_IMAGE:
         if names := " ".join(name for name in REMADE if name not in environ and name not in image):
             out.append(
                 Variable("HPCSTACK_UNSET", names, OWN, "neither yours nor the image's: Enroot's hooks' do not count")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_serializer, model_validator
 
 from hpcstack.core.characters import VARIABLE
+from hpcstack.core.names import MODES
 from hpcstack.recipe.fields import LABEL as LABEL_NAME
 from hpcstack.recipe.fields import NAME, VARIANT, VERSION, Command, Label, Line, Model, Mount, Part, Value
 from hpcstack.recipe.packages import File, Packages, Run
@@ -20,7 +21,10 @@ IMAGE = re.compile(
 )
 
 Platform = Literal["linux/amd64", "linux/arm64"]
-Mode = Literal["torchrun", "deepspeed", "task-per-gpu", "mpi", "plain"]
+if TYPE_CHECKING:
+    Mode = str
+else:
+    Mode = Literal[MODES]
 
 
 def known_tests() -> tuple[str, ...]:

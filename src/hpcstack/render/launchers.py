@@ -6,6 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.core.quote import sh, unbroken
 from hpcstack.render.template import fill, plain
 from hpcstack.site.model import NodeType
@@ -25,7 +26,6 @@ def with_compat(command: tuple[str, ...]) -> tuple[str, ...]:
     return ("/bin/sh", "-c", COMPAT, "compat", *command)
 
 
-IN_THE_IMAGE = ("torchrun", "deepspeed", "task-per-gpu")
 ABOUT = {
     "torchrun": "one task a node, which starts torchrun there",
     "deepspeed": "one task a node, which starts DeepSpeed's own launcher there",
@@ -40,7 +40,7 @@ def inner(mode: str) -> str:
 
     Its arguments: ranks a node, MIN:MAX nodes of an elastic step or nothing, restarts, the command.
     """
-    parts = ("rendezvous.sh", "rank.sh", f"{mode}.sh") if mode in IN_THE_IMAGE else ()
+    parts = ("rendezvous.sh", "rank.sh", f"{mode}.sh") if mode in STARTED_IN_IMAGE else ()
     return "".join(plain("launchers", f"in-image/{part}") for part in parts)
 
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, cast
 
+from hpcstack.core import names
 from hpcstack.core.errors import MissingToolError
-from hpcstack.runtimes import apptainer, charliecloud, enroot, local, podman, pyxis
+from hpcstack.runtimes import pyxis
 from hpcstack.runtimes.base import Part, Runtime, Step
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
 
-RUNTIMES: dict[str, Runtime] = {
-    "pyxis": pyxis.RUNTIME,
-    "apptainer": apptainer.RUNTIME,
-    "enroot": enroot.RUNTIME,
-    "podman": podman.RUNTIME,
-    "charliecloud": charliecloud.RUNTIME,
-    "local": local.RUNTIME,
-}
+
+def _load(name: str) -> Runtime:
+    return cast("Runtime", importlib.import_module(f"hpcstack.runtimes.{name}").RUNTIME)
+
+
+RUNTIMES: dict[str, Runtime] = {name: _load(name) for name in names.RUNTIMES}
 
 
 def choose(name: str, runner: Runner) -> tuple[Runtime, str]:

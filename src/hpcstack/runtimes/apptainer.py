@@ -34,6 +34,9 @@ def exec_environment(step: Step) -> dict[str, str]:
 @dataclass(frozen=True)
 class ApptainerRuntime:
     name: str = "apptainer"
+    tool: str = "apptainer"
+    brings: tuple[str, ...] = ("home", "tmp")
+    container_per_rank: bool = True
 
     def parts(self, step: Step) -> list[Part]:
         return [SRUN, *step.slurm, *shield(step), *exec_parts(step)]

@@ -48,10 +48,23 @@ def shield(step: Step) -> list[Part]:
 
 
 class Runtime(Protocol):
-    """`parts` are the whole line; `environment` what it must be started with."""
+    """`parts` are the whole line; `environment` what it must be started with.
+
+    `tool` is the program that nodes must have; `brings` are the host's folders that are in a container unasked: "home",
+    "tmp"; `container_per_rank`: ranks of a node are in containers of their own.
+    """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def tool(self) -> str: ...
+
+    @property
+    def brings(self) -> tuple[str, ...]: ...
+
+    @property
+    def container_per_rank(self) -> bool: ...
 
     def parts(self, step: Step) -> list[Part]: ...
 

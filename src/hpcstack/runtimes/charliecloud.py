@@ -21,6 +21,9 @@ UNSHIELDED = ("env", "--default-signal=USR1,USR2")  # coreutils 8.31 and newer
 @dataclass(frozen=True)
 class Charliecloud:
     name: str = "charliecloud"
+    tool: str = "ch-run"
+    brings: tuple[str, ...] = ("home", "tmp")
+    container_per_rank: bool = True
 
     def parts(self, step: Step) -> list[Part]:
         if step.gpus:

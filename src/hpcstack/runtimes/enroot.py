@@ -14,6 +14,9 @@ START = "on-node/enroot.sh"
 @dataclass(frozen=True)
 class EnrootRuntime:
     name: str = "enroot"
+    tool: str = "enroot"
+    brings: tuple[str, ...] = ()
+    container_per_rank: bool = True
 
     def parts(self, step: Step) -> list[Part]:
         own = list(kept(step))

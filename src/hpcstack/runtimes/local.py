@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Local:
     name: str = "local"
+    tool: str = "apptainer"
+    brings: tuple[str, ...] = ("home", "tmp")
+    container_per_rank: bool = False
 
     def parts(self, step: Step) -> list[Part]:
         return exec_parts(step)

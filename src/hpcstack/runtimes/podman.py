@@ -18,6 +18,9 @@ from hpcstack.runtimes.base import SRUN, Part, Step, forced, kept, mounted
 @dataclass(frozen=True)
 class Podman:
     name: str = "podman"
+    tool: str = "podman"
+    brings: tuple[str, ...] = ("tmp",)
+    container_per_rank: bool = True
 
     def parts(self, step: Step) -> list[Part]:
         own = kept(step)

@@ -20,6 +20,9 @@ def offered(srun_help: str) -> bool:
 @dataclass(frozen=True)
 class Pyxis:
     name: str = "pyxis"
+    tool: str = "enroot"
+    brings: tuple[str, ...] = ()
+    container_per_rank: bool = False
 
     def parts(self, step: Step) -> list[Part]:
         out = [SRUN, *step.slurm]

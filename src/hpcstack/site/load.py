@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hpcstack.core.characters import CONTROL
 from hpcstack.core.errors import InputError, ProblemsError, did_you_mean
+from hpcstack.core.names import RUNTIMES
 from hpcstack.core.yaml import MAX_BYTES, Document, dotted, parse, problems_of, read_text
 from hpcstack.recipe.fields import Model, Mount
 from hpcstack.recipe.merge import Policy, fragment, merge
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SYSTEM = Path("/etc/hpcstack/site.yaml")
+
+
+if TYPE_CHECKING:
+    RuntimeName = str
+else:
+    RuntimeName = Literal[("auto", *RUNTIMES)]
 
 
 class Site(Model):
@@ -63,7 +70,7 @@ class Site(Model):
     fabric: Fabric = Fabric.model_construct()
     baselines: dict[str, dict[str, Baseline]] = Field({}, description="{node type: {check: what it should reach}}")
     policy: PolicySite = PolicySite.model_construct()
-    runtime: Literal["auto", "pyxis", "apptainer", "enroot", "podman", "charliecloud", "local"] = "auto"
+    runtime: RuntimeName = "auto"
     mounts: tuple[Mount, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
     staging: StagingSite = StagingSite.model_construct()
     modules: ModulesSite = ModulesSite.model_construct()

@@ -13,11 +13,11 @@ from typing import Any, get_args
 import pytest
 
 from conftest import make_site
-from hpcstack.cli.launch_ import MODES as OPTION_MODES
-from hpcstack.cli.launch_ import TEMPLATES
 from hpcstack.cli.launch_ import command as launch_command
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
+from hpcstack.core.names import MODES as OPTION_MODES
+from hpcstack.core.names import TEMPLATES
 from hpcstack.core.process import Completed, Runner
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.plan import Extras, Plan, plan

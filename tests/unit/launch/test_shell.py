@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from hpcstack.core import data
-from hpcstack.render.launchers import IN_THE_IMAGE, inner
+from hpcstack.core.names import STARTED_IN_IMAGE
+from hpcstack.render.launchers import inner
 from hpcstack.render.template import plain
 
 pytestmark = pytest.mark.shellcheck
@@ -30,7 +31,7 @@ def rank() -> str:
 
 ON_NODES = ("began.sh", "doctor.sh", "stacks.sh", "stage.sh", "podman.sh", "charliecloud.sh", "enroot.sh", "shield.sh")
 TEXTS = {
-    **{f"mode {mode}": inner(mode) for mode in IN_THE_IMAGE},
+    **{f"mode {mode}": inner(mode) for mode in STARTED_IN_IMAGE},
     "a rank": rank(),
     **{f"on-node/{name}": data.script(f"on-node/{name}") for name in ON_NODES},
     "in-image/added.sh": data.script("in-image/added.sh"),
@@ -48,9 +49,9 @@ def test_no_fragment_is_forgotten() -> None:
     """Each is looked at: as it is, in a mode, or in what holds it. What needs or holds another says so first."""
     top = data.folder("launchers")
     held = {"left-out.sh", "task-names.sh", "podman-tidy.sh"}
-    ranks = {"rank.sh", "rendezvous.sh", *(f"{mode}.sh" for mode in IN_THE_IMAGE)}
+    ranks = {"rank.sh", "rendezvous.sh", *(f"{mode}.sh" for mode in STARTED_IN_IMAGE)}
     assert {path.name for path in top.rglob("*.sh")} == {"added.sh", *ranks, *ON_NODES, *held}
     for path in top.rglob("*.sh"):
         first, text = path.read_text().splitlines()[0], path.read_text()
-        needs = "left-out.sh" in text or "_hpcstack_left\n" in text or path.stem in IN_THE_IMAGE or "#: " in text
+        needs = "left-out.sh" in text or "_hpcstack_left\n" in text or path.stem in STARTED_IN_IMAGE or "#: " in text
         assert not needs or path.name == "left-out.sh" or first.startswith(("# Needs ", "# Holds ")), path
