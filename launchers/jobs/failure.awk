@@ -1,6 +1,10 @@
 # What a step's standard error says of its end, in one line: the first rank that failed, where, of what. Then the status
 # that this rank had, alone on a line; else that of the step, which is in `status`. `log_` is where all of it is.
 # The same as hpcstack/launch/failure.py, for job scripts; a test holds the two together.
+# Whether Slurm's word of the step's end came after the task's own
+function ended_by_slurm() {
+    return told == "it was cancelled" && code == 143 || told == "the time limit was reached" && (code == 143 || code == 137)
+}
 function exception(rank) { return rank in why ? why[rank] (rank in at ? " (" at[rank] ")" : "") : "" }
 function signal(number) { return number in NAMES ? "killed by SIG" NAMES[number] : "killed by signal " number }
 function last_of(text, word,    place, off) {
@@ -98,7 +102,7 @@ END {
         if (said == "" && (ended == 2 || ended == 126 || ended == 127)) said = starts
         if (said == "" && ended > 128) said = signal(ended - 128)
         said = "rank " rank " on " host " failed first" (said == "" ? "" : ": " said)
-    } else if (task != "" && status != 125) {
+    } else if (task != "" && status != 125 && !ended_by_slurm()) {
         status = code
         said = exception("")
         if (said == "") said = pyxis

@@ -146,7 +146,7 @@ def test_m10_what_it_writes_is_named_before(tmp_path: Path, here: Site) -> None:
 def test_m10_a_recipe_of_ours_is_not_overwritten_nor_followed(tmp_path: Path, here: Site) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/demo-1.yaml").write_text(RECIPE + "# mine\n")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
     (tmp_path / "mine/demo-1.yaml").unlink()
     (tmp_path / "mine/demo-1.yaml").symlink_to(tmp_path / "victim")

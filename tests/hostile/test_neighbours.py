@@ -377,7 +377,7 @@ EVIL = {
     "an absolute home": {"homes": {".lua": "/EVIL", "": "/EVIL"}},
     "a move from outside": {"moves": [["/EVIL", "/EVIL2", "{}"]]},
     "a generation that climbs": {"generations": ["../../EVIL"]},
-    "a generation that is no text": {"generations": [7]},
+    "a generation that is not text": {"generations": [7]},
     "a text that is none": {"files": {"Core/pytorch/1-r1.lua": 5}},
     "moves that are none": {"moves": "x"},
 }

@@ -46,7 +46,7 @@ def test_a_sif_is_assembled_around_the_image(testbed: Testbed, shared: Recipes, 
     assert "FS (Squashfs/*System/amd64)" in listing
     assert abs(Path(sif).stat().st_size - built["size"]) < 1 << 20, "nothing was compressed again"
     again = shared.run("build", "demo-1", "--sif", sif)
-    assert again.returncode == 2 and "is there already" in again.stderr
+    assert again.returncode == 2 and "already exists" in again.stderr
 
 
 @pytest.mark.apptainer

@@ -136,8 +136,8 @@ def test_the_script_is_stable_sound_and_what_slurm_takes(
     ("words", "says"),
     [
         (("-N3",), "3 nodes: partition debug has 2"),
-        (("-N1", "-G9"), "9 GPUs a node: the nodes of partition debug have 4"),
-        (("-c99",), "99 CPUs a node (1 x 99): partition debug has 4"),
+        (("-N1", "-G9"), "9 GPUs per node: the nodes of partition debug have 4"),
+        (("-c99",), "99 CPUs per node (1 x 99): partition debug has 4"),
         (("-t", "soon"), "write minutes (30), H:MM:SS"),
         (("--mam=3G",), "did you mean '--mem'?"),
         (("--hint", "compute_bound"), "comes before the `--`"),
@@ -257,7 +257,7 @@ packages: {pip: ["cowsay==6.1"]}
 def test_inside_an_allocation_its_number_of_tasks_does_not_count(
     testbed: Testbed, built: dict[str, Any], show: str
 ) -> None:
-    """Four tasks a node are the job's; torchrun wants one, and a step of one node is of one node."""
+    """Four tasks per node are the job's; torchrun wants one, and a step of one node is of one node."""
     words = "salloc --quiet -N2 --ntasks-per-node=4 bash -c 'cd tests/launching && hpcstack launch \"$@\"' bash "
     torchrun = testbed.bash(f"{words} {STACK} --nproc-per-node 2 --runtime apptainer -- show.py", check=False)
     assert [one["environment"]["RANK"] for one in ranks(torchrun.stdout)] == ["0", "1", "2", "3"], torchrun.stderr

@@ -98,7 +98,7 @@ def goes_and_comes_back(testbed: Testbed, release: str) -> None:
     [
         (("promote", "nothing"), 2, "nothing is published as 'nothing'"),
         (("rollback", f"{NAME}-r99"), 2, "is not published"),
-        (("retire", NAME, "--on", "soon"), 2, "'soon' is no day"),
+        (("retire", NAME, "--on", "soon"), 2, "'soon' is not a date"),
         (("retire", NAME, "--now", "--on", "2099-01-01"), 2, "--now and --cancel take only a --reason"),
         (("retire", "python", "--now"), 2, "retire wants a version; python has"),
         (("rollback", "python"), 2, "rollback wants a version; python has"),

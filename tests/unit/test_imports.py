@@ -12,7 +12,7 @@ import hpcstack
 import hpcstack_smoke
 
 HOST, SMOKE = Path(hpcstack.__file__).parent, Path(hpcstack_smoke.__file__).parent
-# Low to high, one a rank: a file imports its own room or one before it, wherever in the file the import stands.
+# Low to high, one per rank: a file imports its own room or one before it, wherever in the file the import stands.
 ROOMS = (
     "core", "recipe", "hardware", "site", "slurm", "report", "lock", "oci", "runtimes", "store", "render", "releases",
     "launch", "build", "resolve", "publish", "diagnose", "suite", "lint", "preview", "cli",

@@ -62,7 +62,7 @@ def _can_be_bundled(request: BuildRequest) -> None:
     packages = request.stack.packages
     if packages.conda.packages or packages.source:
         raise InputError(
-            f"{request.stack.full_name} takes packages from conda or git, which a bundle cannot hold yet",
+            f"{request.stack.full_name} takes packages from conda or git, which a bundle cannot contain yet",
             "build it where there is a network, and copy the image",
         )
     if request.lock.unresolved:

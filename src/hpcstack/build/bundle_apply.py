@@ -81,7 +81,7 @@ def apply(file: Path, site: Site, recipes: Path | None, progress: Progress) -> A
             finally:
                 shutil.rmtree(part, ignore_errors=True)
     except (tarfile.TarError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(f"{file} is no bundle that can be read: {error}", "copy it again") from None
+        raise InputError(f"{file} is not a bundle that can be read: {error}", "copy it again") from None
 
 
 def _manifest(tar: tarfile.TarFile) -> Manifest:
@@ -95,9 +95,9 @@ def _manifest(tar: tarfile.TarFile) -> Manifest:
         raise ValueError(f"its format is not {FORMAT}")
     name, platform, named = found.get("stack"), found.get("platform"), found.get("files")
     if not isinstance(name, str) or not EXTENDED.fullmatch(name) or name.startswith("_"):
-        raise ValueError(f"{name!r} is no stack's name")
+        raise ValueError(f"{name!r} is not a stack's name")
     if platform not in KERNEL_NAMES:
-        raise ValueError(f"{platform!r} is no platform that is known")
+        raise ValueError(f"{platform!r} is not a platform that is known")
     if not isinstance(named, dict) or len(named) > MAX_FILES:
         raise ValueError("its manifest names no files, or too many")
     files = {}
@@ -134,7 +134,7 @@ def _extracted(tar: tarfile.TarFile, manifest: Manifest, part: Path, progress: P
             continue
         named = manifest.files.get(member.name)
         if not named or not member.isreg() or member.name in seen:
-            raise ValueError(f"it holds {member.name!r}, which its manifest does not name")
+            raise ValueError(f"it contains {member.name!r}, which its manifest does not name")
         if member.size != named.size:
             raise ValueError(f"{member.name} has another size than its manifest says")
         target = part / member.name
@@ -152,7 +152,7 @@ def _extracted(tar: tarfile.TarFile, manifest: Manifest, part: Path, progress: P
 
 
 def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, progress: Progress) -> Applied:
-    """All of it looked at first; then what is not there yet is written, the lock last."""
+    """All of it looked at first; then what does not exist yet is written, the lock last."""
     name, platform = manifest.stack, manifest.platform
     lock = model.read(part / "lock" / f"{name}{LOCK_SUFFIX}")
     if lock.stack != name:
@@ -211,4 +211,4 @@ def _not_another(path: Path, text: str) -> None:
     except FileNotFoundError:
         return
     if there != text:
-        raise InputError(f"{path} is there already, and is another than the bundle's", "move it away, and apply again")
+        raise InputError(f"{path} already exists, and is another than the bundle's", "move it away, and apply again")

@@ -41,7 +41,7 @@ def command(
     session: Session, /, names: tuple[str, ...], every: bool, where: str, limit: int, partition: str, dry_run: bool,
     events: str, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
-    """Build the images of stacks into the store. What is there already is not built again."""
+    """Build the images of stacks into the store. What already exists is not built again."""
     from hpcstack.core.errors import InputError
     from hpcstack.resolve.build_stack import BuildOptions
 
@@ -117,7 +117,7 @@ def _dry_run(session: Session, stacks: list[str], options: BuildOptions, as_json
         )
         lines.append(
             f"{name}: {request.key} by {request.engine.name} ({request.why}): "
-            f"{'is there' if there else 'would be built'}"
+            f"{'is built already' if there else 'would be built'}"
         )
     answer(documents[0] if len(documents) == 1 else documents, as_json, lambda: "\n".join(lines))
     if failed:

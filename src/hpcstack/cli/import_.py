@@ -15,7 +15,7 @@ from hpcstack.cli.session import Session, answer, events_option, json_option, sh
     "-o", "--output", type=click.Path(path_type=Path), help="The file to write; by default as Enroot names it."
 )
 @click.option("--platform", default="", help="linux/amd64 or linux/arm64; this machine's by default.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @events_option
 @json_option
 @click.pass_obj

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--elastic", default="", metavar="MIN:MAX", help="Nodes, of which some may fail (mode torchrun).")
 @click.option("--restarts", default=0, type=click.IntRange(min=0), help="How often torchrun starts its workers again.")
 @click.option("--mount", "mounts", multiple=True, metavar="SOURCE:TARGET", help="Bound into the container.")
-@click.option("--home", is_flag=True, help="The home directory is there, whatever the runtime.")
+@click.option("--home", is_flag=True, help="Mount the home directory, whatever the runtime.")
 @click.option("--with", "wanted", multiple=True, metavar="PACKAGE", help="A pip package to add to the image.")
 @click.option("--stage", default="", type=click.Choice(["", *STAGES]), help="How the image gets to nodes' own disks.")
 @click.option("--stage-in", "data", multiple=True, metavar="SOURCE:TARGET", help="Copied to nodes' disks, and bound.")
@@ -49,7 +49,7 @@ def command(
 ) -> None:  # fmt: skip
     """Run a command in a stack's image, on Slurm's nodes where there is Slurm. Waits, and returns the step's status.
 
-    Modes: torchrun and deepspeed start one task a node, which starts the ranks there; task-per-gpu and mpi start each
+    Modes: torchrun and deepspeed start one task per node, which starts the ranks there; task-per-gpu and mpi start each
     rank as a task of Slurm's; plain runs the command itself. A .py file or -m MODULE is Python. Any other option of
     srun (with --batch: of sbatch) comes before the `--`, written with `=`.
     """
@@ -70,7 +70,7 @@ def command(
         if not argv:
             raise InputError("what is to be run?", _example(name))
         if not os.path.exists(os.curdir):  # noqa: PTH110 - Path.cwd() fails where the folder is gone
-            raise InputError("the folder that this was started in is gone", "cd to one that is there")
+            raise InputError("the folder that this was started in is gone", "cd to one that exists")
         if not batch and options["runtime"] != "local":
             check_step(os.environ)
         mounts = (*mounts, f"{Path.home()}:{Path.home()}") if home else mounts

@@ -11,7 +11,7 @@ from hpcstack.cli.session import Session, answer, complete, json_option, say, ta
 
 @click.command("outdated")
 @click.argument("names", metavar="[STACK]...", nargs=-1, shell_complete=lambda ctx, _param, start: complete(ctx, start))
-@click.option("--check", is_flag=True, help="Exit 1 if a newer base is there.")
+@click.option("--check", is_flag=True, help="Exit 1 if there is a newer base.")
 @json_option
 @click.pass_obj
 def command(session: Session, names: tuple[str, ...], check: bool, as_json: bool) -> None:

@@ -17,7 +17,7 @@ def command() -> None:
 @command.command("init")
 @click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
 @click.option("--name", default="", help="The cluster's name; Slurm's ClusterName by default.")
-@click.option("--force", is_flag=True, help="Replace a FILE that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing FILE.")
 @click.pass_obj
 def init(session: Session, output: str, name: str, force: bool) -> None:
     """Ask Slurm, the driver, /sys, Pyxis, Enroot, Apptainer and Lmod what is here; write a commented site.yaml."""
@@ -47,7 +47,7 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
 @click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
 @click.option(
     "--check", default="full", type=click.Choice(["full", "none"]), show_default=True,
-    help="Read each image once a node to see that it is what was published, or trust the store.",
+    help="Read each image once per node to see that it is what was published, or trust the store.",
 )  # fmt: skip
 @click.pass_obj
 def importer(session: Session, output: str, check: str) -> None:

@@ -32,7 +32,9 @@ def command(session: Session, name: str, check: bool, as_json: bool) -> None:
     if tree.stale:
         wrong.append("the spider cache is older than the tree; the next verb that writes rebuilds it")
     if crowd := tree.crowded():
-        wrong.append(f"{tree.core} holds {crowd} modulefiles, which every load looks at: `modules.direct` in site.yaml")
+        wrong.append(
+            f"{tree.core} contains {crowd} modulefiles, which every load looks at: `modules.direct` in site.yaml"
+        )
     document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong}
     answer(document, as_json, lambda: shown(document))
     if check and wrong:

@@ -8,7 +8,7 @@ LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
 
 def spans(cpus: str) -> list[tuple[int, int]]:
-    """Pairs of first and last; ValueError for what is no list of CPUs.
+    """Pairs of first and last; ValueError for what is not a list of CPUs.
 
     >>> spans("0-3,8")
     [(0, 3), (8, 8)]
@@ -18,7 +18,7 @@ def spans(cpus: str) -> list[tuple[int, int]]:
         first, _, last = one.partition("-")
         pairs.append((int(first), int(last or first)))
     if not pairs or any(first > last for first, last in pairs):
-        raise ValueError(f"{cpus!r} is no list of CPUs, such as 0-25,52-77")
+        raise ValueError(f"{cpus!r} is not a list of CPUs, such as 0-25,52-77")
     return pairs
 
 

@@ -1,4 +1,4 @@
-"""Files that somebody else may have made: links are not followed, and what is no ordinary file is not read.
+"""Files that somebody else may have made: links are not followed, and what is not an ordinary file is not read.
 
 In a folder that others can write to, a name is whatever its owner made of it: a link to a file of ours, a pipe that
 never ends, a folder that changes under us. What is opened here is looked at after it was opened, not before.
@@ -42,7 +42,7 @@ def open_file(path: Path, *, below: Path | None = None, own: bool = False) -> Bi
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
-            raise InputError(f"{path} is no ordinary file", "put the file itself there")
+            raise InputError(f"{path} is not an ordinary file", "put the file itself there")
         if own and about.st_uid not in (os.geteuid(), 0) and about.st_uid != _seen_as(path.parent):
             raise InputError(f"{path} belongs to {owner(path)}")
         if own and about.st_mode & 0o022:
@@ -126,7 +126,7 @@ def files_below(top: Path, folder: Path) -> list[Path]:
         found = []
         for name in sorted(os.listdir(descriptor)):  # noqa: PTH208
             if not stat.S_ISREG(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
-                raise InputError(f"{folder / name} is no ordinary file")
+                raise InputError(f"{folder / name} is not an ordinary file")
             found.append(folder / name)
         return found
     finally:
@@ -143,7 +143,7 @@ def without_links(top: Path, path: Path, *, ours: bool = False) -> None:
             led = ours and stat.S_ISLNK(about.st_mode) and about.st_uid in (os.geteuid(), 0)  # to a larger disk, say
             if not stat.S_ISDIR(about.st_mode) and not (led and here.is_dir()):
                 raise StoreError(
-                    f"{here} is no folder of its own", f"it was put there by {owner(here)}: look, and remove it"
+                    f"{here} is not a folder of its own", f"it was put there by {owner(here)}: look, and remove it"
                 )
 
 

@@ -26,9 +26,9 @@ def new_file(path: Path, *, force: bool = False) -> Path:
     if CONTROL_OR_BROKEN.search(str(path)):
         raise InputError(f"{str(path)!r} contains unprintable characters", "name another file")
     if special(path) or path.is_dir():
-        raise InputError(f"{path} is no regular file", "name a file")
+        raise InputError(f"{path} is not a regular file", "name a file")
     if path.exists() and not force:
-        raise InputError(f"{path} is there already", "name another file, or remove it first")
+        raise InputError(f"{path} already exists", "name another file, or remove it first")
     above = next(parent for parent in path.parents if parent.exists())
     if not os.access(above, os.W_OK | os.X_OK):
         raise StoreError(f"{above} is not writable by you", "name a file elsewhere")

@@ -17,7 +17,7 @@ NAMES = {"\n": "a line end", "\r": "a carriage return", "\x1b": "an escape chara
 def safe_text(text: str) -> str:
     """TEXT, as an image may say it. ValueError for what `UNSAFE` names."""
     if match := UNSAFE.search(text):
-        raise ValueError(f"holds {called(match[0])}")
+        raise ValueError(f"contains {called(match[0])}")
     return text
 
 
@@ -34,7 +34,7 @@ def document(data: bytes, limit: int) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("a document that is nested too deeply") from None
     if not isinstance(found, dict):
-        raise ValueError("a document that is no object")
+        raise ValueError("a document that is not an object")
     _shallow(found)
     return found
 

@@ -216,7 +216,7 @@ class _Composer:
                 self._value(next(self.events), (*path, ""))
                 continue
             if event.value in out:
-                what = f"the key {event.value!r} is there twice"
+                what = f"the key {event.value!r} is given twice"
                 self.document.problems.append(Problem(*place, dotted(path), what))
             here = (*path, event.value)
             self.document.keys[here] = place

@@ -66,7 +66,7 @@ def _runtime(probe: Mapping[str, str], where: str, runtime: str, *, compute: boo
     if f"tool.{tool}" in probe:
         yield fine("runtime", where, f"{tool} {probe.get(f'{tool}.version', '')}".strip())
     elif compute:
-        yield wrong("runtime", where, f"{tool} is not there", runtime=runtime, tool=tool)
+        yield wrong("runtime", where, f"{tool} is missing", runtime=runtime, tool=tool)
     if runtime in ("pyxis", "enroot") and "tool.enroot" in probe:
         yield from _enroot(probe, where)
 
@@ -144,7 +144,7 @@ def _rdma(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
     """What a node with HCAs needs so that programs can use them."""
     lock = probe.get("memlock.kb", "")
     if probe.get("infiniband.devices") == "no":
-        yield wrong("hca.devices", where, "/dev/infiniband is not there")
+        yield wrong("hca.devices", where, "/dev/infiniband does not exist")
     if lock != "unlimited":
         yield wrong("memlock", where, f"ulimit -l is {lock} kB")
     if _number(probe.get("gpus", "0")) and probe.get("gpudirect") == "none":

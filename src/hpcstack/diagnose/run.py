@@ -58,7 +58,7 @@ def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str,
 def _on_nodes(
     runner: Runner, script: str, paths: list[str], nodelist: str, job: str, partition: str, progress: Progress
 ) -> list[dict[str, str]]:
-    """The probe of each node, as one step with a task a node."""
+    """The probe of each node, as one step with a task per node."""
     where = ["--jobid", job, "--overlap"] if job else [f"--nodelist={nodelist}", "--time=5"]
     count = _count(runner, nodelist, job)
     if partition and not job:
@@ -162,7 +162,7 @@ def _places(site: Site, where: str) -> Iterator[Finding]:
 def _place(what: str, path: Path, where: str) -> Iterator[Finding]:
     try:
         if not path.exists():
-            yield wrong("place", where, f"{what}: {path} is not there yet", path=str(path))
+            yield wrong("place", where, f"{what}: {path} does not exist yet", path=str(path))
             return
         free = shutil.disk_usage(path).free / (1 << 30)
     except OSError as error:
@@ -182,12 +182,12 @@ def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
     folders += [("mounts", mount.partition(":")[0]) for mount in site.mounts]
     for key, path in folders:
         if path and not Path(path).exists():
-            yield wrong("named", where, f"{key}: {path} is not there", key=key)
+            yield wrong("named", where, f"{key}: {path} does not exist", key=key)
     if build.ca_bundle and not Path(build.ca_bundle).is_file():
-        yield wrong("named", where, f"build.ca_bundle: {build.ca_bundle} is not there", "FAIL", key="build.ca_bundle")
+        yield wrong("named", where, f"build.ca_bundle: {build.ca_bundle} does not exist", "FAIL", key="build.ca_bundle")
     key = site.signatures.sign_with
     if key and not Path(key).expanduser().is_file():
-        yield wrong("named", where, f"signatures.sign_with: {key} is not there", key="signatures.sign_with")
+        yield wrong("named", where, f"signatures.sign_with: {key} does not exist", key="signatures.sign_with")
     for key, group in (("group", site.group), ("modules.group", site.modules.group)):
         if group and not _known(grp.getgrnam, group):
             yield wrong("named", where, f"{key}: there is no group {group}", "FAIL", key=key)
@@ -201,7 +201,7 @@ def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
         if slurms and not has:
             yield wrong("named", where, f"partitions: Slurm has no partition {name}", "FAIL", key=f"partitions.{name}")
         elif has and promised > has.gpus:
-            said = f"node_types.{partition.node_type}: {promised} GPUs a node, Slurm has {has.gpus} in {name}"
+            said = f"node_types.{partition.node_type}: {promised} GPUs per node, Slurm has {has.gpus} in {name}"
             yield wrong("named", where, said, "FAIL", key=f"node_types.{partition.node_type}.gpus.count")
 
 

@@ -51,7 +51,7 @@ def fit(driver: str, model: str, image: Mapping[str, str]) -> Fit:
     if not cuda:
         return Fit("unknown", "the image names no CUDA_VERSION")
     if not VERSION.fullmatch(cuda):
-        return Fit("unknown", f"the image's CUDA_VERSION is no version: {cuda[:40]!r}", certain=False)
+        return Fit("unknown", f"the image's CUDA_VERSION is not a version: {cuda[:40]!r}", certain=False)
     known = facts.gpu(model) if model else None
     if wrong := _silicon(known, cuda, image.get("TORCH_CUDA_ARCH_LIST", "")):
         return wrong

@@ -143,7 +143,7 @@ def memory(gpu: str) -> tuple[float, str]:
 
 
 def read_gpus(text: str) -> tuple[str, int]:
-    """`h100:8` as (model, GPUs a node)."""
+    """`h100:8` as (model, GPUs per node)."""
     match = re.fullmatch(r"([A-Za-z0-9-]+)(?::(\d{1,3}))?", text)
     if not match or match[2] == "0":
         raise InputError(f"--gpus {text}: MODEL:NUMBER of a node", "e.g. --gpus h100:8")

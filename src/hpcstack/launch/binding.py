@@ -33,7 +33,7 @@ class Binding:
 
 
 def binding(resources: Resources, node: NodeType | None, taken: Share) -> Binding | None:
-    """None where the site names no topology for the NODE, or the step does not have all of one, a rank a GPU."""
+    """None where the site names no topology for the NODE, or the step does not have all of one, a rank per GPU."""
     if node is None or not (node.topology or node.gpu_cpus):
         return None
     near = node.gpu_cpus or _recorded(node.topology)

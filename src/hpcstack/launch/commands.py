@@ -43,7 +43,7 @@ def check(mode: str, command: tuple[str, ...]) -> None:
     raise InputError(
         f"{starter} starts ranks, and so does mode {mode}: there would be a training of its own {again}",
         f"name the program itself: hpcstack launch -N 2{OPTIONS[meant]} -- train.py"
-        + ("" if starter == "srun" else f"; --mode plain runs {starter} as it is, once a node"),
+        + ("" if starter == "srun" else f"; --mode plain runs {starter} as it is, once per node"),
     )
 
 

@@ -39,6 +39,7 @@ TRACEBACK = "Traceback (most recent call last):"
 LOGGING = "--- Logging error ---"  # a traceback that the logging module prints, and nothing fails of
 CANCELS = ("it was cancelled", "the time limit was reached")
 ENDED = 143  # by TERM: whatever the ranks made of it
+ENDED_BY = {"it was cancelled": (143,), "the time limit was reached": (143, 137)}
 OWN_FAILURE = 125
 
 
@@ -127,7 +128,8 @@ class Failure:
             said = said or (_signal(self.ended - 128) if self.ended > 128 else "")
             return self.ended, f"rank {self.rank} on {self.host} failed first" + (f": {said}" if said else "")
         said = self.why.get("", "") or self.pyxis
-        if self.task and status != OWN_FAILURE:
+        late = self.task and self.task[2] in ENDED_BY.get(self.told, ())  # Slurm's word of it came after the task's end
+        if self.task and status != OWN_FAILURE and not late:
             return self.task[2], f"task {self.task[0]} on {self.task[1]} failed first" + (f": {said}" if said else "")
         return (ENDED if self.told in CANCELS else status), self.told or said or "it failed"
 

@@ -38,7 +38,7 @@ def logs_of(job: str, runner: Runner) -> list[Path]:
         raise NotStarted(said, f"squeue --jobs {job}")
     paths = [path for path in map(Path, found) if path.is_file()]
     if not paths:
-        raise InputError(f"job {job} wrote to no file that is there: {', '.join(found) or 'it ran on a terminal'}",
+        raise InputError(f"job {job} wrote to no file that exists: {', '.join(found) or 'it ran on a terminal'}",
                          "name the log itself: hpcstack explain FILE")  # fmt: skip
     return paths
 

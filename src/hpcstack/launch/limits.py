@@ -42,9 +42,9 @@ def _refused(resources: Resources, limits: Limits) -> str:
     if least > limits.nodes:
         return f"{least} nodes: partition {name} has {limits.nodes}"
     if resources.gpus_per_node > limits.gpus:
-        return f"{resources.gpus_per_node} GPUs a node: the nodes of partition {name} have {limits.gpus or 'none'}"
+        return f"{resources.gpus_per_node} GPUs per node: the nodes of partition {name} have {limits.gpus or 'none'}"
     if (cpus := tasks * (resources.cpus_per_task or 1)) > limits.cpus > 0:
-        return f"{cpus} CPUs a node ({tasks} x {resources.cpus_per_task or 1}): partition {name} has {limits.cpus}"
+        return f"{cpus} CPUs per node ({tasks} x {resources.cpus_per_task or 1}): partition {name} has {limits.cpus}"
     if resources.time:
         asked = minutes(resources.time)
         if asked is None and resources.time.lower() not in ("unlimited", "infinite"):

@@ -12,7 +12,7 @@ from hpcstack.runtimes.base import Part
 
 @dataclass(frozen=True)
 class Mode:
-    """`ranks_in_a_task`: one Slurm task a node starts all of the node's ranks; else each rank is a task of Slurm's."""
+    """`ranks_in_a_task`: one Slurm task per node starts all of its ranks; else each rank is a task of Slurm's."""
 
     about: str
     ranks_in_a_task: bool = False
@@ -63,7 +63,7 @@ def check(mode: str, resources: Resources) -> None:
     how = MODES[mode]
     if how.ranks_in_a_task and resources.ntasks_per_node > 1:
         raise InputError(
-            f"--ntasks-per-node {resources.ntasks_per_node}: in mode {mode} one task a node starts all of its ranks",
+            f"--ntasks-per-node {resources.ntasks_per_node}: in mode {mode} one task per node starts all of its ranks",
             f"--nproc-per-node {resources.ntasks_per_node}, or --mode task-per-gpu",
         )
     if not how.ranks_in_a_task and not how.a_task_a_rank and resources.nproc_per_node:

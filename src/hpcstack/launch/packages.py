@@ -103,7 +103,7 @@ def _lines(said: str) -> list[str]:
     except OSError as error:
         raise InputError(f"--with {said}: {error.strerror}", "name a file of requirements that exists") from None
     except (InputError, UnicodeDecodeError) as error:
-        raise InputError(f"--with {said}: {error}", "name a file of requirements that is there") from None
+        raise InputError(f"--with {said}: {error}", "name an existing file of requirements") from None
     lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
     if options := [line for line in lines if line.startswith("-")]:
         raise InputError(f"--with {said}: {options[0]} is an option of pip's, and only packages are taken",

@@ -177,7 +177,7 @@ def _slurm(
 
 
 def _said(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -> list[Part]:
-    """ASKED, without what breaks an elastic step that makes its own job: one task a node is srun's default there.
+    """ASKED, without what breaks an elastic step that makes its own job: one task per node is srun's default there.
 
     With --nodes=1-2 and --ntasks-per-node=1, Slurm 24.11 gives two nodes and the CPUs of one task (`cpu counts:
     1(x1),0(x1)`), and no step can ever start; seen on 24.11.5, not on 22.05.

@@ -109,7 +109,7 @@ def check_srun_options(passed: Sequence[str], own: Sequence[str], runner: Runner
     for word in passed if known else ():
         option = word.partition("=")[0]
         if option not in known and not batch and option in JOB_ONLY:
-            raise InputError(f"{option} is sbatch's, and this launch is no job of its own", "add --batch")
+            raise InputError(f"{option} is sbatch's, and this launch is not a job of its own", "add --batch")
         if option not in known:
             near = did_you_mean(option, [*known, *own])
             raise InputError(f"{option}: neither hpcstack nor {' or '.join(tools)} knows it{near}", "srun --help")

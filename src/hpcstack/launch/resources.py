@@ -95,7 +95,7 @@ GPUS = re.compile(r"--(?:gres=(?:.*,)?gpu(?::[A-Za-z][A-Za-z0-9_.-]*)?:|gpus-per
 
 
 def gpus_said(resources: Resources) -> int:
-    """GPUs a node, also where they were asked for in another of Slurm's words; 0 where they were not."""
+    """GPUs per node, also where they were asked for in another of Slurm's words; 0 where they were not."""
     if resources.gpus_per_node:
         return resources.gpus_per_node
     for word in resources.extra:

@@ -75,7 +75,8 @@ class PlannedLaunch:
         out += [f"NOTE: {one.partition(':')[0]} does not exist on this machine; nodes must have it" for one in gone]
         if plan.ranks == 1 < plan.virtual_gpus:
             out.append(
-                f"NOTE: no GPU is behind the {plan.virtual_gpus} of each node here: one rank a node; --nproc-per-node N"
+                f"NOTE: no GPU is behind the {plan.virtual_gpus} of each node here: one rank per node; "
+                "--nproc-per-node N"
             )
         return out
 

@@ -33,7 +33,7 @@ def meant(job: str) -> RunningJob:
     if not job:
         newest = find("")
         if not newest.job:
-            raise InputError("the newest launch is no job of Slurm's", "hpcstack hang JOB; squeue --me lists yours")
+            raise InputError("the newest launch is not a job of Slurm's", "hpcstack hang JOB; squeue --me lists yours")
         return RunningJob(
             newest.number or newest.job, newest.step, f"the newest launch, {newest.stack}, {newest.started}"
         )

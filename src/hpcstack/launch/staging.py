@@ -1,7 +1,7 @@
 """What a step reads, brought to each node's own disk before its ranks start: the image, and what the user names.
 
-A thousand ranks that open one file on a shared filesystem are its end. One task a node copies it once and checks it, or
-Slurm broadcasts it (https://slurm.schedmd.com/sbcast.html), and the next job finds it there.
+A thousand ranks that open one file on a shared filesystem are its end. One task per node copies it once and checks it,
+or Slurm broadcasts it (https://slurm.schedmd.com/sbcast.html), and the next job finds it there.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _data(said: str) -> Piece:
     if not colon or not path.is_absolute() or not target.startswith("/"):
         raise InputError(f"--stage-in {said}: SOURCE:TARGET of two absolute paths is wanted", "/data/cifar:/data")
     if not path.exists():
-        raise InputError(f"--stage-in {said}: {source} is not there")
+        raise InputError(f"--stage-in {said}: {source} does not exist")
     path = path.resolve()
     size, seen = 0, hashlib.sha256(str(path).encode())
     for file in sorted([path, *path.rglob("*")] if path.is_dir() else [path]):

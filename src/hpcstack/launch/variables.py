@@ -57,7 +57,7 @@ def told(site: Site, environ: Mapping[str, str] | None = None) -> list[Variable]
     ]
 
 
-APART = frozenset(name for name, one in RUNTIMES.items() if one.container_per_rank)  # Pyxis has one a node
+APART = frozenset(name for name, one in RUNTIMES.items() if one.container_per_rank)  # Pyxis has one per node
 # What MPI wants where each rank is in a container of its own: two user namespaces on one node.
 MPI: tuple[tuple[str, str, frozenset[str], str], ...] = (
     ("PMIX_MCA_gds", "hash", APART | {"pyxis"},

@@ -33,7 +33,7 @@ class LockFile:
         return lock_path(self.recipe, self.site)
 
     def read(self) -> Lock | None:
-        """What is there, fitting the recipe or not; None where nothing is. InputError where it is no lock."""
+        """What is there, fitting the recipe or not; None where nothing is. InputError where it is not a lock."""
         return model.read(self.path) if self.path.exists() else None
 
     def state(self) -> Staleness:

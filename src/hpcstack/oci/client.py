@@ -81,7 +81,7 @@ class Registry:
         self.timeout = timeout
         self.bundle = site.build.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
         if self.bundle and not Path(self.bundle).exists():
-            raise InputError(f"the CA bundle {self.bundle} is not there", "build.ca_bundle in site.yaml")
+            raise InputError(f"the CA bundle {self.bundle} does not exist", "build.ca_bundle in site.yaml")
 
     def look_up(self, base: Base) -> Answer:
         """The digests and configs of BASE for each platform that it names. RegistryError where there are none."""

@@ -45,7 +45,7 @@ def config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
         if match := UNSAFE.search(text):
             if "\ud800" <= match[0] <= "\udfff":
                 raise Nonsense("half characters, which cannot be written down")
-            raise InputError(f"{name} is not taken: {where} holds {called(match[0])}", ADVICE)
+            raise InputError(f"{name} is not taken: {where} contains {called(match[0])}", ADVICE)
     _bounded(out, name)
     rootfs = found.get("rootfs")
     return {
@@ -64,14 +64,14 @@ def _unsayable(name: str) -> bool:
 def _texts(inner: Mapping[str, Any], field: str) -> list[str]:
     found = inner.get(field) or []
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise Nonsense(f"an image config whose {field} is no list of texts")
+        raise Nonsense(f"an image config whose {field} is not a list of texts")
     return list(found)
 
 
 def _text(inner: Mapping[str, Any], field: str) -> str:
     found = inner.get(field) or ""
     if not isinstance(found, str):
-        raise Nonsense(f"an image config whose {field} is no text")
+        raise Nonsense(f"an image config whose {field} is not text")
     return found
 
 

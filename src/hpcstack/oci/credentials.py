@@ -19,7 +19,7 @@ def credentials(host: str, named: str = "") -> tuple[str, str]:
     if named:
         path = Path(named).expanduser()
         if not path.is_file():
-            raise InputError(f"{path} is not there, named by registries.{host}.credentials in site.yaml")
+            raise InputError(f"{path} does not exist, named by registries.{host}.credentials in site.yaml")
         return _of_file(path, host)
     apptainer = Path.home() / ".apptainer/docker-config.json"
     own = _docker(host, None) or (_docker(host, apptainer) if apptainer.is_file() else None)

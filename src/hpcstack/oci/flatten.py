@@ -107,7 +107,7 @@ class Newest:
         self._cleared: dict[str, int] = {}  # folder: the layer in which it is one, whatever the upper layers say of it
         self._waiting: list[str] = []
         self._hidden: dict[str, bool] = {}
-        self._covered: set[str] = set()  # what this layer has that is no folder, and a layer above hides
+        self._covered: set[str] = set()  # what this layer has that is not a folder, and a layer above hides
         self._names = 0  # bytes of what is held
 
     def implied(self) -> list[str]:
@@ -160,17 +160,17 @@ class Newest:
             raise TooLarge(f"makes it more than {MAX_NAMES >> 20} MiB of names")
 
     def _covers(self, entry: TreeEntry) -> bool:
-        """A layer above has this name: what is no folder here still replaced a folder of the layers below."""
+        """A layer above has this name: what is not a folder here still replaced a folder of the layers below."""
         if entry.kind != "dir":
             self._covered.add(entry.path)
             self._waiting.append(entry.path)
         return False
 
     def _means(self, folder: str) -> None:
-        """This layer says something of what lies in FOLDER; a folder that it made itself is no link below it."""
+        """This layer says something of what lies in FOLDER; a folder that it made itself is not a link below it."""
         while folder and self._made.get(folder) != self.number and self._meant.get(folder) != self.number:
             if folder in self._covered:
-                raise NeedsTwoPasses(f"{folder} is no folder, but something lies in it")
+                raise NeedsTwoPasses(f"{folder} is not a folder, but something lies in it")
             if folder not in self._meant:
                 self._hold(folder)
             self._meant[folder] = self.number
@@ -186,7 +186,7 @@ class Newest:
         elif self._made.get(path) == self.number:
             raise NeedsTwoPasses(f"{path} is twice in one layer")
         elif path in self._meant or self._cleared.get(path) == self.number:
-            raise NeedsTwoPasses(f"{path} is no folder, and layers above say something of what lies in it")
+            raise NeedsTwoPasses(f"{path} is not a folder, and layers above say something of what lies in it")
 
     def _hides(self, folder: str) -> bool:
         """Whether what lies in FOLDER in this layer is hidden by a layer above."""
@@ -195,7 +195,7 @@ class Newest:
             return known
         kind, number = self.seen.get(folder, ("dir", 0))
         if kind not in ("dir", "implied") and number == self.number:
-            raise NeedsTwoPasses(f"{folder} is no folder, but something lies in it")
+            raise NeedsTwoPasses(f"{folder} is not a folder, but something lies in it")
         hidden = (
             folder in self.gone
             or folder in self.opaque
@@ -211,7 +211,7 @@ class Newest:
             self.seen[folder] = ("implied", self.number)
             folder = folder.rpartition("/")[0]
         if folder and self.seen[folder] == ("hard", self.number):
-            raise NeedsTwoPasses(f"{folder} is no folder, but something lies in it")
+            raise NeedsTwoPasses(f"{folder} is not a folder, but something lies in it")
 
     def _link(self, entry: TreeEntry) -> str:
         kind, number = self.seen.get(entry.target, ("", 0))
@@ -283,7 +283,7 @@ def _apply(root: Root, entry: TreeEntry, source: tuple[int, int]) -> None:
     if entry.kind == "hard":
         found = _find(root, entry.target)
         if found is None or found.kind == "dir":
-            raise ClimbsOut(f"has {entry.path} as a link to {entry.target}, which is not there")
+            raise ClimbsOut(f"has {entry.path} as a link to {entry.target}, which does not exist")
         parent.children[name] = found
     elif entry.kind == "dir" and old and old.kind == "dir":
         old.source = source

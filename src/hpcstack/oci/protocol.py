@@ -130,7 +130,7 @@ def _is_address(name: str) -> bool:
 
 
 def nonsense(host: str) -> tuple[str, str]:
-    return f"{host} answered with something that is no registry's answer", "is a proxy in between?"
+    return f"{host} answered with something that is not a registry's answer", "is a proxy in between?"
 
 
 def may_know(realm: str, host: str, *, plain_http: bool) -> bool:

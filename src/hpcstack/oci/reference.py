@@ -59,7 +59,7 @@ def parse(text: str) -> Reference:
 def _there(transport: str, path: Path, name: str) -> Reference:
     wanted = path / "index.json" if transport == "oci" else path
     if not wanted.is_file():
-        raise InputError(f"{wanted} is not there", f"write e.g. {EXAMPLES}")
+        raise InputError(f"{wanted} does not exist", f"write e.g. {EXAMPLES}")
     return Reference(transport, path=path, name=name)
 
 
@@ -78,4 +78,4 @@ def _base(text: str) -> Base:
     try:
         return Base.model_validate({"image": f"{host}/{rest}"})
     except ValidationError:
-        raise InputError(f"{text!r} is no image", f"write e.g. {EXAMPLES}") from None
+        raise InputError(f"{text!r} is not an image", f"write e.g. {EXAMPLES}") from None

@@ -136,7 +136,7 @@ class FromArchive:
                 entries = json.loads(_extract(tar, "manifest.json", MAX_MANIFEST))
                 if not reference.name and len(entries) > 1:
                     tags = [str(tag) for entry in entries for tag in entry.get("RepoTags") or ["?"]]
-                    raise ValueError(f"it holds several images, name one: {', '.join(tags)}")
+                    raise ValueError(f"it contains several images, name one: {', '.join(tags)}")
                 found = next(
                     entry for entry in entries if not reference.name or _named(reference.name, entry.get("RepoTags"))
                 )
@@ -146,10 +146,10 @@ class FromArchive:
                 sizes = [_member(tar, path).size for path in found["Layers"]]
                 taken = config_of(config, str(reference))
         except StopIteration:
-            raise InputError(f"{self.path} holds no image {reference.name or 'at all'}") from None
+            raise InputError(f"{self.path} contains no image {reference.name or 'at all'}") from None
         except (tarfile.TarError, *NONSENSE) as error:
             raise InputError(
-                f"{self.path} is no archive of `docker save`: {error}", "if it is compressed, uncompress it first"
+                f"{self.path} is not an archive of `docker save`: {error}", "if it is compressed, uncompress it first"
             ) from None
         layers = tuple(Layer(digest, size, digest) for digest, size in zip(plain, sizes, strict=True))
         self.image = Image(f"sha256:{_sha256(config)}", platform_of(taken), taken, layers)
@@ -233,10 +233,10 @@ def _choose(index: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     key = "org.opencontainers.image.ref.name"
     named = [entry for entry in entries if (entry.get("annotations") or {}).get(key) == name]
     if name and not named:
-        raise ValueError(f"it holds no {name!r}")
+        raise ValueError(f"it contains no {name!r}")
     if not name and len(entries) > 1 and not all(entry.get("platform") for entry in entries):
         names = [str((entry.get("annotations") or {}).get(key, "?")) for entry in entries]
-        raise ValueError(f"it holds several images, name one: {', '.join(names)}")
+        raise ValueError(f"it contains several images, name one: {', '.join(names)}")
     return (named or entries)[0]
 
 
@@ -245,7 +245,7 @@ def _named(name: str, tags: Any) -> bool:
 
 
 def _member(tar: tarfile.TarFile, path: str) -> tarfile.TarInfo:
-    """A regular member; older archives name a layer that is there already by a link."""
+    """A regular member; older archives name a layer that already exists by a link."""
     member = tar.getmember(path)
     for _ in range(8):
         if member.isreg():
@@ -254,7 +254,7 @@ def _member(tar: tarfile.TarFile, path: str) -> tarfile.TarInfo:
             member = tar._find_link_target(member)  # type: ignore[attr-defined]
             continue
         break
-    raise ValueError(f"{path} is no file in it")
+    raise ValueError(f"{path} is not a file in it")
 
 
 def _extract(tar: tarfile.TarFile, path: str, limit: int) -> bytes:

@@ -19,7 +19,7 @@ ZEROS = bytes(1 << 20)
 
 
 class Damaged(ValueError):
-    """The stream is no tar, or ends before it should."""
+    """The stream is not a tar archive, or ends before it should."""
 
 
 class Flow:
@@ -171,7 +171,7 @@ class Members:
         except Damaged:
             raise
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, IndexError) as error:
-            raise Damaged(f"is no tar: {error}") from None
+            raise Damaged(f"is not a tar archive: {error}") from None
 
     def body(self, member: tarfile.TarInfo) -> Iterator[memoryview | bytes]:
         """The content of the member that came last, holes filled with zeros."""

@@ -29,7 +29,7 @@ def read(path: Path) -> Report:
         document.pop("verdict", None)
         return Report.model_validate(document)
     except (OSError, ValueError, AttributeError, RecursionError, OverflowError) as error:
-        raise InputError(f"{file} is no report: {error}", "hpcstack test STACK writes one") from None
+        raise InputError(f"{file} is not a report: {error}", "hpcstack test STACK writes one") from None
 
 
 def reports(stack: str, sha256: str) -> list[Report]:

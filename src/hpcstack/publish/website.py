@@ -153,9 +153,9 @@ def write(files: dict[str, str], folder: Path) -> None:
     """FILES as FOLDER, by rename. InputError where FOLDER holds something that is not a catalogue."""
     folder = folder.resolve()
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is no folder", "name another with -o")
+        raise InputError(f"{folder} is not a folder", "name another with -o")
     if folder.is_dir() and any(folder.iterdir()) and not _ours(folder):
-        raise InputError(f"{folder} holds something other than a catalogue", "name another with -o")
+        raise InputError(f"{folder} contains something other than a catalogue", "name another with -o")
     part = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
     old = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.old")
     try:

@@ -121,7 +121,7 @@ class Catalog:
         found = self.read(path)
         if len(found) > 1:
             names = ", ".join(recipe.stack.full_name for recipe in found)
-            raise InputError(f"{path} holds {len(found)} stacks: {names}", f"name one, with --recipes {path.parent}")
+            raise InputError(f"{path} contains {len(found)} stacks: {names}", f"name one, with --recipes {path.parent}")
         return found[0]
 
     def _stacks(self, name: str, chain: tuple[Path, ...]) -> Iterator[tuple[Path, Document]]:

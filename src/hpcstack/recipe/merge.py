@@ -213,7 +213,7 @@ def _wrong_axis(document: Document, axis: str, values: Any) -> Iterator[Problem]
                     here = (*path, value, key)
                     yield document.problem(here, f"`{key}` makes the stack's name: not here", at_key=True)
     if isinstance(values, list) and len({str(value) for value in values}) < len(values):
-        yield document.problem(path, "a value is there twice")
+        yield document.problem(path, "a value is given twice")
 
 
 def _wrong_exclude(document: Document, matrix: dict[str, Any]) -> Iterator[Problem]:

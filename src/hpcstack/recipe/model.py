@@ -127,7 +127,7 @@ class LaunchSpec(Model):
 
     mode: Mode = Field(
         "torchrun",
-        description="torchrun, deepspeed: one task a node starts the ranks; task-per-gpu, mpi: a task a rank; plain",
+        description="torchrun, deepspeed: one task per node starts the ranks; task-per-gpu, mpi: one per rank; plain",
     )
     mounts: tuple[Mount, ...] = Field((), description="SOURCE:TARGET, bound into every job step of this stack")
 

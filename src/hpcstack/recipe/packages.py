@@ -93,7 +93,7 @@ def _once(entries: tuple[str, ...], name_of: Any) -> tuple[str, ...]:
         name = name_of(entry)
         if name in seen:
             hint = "write {replace: [...]} to drop what is inherited"
-            raise ValueError(f"{name} is there twice, as {seen[name]!r} and {entry!r}; {hint}")
+            raise ValueError(f"{name} is given twice, as {seen[name]!r} and {entry!r}; {hint}")
         seen[name] = entry
     return entries
 

@@ -28,7 +28,7 @@ def day(text: str, option: str) -> str:
             raise ValueError
         return date.fromisoformat(text).isoformat()
     except ValueError:
-        raise InputError(f"{option}: {text!r} is no day", "write it as YYYY-MM-DD") from None
+        raise InputError(f"{option}: {text!r} is not a date", "write it as YYYY-MM-DD") from None
 
 
 def today() -> str:
@@ -44,5 +44,5 @@ def module_name(full: str) -> str:
 def successor(text: str) -> str:
     """TEXT as the name of what to use instead."""
     if not SUCCESSOR.fullmatch(text):
-        raise InputError(f"--successor: {text!r} is no module's name", "e.g. pytorch/25.10")
+        raise InputError(f"--successor: {text!r} is not a module's name", "e.g. pytorch/25.10")
     return text

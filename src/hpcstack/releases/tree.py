@@ -216,7 +216,7 @@ class Tree:
             (self.root / path).unlink(missing_ok=True)
 
     def _file(self, path: Path, text: str) -> None:
-        """A modulefile, once: what is there already is not touched."""
+        """A modulefile, once: what already exists is not touched."""
         if not path.exists():
             self.marks.folder(self.root, path.parent)
             self.marks.write(path, text)
@@ -262,7 +262,7 @@ class Tree:
         link = state / CURRENT
         said = str(link.readlink()) if link.is_symlink() else "0"
         if said != "0" and not GENERATION.fullmatch(said):
-            raise StoreError(f"{link} leads to {said!r}, which is no generation", "restore it from a backup")
+            raise StoreError(f"{link} leads to {said!r}, which is not a generation", "restore it from a backup")
         return int(said)
 
     def _sweep(self, name: str) -> None:

@@ -27,10 +27,10 @@ def with_compat(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 ABOUT = {
-    "torchrun": "one task a node, which starts torchrun there",
-    "deepspeed": "one task a node, which starts DeepSpeed's own launcher there",
-    "task-per-gpu": "a task a GPU, with torch's variables made of Slurm's",
-    "mpi": "a task a rank, which MPI knows by PMIx or PMI-2",
+    "torchrun": "one task per node, which starts torchrun there",
+    "deepspeed": "one task per node, which starts DeepSpeed's own launcher there",
+    "task-per-gpu": "a task per GPU, with torch's variables made of Slurm's",
+    "mpi": "a task per rank, which MPI knows by PMIx or PMI-2",
     "plain": "the command as it is, in Slurm's own tasks",
 }
 
@@ -38,7 +38,7 @@ ABOUT = {
 def inner(mode: str) -> str:
     """What each task runs inside the image, as a POSIX shell script; empty where it runs the command itself.
 
-    Its arguments: ranks a node, MIN:MAX nodes of an elastic step or nothing, restarts, the command.
+    Its arguments: ranks per node, MIN:MAX nodes of an elastic step or nothing, restarts, the command.
     """
     parts = ("rendezvous.sh", "rank.sh", f"{mode}.sh") if mode in STARTED_IN_IMAGE else ()
     return "".join(plain("launchers", f"in-image/{part}") for part in parts)

@@ -65,7 +65,7 @@ def request_stack(recipe: Recipe, options: BuildOptions, bench: Workbench, *, dr
 
 def build_stack(recipe: Recipe, options: BuildOptions, bench: Workbench) -> BuiltStack:
     """The image of RECIPE in the store: the one that is there, or a new one."""
-    sif = new_file(Path(options.sif), force=True) if options.sif else None  # told now, not after the build
+    sif = new_file(Path(options.sif)) if options.sif else None  # told now, not after the build
     request = request_stack(recipe, options, bench)
     artifact, built = (None if options.no_cache else find_built(request, bench.store)), False
     if artifact is None:
@@ -75,5 +75,5 @@ def build_stack(recipe: Recipe, options: BuildOptions, bench: Workbench) -> Buil
     if sif:
         from hpcstack.store.sif import assemble
 
-        sif = assemble(artifact.image, artifact.platform, Path(options.sif), bench.runner, force=True)
+        sif = assemble(artifact.image, artifact.platform, Path(options.sif), bench.runner)
     return BuiltStack(artifact, built, request, sif)

@@ -88,7 +88,7 @@ def kept(step: Step) -> dict[str, str]:
 def binds(step: Step) -> list[str]:
     """Each mount once, the working directory among them. InputError for a path that no runtime can mount."""
     if any(sign in str(step.workdir) for sign in ":,"):
-        raise InputError(f"{step.workdir} cannot be mounted: its path holds ':' or ','", "start from another folder")
+        raise InputError(f"{step.workdir} cannot be mounted: its path contains ':' or ','", "start from another folder")
     workdir = f"{step.workdir}:{step.workdir}"
     return list(dict.fromkeys((*step.mounts, *(() if str(step.workdir) == "/" else (workdir,)))))
 

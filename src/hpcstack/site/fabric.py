@@ -28,7 +28,7 @@ class Fabric(Model):
     def _names(cls, settings: dict[str, Reasoned]) -> dict[str, Reasoned]:
         for name in settings:
             if not re.fullmatch(r"(NCCL|UCX|UCC|OMPI_MCA|FI|MELLANOX|SHARP|NVSHMEM|GLOO|TP)_[A-Za-z0-9_]+", name):
-                raise ValueError(f"{name!r} is no setting of NCCL, UCX, UCC, Open MPI, libfabric, SHARP or NVSHMEM")
+                raise ValueError(f"{name!r} is not a setting of NCCL, UCX, UCC, Open MPI, libfabric, SHARP or NVSHMEM")
         return settings
 
     def environment(self) -> dict[str, str]:

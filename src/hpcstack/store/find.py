@@ -25,7 +25,7 @@ def find_file(text: str, store: Store) -> Path:
     if is_file(text):
         path = Path(text).expanduser().absolute()
         if not path.is_file():
-            raise InputError(f"{path} is not there")
+            raise InputError(f"{path} does not exist")
         return path
     return find_image(text, store).image
 

@@ -143,7 +143,7 @@ def _judged(text: bytes, signature: bytes, keys: list[str], runner: Runner, what
         return False, said
     signed = _read(text)
     if signed is None:
-        return False, "what was signed is no statement of an image"
+        return False, "what was signed is not a statement of an image"
     wrong = signed.differs(what)
     return not wrong, wrong or f"{said}; signed {signed.signed}"
 
@@ -153,7 +153,7 @@ def _public(key: str, runner: Runner) -> Path:
     if not public.is_file():
         raise InputError(f"there is no public key {public}", "name the signer's with --key")
     if runner.output(["ssh-keygen", "-l", "-f", str(public)]).status:
-        raise InputError(f"{public} is no public key", "the signer's key ends in .pub")
+        raise InputError(f"{public} is not a public key", "the signer's key ends in .pub")
     return public
 
 

@@ -10,7 +10,7 @@ from hpcstack_smoke.tasks import Task, address, free_port
 
 
 def psum(task: Task) -> Result:
-    """Each task gives its rank + 1; all must get the whole sum. A task a GPU where there are GPUs."""
+    """Each task gives its rank + 1; all must get the whole sum. A task per GPU where there are GPUs."""
     if not importlib.util.find_spec("jax"):
         if task.named:
             raise RuntimeError("no jax in the image")

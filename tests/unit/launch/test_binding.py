@@ -75,7 +75,7 @@ def test_a_whole_node_is_bound_and_less_is_not(tmp_path: Path) -> None:
     assert bound(site(tmp_path), gpus_per_node=4) is None, "Slurm chooses the cores of a part of a node"
     assert bound(site(tmp_path, cpus=0)) is None, "the site does not say how many cores Slurm gives"
     assert bound(site(tmp_path, cpus=0), exclusive=True) is not None
-    assert bound(site(tmp_path), nproc_per_node=2) is None, "not a rank a GPU"
+    assert bound(site(tmp_path), nproc_per_node=2) is None, "not a rank per GPU"
     assert bound(site(tmp_path), extra=("--cpu-bind=none",)) is None, "the user has said how"
     assert bound(site(tmp_path, topology="")) is None
 

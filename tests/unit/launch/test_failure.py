@@ -59,6 +59,16 @@ CASES = {
     "a failure, then what is cancelled of it": (
         "srun: error: n: task 1: Exited with exit code 3\nslurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 ***\n", 143, 3,
         "task 1 on n failed first"),
+    "time, said after what ended of it": (
+        "srun: error: n2: task 1: Exited with exit code 143\nTerminated\n"
+        "slurmstepd-n1: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-22T06:00:00 DUE TO TIME LIMIT ***\n", 143, 143,
+        "the time limit was reached"),
+    "cancelled, said after what ended of it": (
+        "srun: error: n2: task 1: Exited with exit code 143\nslurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 ***\n",
+        143, 143, "it was cancelled"),
+    "a task that was killed, and what is cancelled of it": (
+        "srun: error: n2: task 1: Exited with exit code 137\nslurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 ***\n",
+        137, 137, "task 1 on n2 failed first"),
     "node": ("srun: error: Node failure on node2\nslurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026 DUE TO NODE FAILURE ***\n", 137, 137, "a node failed"),
     "labels and bars": ("0: 10%\r 20%\r" + "".join(f"1: {line}\n" for line in TRACE.splitlines()) + rank(1, "a", 1, 1.0), 1, 1,
                         "rank 1 on a failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),

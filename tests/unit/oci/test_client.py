@@ -253,7 +253,7 @@ def test_a_key_goes_to_its_registrys_own_domain_only(realm: str, host: str, plai
 def test_a_login_page_is_no_answer(fake: Given) -> None:
     server, client, host = fake
     server.content = {**server.content, "24.11-py3": b"<html>please log in</html>"}
-    with pytest.raises(RegistryError, match=f"{host} answered with something that is no registry's answer"):
+    with pytest.raises(RegistryError, match=f"{host} answered with something that is not a registry's answer"):
         client.look_up(Base(image=IMAGE))
 
 

@@ -116,7 +116,7 @@ def test_a_stack_of_a_matrix_can_be_extended(tmp_path: Path) -> None:
 
 def test_a_file_of_many_stacks_must_be_named_by_one(tmp_path: Path) -> None:
     path = write(tmp_path, "demo", HEAD + 'name: demo\nmatrix: {version: ["1", "2"]}\n')
-    with pytest.raises(InputError, match="holds 2 stacks: demo-1, demo-2"):
+    with pytest.raises(InputError, match="contains 2 stacks: demo-1, demo-2"):
         Catalog([tmp_path]).find(str(path))
 
 

@@ -121,7 +121,7 @@ def test_the_policies_of_all_layers_are_one(tmp_path: Path) -> None:
         ("policy: [x]\n", "policy"),
         ("policy: {defaults: {base: x}}\n", "a policy has no 'base'"),
         ("policy: {force: {enviroment: {}}}\n", "did you mean 'environment'"),
-        ("fabric: {settings: {PATH: {value: x, reason: y}}}\n", "'PATH' is no setting of NCCL"),
+        ("fabric: {settings: {PATH: {value: x, reason: y}}}\n", "'PATH' is not a setting of NCCL"),
         ("fabric: {settings: {NCCL_DEBUG: {value: INFO}}}\n", "the key 'reason' is missing"),
         ("registries: {nvcr.io: {credentials: s3cret-key}}\n", "a key itself never stands in site.yaml"),
         ("node_types: {n: {driver: new}}\n", "node_types.n.driver"),

@@ -63,9 +63,9 @@ def test_options_and_pmi_types() -> None:
     [
         (Resources(nodes=17), "17 nodes: partition batch has 16", "ask for less"),
         (Resources(nodes=3, partition="long"), "3 nodes: partition long has 2", "--partition batch"),
-        (Resources(gpus_per_node=9), "9 GPUs a node", "ask for less"),
+        (Resources(gpus_per_node=9), "9 GPUs per node", "ask for less"),
         (Resources(gpus_per_node=1, partition="long"), "have none", "--partition batch"),
-        (Resources(ntasks_per_node=8, cpus_per_task=20), "160 CPUs a node (8 x 20)", "ask for less"),
+        (Resources(ntasks_per_node=8, cpus_per_task=20), "160 CPUs per node (8 x 20)", "ask for less"),
         (Resources(time="2-0"), "at most 1440 minutes", "--partition long"),
         (Resources(partition="old"), "is not up", "--partition batch"),
         (Resources(partition="bacth"), "did you mean 'batch'?", "there are: batch"),
