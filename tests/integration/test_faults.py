@@ -119,7 +119,7 @@ def killed_at(place: Place, moment: float | str, *words: str) -> str:
     process = place.start(*words, "--events", "events")
     until = time.monotonic() + (moment if isinstance(moment, float) else 60)
     while process.poll() is None and time.monotonic() < until and place.phase() != moment:
-        time.sleep(0.002)
+        time.sleep(0.005)
     if process.poll() is not None:
         return "done"
     os.kill(process.pid, signal.SIGKILL)
@@ -134,6 +134,7 @@ def moments(duration: float, *phases: str) -> list[float | str]:
     return [*(duration * (part + draw.random()) / COUNT for part in range(COUNT)), *phases]
 
 
+@pytest.mark.timeout(900)
 def test_an_import_that_is_killed(place: Place) -> None:
     began = time.monotonic()
     words = ("import", IMAGE, "--output", "image.sqsh", "--force")
@@ -153,6 +154,7 @@ def test_an_import_that_is_killed(place: Place) -> None:
     assert not list(place.folder.glob(".image*")), "no left-over beside the image"
 
 
+@pytest.mark.timeout(900)
 def test_a_build_that_is_killed(place: Place) -> None:
     """From the base's import through the steps to the store's write."""
     assert place.run("lock", "faulty-1").returncode == 0
@@ -208,7 +210,7 @@ def test_an_import_on_a_disk_that_gets_full(place: Place, phase: str, tmp_path: 
             fill(disk)
         process = inner.start(*words)
         while process.poll() is None and inner.phase() != phase:
-            time.sleep(0.002)
+            time.sleep(0.005)
         fill(disk)
         said = process.communicate(timeout=120)[0]
         (disk / "filler").unlink()
@@ -229,7 +231,7 @@ def test_a_build_on_a_disk_that_gets_full(place: Place, phase: str, tmp_path: Pa
         assert inner.run("lock", "faulty-1").returncode == 0
         process = inner.start("build", "faulty-1", "--events", f"{disk}/events")
         while process.poll() is None and inner.phase() != phase:
-            time.sleep(0.002)
+            time.sleep(0.005)
         fill(disk)
         said = process.communicate(timeout=120)[0]
         (disk / "filler").unlink()
