@@ -35,8 +35,8 @@ def begin(*settings: Variable) -> Path:
 @pytest.mark.parametrize(
     ("name", "value", "hidden"),
     [
-        ("HF_TOKEN", "hf_x", True), ("WANDB_API_KEY", "x", True), ("PGPASSWORD", "x", True), ("AWS_SECRET", "x", True),
-        ("JUPYTER_TOKEN", "x", True), ("http_proxy", "http://jo:secret@proxy:3128", True),
+        ("HF_TOKEN", "hf_x", True), ("WANDB_API_KEY", "0dd-0ne", True), ("PGPASSWORD", "0dd-0ne", True), ("AWS_SECRET", "0dd-0ne", True),
+        ("JUPYTER_TOKEN", "0dd-0ne", True), ("http_proxy", "http://jo:secret@proxy:3128", True),
         ("PIP_INDEX_URL", "https://jo:secret@pypi.example/simple", True), ("http_proxy", "http://proxy:3128", False),
         ("NCCL_DEBUG", "INFO", False), ("KEYBOARD", "us", False),
     ],
