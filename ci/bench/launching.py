@@ -123,7 +123,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     said = parser.parse_args()
-    image = str(json.loads(on_testbed("hpcstack", "build", STACK, "--json"))["image"])
+    on_testbed("hpcstack", "build", STACK)
+    plan = on_testbed("hpcstack", "launch", STACK, "--dry-run", "--json", "--runtime", "apptainer", "--", "true")
+    image = str(json.loads(plan)["image"])  # what is published, which need not be what was built last
     rows = []
     for nodes in map(int, said.nodes.split(",")):
         times = timed(nodes, image, said.rounds)

@@ -1,12 +1,36 @@
-"""Folders of the user's own, by the XDG base directories. https://specifications.freedesktop.org/basedir-spec/"""
+"""Folders of the user's own, by the XDG base directories: https://specifications.freedesktop.org/basedir-spec/
+
+Not by platformdirs, which gives other folders on macOS: these are on clusters, and docs name them.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def _home(variable: str, default: str, environ: Mapping[str, str] | None) -> Path:
+    environ = os.environ if environ is None else environ
+    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+    return Path(environ.get(variable) or home / default)
+
+
+def config_home(environ: Mapping[str, str] | None = None) -> Path:
+    return _home("XDG_CONFIG_HOME", ".config", environ)
+
+
+def data_home(environ: Mapping[str, str] | None = None) -> Path:
+    return _home("XDG_DATA_HOME", ".local/share", environ)
+
+
+def cache_home(environ: Mapping[str, str] | None = None) -> Path:
+    return _home("XDG_CACHE_HOME", ".cache", environ)
 
 
 def state_folder() -> Path:
     """Where launches and test runs are kept: below the user's home, which the nodes see."""
-    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
-    return Path(home) / "hpcstack"
+    return _home("XDG_STATE_HOME", ".local/state", None) / "hpcstack"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcstack.core.dirs import data_home
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import read_text, write_text
 from hpcstack.core.quote import sh
@@ -77,8 +78,7 @@ def added(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[str, str
                                  "git clone it, and export PYTHONPATH; or a recipe") from None  # fmt: skip
             raise InputError(f"--with {one!r}: {error}", "e.g. --with einops, --with 'einops==0.8.*'") from None
     name = hashlib.sha256("\0".join([artifact.sha256, *sorted(wanted)]).encode()).hexdigest()[:32]
-    data = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local/share")
-    return Added(Path(data) / "hpcstack" / "with" / name, tuple(sorted(wanted)))
+    return Added(data_home(environ) / "hpcstack" / "with" / name, tuple(sorted(wanted)))
 
 
 FILES = (".txt", ".yml", ".yaml", ".toml", ".lock", ".whl", ".zip", ".gz", ".cfg", ".py")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hpcstack.core.dirs import config_home
 from hpcstack.core.errors import InputError
 
 DOCKER_HUB_KEY = "https://index.docker.io/v1/"
@@ -33,8 +34,7 @@ def docker_knows(host: str) -> bool:
 
 def enroot_file() -> Path:
     """Enroot's own file of logins."""
-    config = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(os.environ.get("ENROOT_CONFIG_PATH") or f"{config}/enroot") / ".credentials"
+    return Path(os.environ.get("ENROOT_CONFIG_PATH") or config_home() / "enroot") / ".credentials"
 
 
 def _of_file(path: Path, host: str) -> tuple[str, str]:

@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from packaging.utils import canonicalize_name
+
 from hpcstack.core.errors import InputError
 from hpcstack.lock.model import LockedApt, LockedConda, LockedPip
 from hpcstack.recipe.guard import GUARDED_APT
@@ -39,7 +41,7 @@ def read_pip(text: str) -> tuple[LockedPip, ...]:
             raise InputError(
                 f"{meta['name']} {meta['version']} is not a file with a hash: {file}", "take it from an index"
             )
-        out.append(LockedPip(name=_canonical(meta["name"]), version=meta["version"], hashes=hashes, file=file))
+        out.append(LockedPip(name=canonicalize_name(meta["name"]), version=meta["version"], hashes=hashes, file=file))
     return tuple(sorted(out, key=lambda package: package.name))
 
 
@@ -50,10 +52,6 @@ def _hashes(archive: dict[str, Any]) -> tuple[str, ...]:
         kind, _, value = archive["hash"].partition("=")
         found = {kind: value}
     return tuple(f"{kind}:{value}" for kind, value in sorted(found.items()))
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_apt(simulated: str, records: str) -> tuple[LockedApt, ...]:

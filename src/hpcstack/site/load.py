@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hpcstack.core.characters import CONTROL
+from hpcstack.core.dirs import config_home, data_home
 from hpcstack.core.errors import InputError, ProblemsError, did_you_mean
 from hpcstack.core.names import RUNTIMES
 from hpcstack.core.yaml import MAX_BYTES, Document, dotted, parse, problems_of, read_text
@@ -137,15 +138,13 @@ class Loaded:
 
 def defaults(environ: Mapping[str, str]) -> dict[str, Any]:
     """The built-in layer: everything below the user's own data folder."""
-    data = environ.get("XDG_DATA_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".local/share")
-    top = f"{data}/hpcstack"
+    top = f"{data_home(environ)}/hpcstack"
     return {"store": f"{top}/store", "lock_dir": f"{top}/locks", "module_root": f"{top}/modules"}
 
 
 def layers(environ: Mapping[str, str], explicit: str = "") -> list[Path]:
     """The files that are there, weakest first; a file that was named must be there."""
-    config = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".config")
-    found = [path for path in (SYSTEM, Path(config) / "hpcstack/site.yaml") if path.is_file()]
+    found = [path for path in (SYSTEM, config_home(environ) / "hpcstack/site.yaml") if path.is_file()]
     for named, how in ((environ.get("HPCSTACK_SITE", ""), "$HPCSTACK_SITE"), (explicit, "--site")):
         if named and not Path(named).is_file():
             raise InputError(f"{named}: no such file, named by {how}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import sharing
+from hpcstack.core.dirs import cache_home
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import owner, private_folder
 from hpcstack.core.lease import alive, label, sweep
@@ -36,7 +37,7 @@ def own_cache(site: Site) -> Store:
     """The user's own, beside Apptainer's where the site names one. What lies there is trusted, so it is his alone:
     StoreError where somebody else has made it. Kept steps lie here: an overlay wants folders of one's own group."""
     if not site.build.cachedir:
-        own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpcstack/bases"
+        own = cache_home() / "hpcstack/bases"
         if own.exists() and own.stat().st_uid not in (os.geteuid(), 0):
             raise StoreError(
                 f"the cache {own} belongs to {owner(own)}", "XDG_CACHE_HOME, or build.cachedir in site.yaml"

@@ -53,10 +53,11 @@ def _about(artifact: Artifact) -> dict[str, str]:
 
 def _components(artifact: Artifact, distribution: str) -> list[Component]:
     from packageurl import PackageURL
+    from packaging.utils import canonicalize_name
 
     architecture = {"arch": artifact.platform.partition("/")[2]}
     urls = [PackageURL("deb", distribution, name, version, architecture) for name, version in artifact.apt.items()]
-    urls += [PackageURL("pypi", None, name.lower().replace("_", "-"), text) for name, text in artifact.pip.items()]
+    urls += [PackageURL("pypi", None, canonicalize_name(name), text) for name, text in artifact.pip.items()]
     for name, text in artifact.conda.items():
         version, _, build = text.partition("=")
         urls.append(PackageURL("conda", None, name, version, {"build": build}))
