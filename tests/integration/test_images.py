@@ -123,11 +123,11 @@ def test_a_bundle_builds_where_there_is_no_network(testbed: Testbed, shared: Rec
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ('head -c 200000 "$1" >"$2"', "no bundle that can be read"),
+        ('head -c 200000 "$1" >"$2"', "not a bundle that can be read"),
         ('cp "$1" "$2"; printf X | dd of="$2" bs=1 seek=9000000 conv=notrunc status=none', "other bytes than its manifest"),
         ('cp "$1" "$2"; cd /tmp; echo x >extra-file; tar -rf "$2" extra-file', "does not name"),
         ('cp "$1" "$2"; tar -rf "$2" --absolute-names --transform "s#.*#../../evil#" /etc/hostname', "does not name"),
-        ('echo no tar >"$2"', "no bundle that can be read"),
+        ('echo no tar >"$2"', "not a bundle that can be read"),
     ],
 )  # fmt: skip
 def test_a_damaged_bundle_is_refused(testbed: Testbed, shared: Recipes, how: str, says: str) -> None:

@@ -24,7 +24,7 @@ def test_places_are_kept() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "column", "says"),
     [
-        ("a: 1\nb: 2\na: 3\n", 3, 1, "there twice"),
+        ("a: 1\nb: 2\na: 3\n", 3, 1, "given twice"),
         ("a: &x 1\nb: *x\n", 1, 4, "aliases and anchors"),
         ("a: !!python/object:os.system x\n", 1, 4, "the tag"),
         ("a: [1\nb: 2\n", 2, 2, "not YAML"),

@@ -361,7 +361,7 @@ def test_an_image_config_of_other_types_is_refused(fake: Given, inner: object) -
     if inner == []:
         assert client.look_up(Base(image=IMAGE)).configs  # nothing is said
         return
-    with pytest.raises(RegistryError, match="no registry's answer"):
+    with pytest.raises(RegistryError, match="not a registry's answer"):
         client.look_up(Base(image=IMAGE))
 
 
