@@ -38,8 +38,11 @@ def script(name: str) -> str:
 
 def smoke_files() -> dict[str, str]:
     """The smoke-test suite's source, as {path below its package: text}; it is baked into every image."""
+    return dict(_smoke_files())
+
+
+@cache
+def _smoke_files() -> tuple[tuple[str, str], ...]:
     package = Path(__file__).resolve().parents[2] / "hpcstack_smoke"
-    return {
-        path.relative_to(package.parent).as_posix(): path.read_text(encoding="utf-8")
-        for path in sorted(package.rglob("*.py"))
-    }
+    found = sorted(package.rglob("*.py"))
+    return tuple((path.relative_to(package.parent).as_posix(), path.read_text(encoding="utf-8")) for path in found)

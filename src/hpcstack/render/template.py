@@ -53,6 +53,7 @@ def page(folder: str, name: str, /, **values: object) -> str:
     return _environment(folder, html=True).get_template(name).render(values)
 
 
+@cache
 def plain(folder: str, name: str) -> str:
     """A file of a data folder that is no template."""
     return (data.folder(folder) / name).read_text(encoding="utf-8")
