@@ -7,6 +7,7 @@ import os
 import re
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,9 @@ class Jobs:
 
     def __init__(self, testbed: Testbed) -> None:
         self.testbed = testbed
+        self.submitted: list[str] = []
         testbed.give(f"{FOLDER}/train.py", TRAIN)
+        self.bash("rm -f ./*.out")  # of jobs of an earlier testbed, which had the same numbers
 
     def bash(self, script: str, *words: str, check: bool = True) -> str:
         return self.testbed.bash(
@@ -74,7 +77,9 @@ class Jobs:
             f"hpcstack launch {stack} --template {template} {more} >{template}.sbatch && shellcheck {template}.sbatch"
         )
         self.bash(made + (f" && sed -i '/^set -euo/a {first}' {template}.sbatch" if first else ""))
-        return self.bash(f'sbatch --parsable --time=5 {template}.sbatch "$@"', *words).strip()
+        job = self.bash(f'sbatch --parsable --time=5 {template}.sbatch "$@"', *words).strip()
+        self.submitted.append(job)
+        return job
 
     def state(self, job: str) -> str:
         return self.bash(f"squeue --noheader --jobs {job} --format %T 2>/dev/null || true").strip()
@@ -96,8 +101,11 @@ class Jobs:
 
 
 @pytest.fixture(scope="module")
-def jobs(testbed: Testbed, built: dict[str, Any]) -> Jobs:
-    return Jobs(testbed)
+def jobs(testbed: Testbed, built: dict[str, Any]) -> Iterator[Jobs]:
+    jobs = Jobs(testbed)
+    yield jobs
+    if jobs.submitted:  # a test that failed leaves no job, which would be started again on the nodes of others
+        jobs.bash(f"scancel {' '.join(jobs.submitted)}", check=False)
 
 
 def ranks(said: str) -> list[str]:

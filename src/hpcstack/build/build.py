@@ -56,7 +56,7 @@ def build(request: BuildRequest, bench: Workbench, how: How = How()) -> tuple[Ar
             f"the base of {request.stack.full_name} is not here, and --offline fetches nothing",
             "hpcstack bundle create where there is a network, hpcstack bundle apply here",
         )
-    if given:  # an image on it is never taken for one on the registry's base: request.there
+    if given:  # an image on it is never taken for one on the registry's base: find_built
         request = replace(request, bundled=given.stem)
     if not how.fresh and (found := find_built(request, store)):
         return found, False

@@ -111,7 +111,7 @@ def _pack(output: Path, request: BuildRequest, files: dict[str, Path]) -> int:
     named = {name: {"sha256": digest_of(path), "size": path.stat().st_size} for name, path in sorted(files.items())}
     manifest = {"format": FORMAT, "stack": request.stack.full_name, "platform": request.platform, "files": named}
     output.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(output) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
+    with replacing(output, shared=False) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
         text = json.dumps(manifest, indent=1).encode()
         head = tarfile.TarInfo("manifest.json")
         head.size = len(text)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.build.diagnose_log import explain_failure
 from hpcstack.build.job import make_job, read_log, redact_log
 from hpcstack.core import sharing
+from hpcstack.core.errors import BuildError
 from hpcstack.core.files import write_text, write_tree
 from hpcstack.recipe import guard
 from hpcstack.render.template import plain
@@ -21,12 +23,20 @@ if TYPE_CHECKING:
     from hpcstack.lock.model import Lock
 
 
+class FailedInBase(BuildError):
+    """The script did not end well; LOG is all that it said."""
+
+    def __init__(self, message: str, hint: str, log: str) -> None:
+        super().__init__(message, hint)
+        self.log = log
+
+
 def run_in_base(
     script: str, files: Mapping[str, str], work: Path, kept: Path, engine: Engine, base: Path, lock: Lock,
     platform: str, bench: Workbench,
 ) -> Path:  # fmt: skip
     """images/SCRIPT in BASE, with FILES beside it at /opt/hpcstack. The folder in WORK that it was; the answers are in
-    its ANSWERS, and are whatever programs of the base wrote. BuildError where it fails; the log is KEPT then.
+    its ANSWERS, and are whatever programs of the base wrote. FailedInBase where it fails; the log is KEPT then.
     """
     job = make_job(work / script, {}, base, lock.base.registry, bench)
     job = replace(job, environment=lock.platform(platform).environment)
@@ -36,6 +46,9 @@ def run_in_base(
     done = engine.run_inside(f"build/{script}", folder, job, bench.runner)
     redact_log(job.log, bench.site)
     if done.status:
-        write_text(kept, read_log(job.log), sharing.log_mode())
-        raise explain_failure(done, job.log, kept, lock, bench.site)
+        text = read_log(job.log)
+        with contextlib.suppress(OSError):  # why it failed counts more than that it is written down
+            write_text(kept, text, sharing.log_mode())
+        failed = explain_failure(done, job.log, kept, lock, bench.site)
+        raise FailedInBase(failed.message, failed.hint, text)
     return folder

@@ -121,7 +121,8 @@ def about(text: str, store: Store, runner: Runner) -> dict[str, Any]:
 
 def parity(one: str, other: str, store: Store, runner: Runner) -> Parity:
     """Whether two images, ONE and OTHER as `find_file` knows them, are the same stack, whatever engine made them."""
-    first, second = (read(find_file(text, store), runner) for text in (one, other))
+    paths = [find_file(text, store) for text in (one, other)]  # what is named wrongly is told before anything is read
+    first, second = (read(path, runner) for path in paths)
     return compare(first.contents, second.contents, (first.texts, second.texts))
 
 

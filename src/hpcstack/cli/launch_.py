@@ -75,7 +75,7 @@ def command(
             check_step(os.environ)
         mounts = (*mounts, f"{Path.home()}:{Path.home()}") if home else mounts
         request = _request(ctx, name, mode, mounts, argv, batch=batch, **options)
-        launch = plan_launch(request, session.catalog, session.site, session.runner)
+        launch = plan_launch(request, lambda: session.catalog, session.site, session.runner)
         if check:
             _check(launch, as_json)
         elif dry_run:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from hpcstack.cli.session import answer
-
-if TYPE_CHECKING:
-    pass
 
 OVERRIDE = click.option("--override", default="", metavar="REASON", help="Pass a shut gate; REASON is written down.")
 DIFF = click.option("--diff", is_flag=True, help="Like --dry-run, and every file as a diff.")

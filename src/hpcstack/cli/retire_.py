@@ -39,12 +39,12 @@ def command(
     from hpcstack.releases.inputs import today
     from hpcstack.releases.retirement import Retirement, retirement_dates
 
+    asked = Retirement(warn, remove, now, cancel, successor, reason)
     ledger, version, release = with_version(session, "retire", name)
     if release:
         raise InputError(
             f"{ledger.name}/{release} is one release; a version is retired", f"hpcstack retire {ledger.name}/{version}"
         )
-    asked = Retirement(warn, remove, now, cancel, successor, reason)
     dates = retirement_dates(asked, ledger, version, tree_of(session))
     verb = "retire --cancel" if cancel else "retire"
     after, changes = change(

@@ -6,17 +6,30 @@ Not by platformdirs, which gives other folders on macOS: these are on clusters, 
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from hpcstack.core.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 def _home(variable: str, default: str, environ: Mapping[str, str] | None) -> Path:
+    """What VARIABLE says, else DEFAULT below the home directory. InputError where there is none."""
     environ = os.environ if environ is None else environ
-    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
-    return Path(environ.get(variable) or home / default)
+    if said := environ.get(variable):
+        return Path(said)
+    home = environ.get("HOME")
+    if not home:
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            raise InputError(
+                "HOME is not set, and this user has no home directory", f"export HOME, or {variable}"
+            ) from None
+    return Path(home) / default
 
 
 def config_home(environ: Mapping[str, str] | None = None) -> Path:

@@ -195,10 +195,10 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def put_in_place(part: Path, final: Path) -> None:
+def put_in_place(part: Path, final: Path, *, shared: bool = True) -> None:
     """PART, which lies beside FINAL, on disk and under that name, also after a power failure."""
     sync(part)
-    if sharing.is_shared():
+    if shared and sharing.is_shared():
         part.chmod(sharing.mode(part.stat().st_mode & 0o777 | 0o044))
     part.replace(final)
     sync(final.parent)

@@ -13,7 +13,7 @@ from hpcstack.store.find import newest_image
 from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from hpcstack.recipe.catalog import Catalog
     from hpcstack.site.load import Site
@@ -35,21 +35,22 @@ def image_to_launch(
 
 
 def find_image(
-    name: str, catalog: Catalog, site: Site, environ: Mapping[str, str]
+    name: str, catalog: Callable[[], Catalog], site: Site, environ: Mapping[str, str]
 ) -> tuple[Artifact, str, tuple[str, ...]]:
-    """The image that NAME means, why, and what is added to it. Its recipe is not needed: who loads a module need not
-    have it; only a refusal asks, and a recipe that only adds packages of pip's to a stack that has an image."""
+    """The image that NAME means, why, and what is added to it. Its recipe is not needed: who loads a module need
+    not have it; the CATALOG is asked by a refusal, and for a recipe that only adds pip's packages to one with an image."""
     store = Store(site.store)
     if name.endswith(".yaml"):
-        meant, recipe = Named(catalog.find(name).stack.full_name), name
+        meant, recipe = Named(catalog().find(name).stack.full_name), name
     else:
         meant = named(name, Tree(site.module_root), environ)
         recipe = meant.stack
     try:
         return (*image_to_launch(meant.stack, site, store, environ, meant.release), ())
     except InputError as refused:
-        if (on := catalog.layer(recipe)) is None:
-            catalog.find(recipe)
+        recipes = catalog()
+        if (on := recipes.layer(recipe)) is None:
+            recipes.find(recipe)
             raise
         below, packages = on
         try:

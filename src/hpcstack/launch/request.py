@@ -18,7 +18,7 @@ from hpcstack.recipe.fields import mount
 from hpcstack.slurm.query import minutes, read_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hpcstack.core.process import Runner
     from hpcstack.launch.resources import Resources
@@ -46,7 +46,7 @@ class LaunchRequest:
     batch: bool = False
 
 
-def plan_launch(request: LaunchRequest, catalog: Catalog, site: Site, runner: Runner) -> PlannedLaunch:
+def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Site, runner: Runner) -> PlannedLaunch:
     """REQUEST with its image and plan. InputError for what cannot be launched."""
     artifact, why, layer = find_image(request.name, catalog, site, os.environ)
     require_signed(artifact, site, runner)

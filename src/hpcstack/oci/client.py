@@ -7,6 +7,7 @@ import os
 import re
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
@@ -79,9 +80,14 @@ class Registry:
         self.site, self.tries = site, tries
         self.tokens: dict[tuple[str, str], str] = {}
         self.timeout = timeout
-        self.bundle = site.build.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
-        if self.bundle and not Path(self.bundle).exists():
-            raise InputError(f"the CA bundle {self.bundle} does not exist", "build.ca_bundle in site.yaml")
+
+    @cached_property
+    def bundle(self) -> str | None:
+        """The certificates that are trusted; InputError, once a registry is asked, where the file does not exist."""
+        found = self.site.build.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+        if found and not Path(found).exists():
+            raise InputError(f"the CA bundle {found} does not exist", "build.ca_bundle in site.yaml")
+        return found
 
     def look_up(self, base: Base) -> Answer:
         """The digests and configs of BASE for each platform that it names. RegistryError where there are none."""

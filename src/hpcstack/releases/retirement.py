@@ -28,13 +28,14 @@ class Retirement:
     successor: str = ""
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        others = self.refuse or self.warn
+        if (self.now and others) or (self.cancel and (self.now or others or self.successor)):
+            raise InputError("--now and --cancel take only a --reason", "hpcstack retire NAME/VERSION --now")
+
 
 def retirement_dates(asked: Retirement, ledger: Ledger, version: str, tree: Tree) -> Dates:
     """The dates of VERSION after it was retired as ASKED. InputError for what makes no sense."""
-    if (asked.now and (asked.refuse or asked.warn)) or (
-        asked.cancel and (asked.now or asked.refuse or asked.warn or asked.successor)
-    ):
-        raise InputError("--now and --cancel take only a --reason", "hpcstack retire NAME/VERSION --now")
     if asked.cancel:
         return Dates()
     today, old = inputs.today(), ledger.dates.get(version, Dates())

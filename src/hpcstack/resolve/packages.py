@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform as machine
 import re
 from dataclasses import replace
@@ -12,7 +11,7 @@ from hpcstack.build.base import base_of
 from hpcstack.build.build import ANOTHER
 from hpcstack.build.engines import choose
 from hpcstack.build.engines.base import ANSWERS
-from hpcstack.build.inside import run_in_base
+from hpcstack.build.inside import FailedInBase, run_in_base
 from hpcstack.build.request import needed_bytes
 from hpcstack.core.errors import BuildError, HpcstackError, InputError, MissingToolError
 from hpcstack.core.files import read_text
@@ -90,8 +89,8 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
         quiet = replace(bench, progress=Progress())
         try:
             folder = run_in_base("resolve.sh", files, work, kept, engine, base, lock, platform, quiet)
-        except BuildError as error:
-            raise _refusal(error, kept) from None
+        except FailedInBase as error:
+            raise _refusal(error) from None
         answers = folder / ANSWERS
         packages = stack.packages
 
@@ -134,12 +133,9 @@ ASKED_WRONGLY = re.compile(
 )
 
 
-def _refusal(failed: BuildError, log: Path) -> HpcstackError:
+def _refusal(failed: FailedInBase) -> HpcstackError:
     """What the user asked for is wrong where the base's own tools say so; else the asking failed."""
-    said = ""
-    with contextlib.suppress(OSError):
-        said = log.read_text(encoding="utf-8", errors="replace")
-    kind: type[HpcstackError] = InputError if ASKED_WRONGLY.search(said) else BuildError
+    kind: type[HpcstackError] = InputError if ASKED_WRONGLY.search(failed.log) else BuildError
     return kind(failed.message.replace("the build failed in step", "not locked: inside the base, step", 1), failed.hint)
 
 

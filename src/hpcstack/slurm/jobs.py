@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Runner
 
-KEPT = ("SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_CLUSTERS")
+KEPT = ("SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_CLUSTERS", "SLURM_JWT")
 OF_A_LAUNCH = ("HPCSTACK_END", "HPCSTACK_END_JOB", "HPCSTACK_GRACE")
 
 
@@ -23,6 +23,7 @@ def submit(script: Path, runner: Runner, *, env: Mapping[str, str] | None = None
 
     SlurmError with sbatch's own words where it is refused; HINT says what to type then.
     """
+    runner.which("sbatch")
     done = runner.output([*_outside_jobs(), "sbatch", "--parsable", str(script)], env=dict(env or {}))
     job = done.stdout.strip().partition(";")[0]
     if done.status or not job.isdigit():

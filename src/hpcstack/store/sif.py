@@ -23,7 +23,7 @@ PARTITION = ("--datatype", "4", "--parttype", "2", "--partfs", "1", "--partarch"
 def assemble(image: Path, platform: str, sif: Path, runner: Runner, *, force: bool = False) -> Path:
     """IMAGE (a squashfs for PLATFORM) as the file SIF, there only when it is whole."""
     sif = new_file(sif, force=force)
-    with replacing(sif) as part:
+    with replacing(sif, shared=False) as part:
         add = [
             "apptainer",
             "sif",

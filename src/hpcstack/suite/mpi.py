@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.launch.plan import plan
-from hpcstack.suite.steps import python_path, watched
+from hpcstack.suite.steps import python_path, reads_requests, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,10 @@ def mpi_step(
 ) -> Completed:  # fmt: skip
     """Run it; what its ranks leave lies in FOLDER as mpi-RANK.json."""
     each = size.world // size.nodes
-    command = ("python3", "-m", "hpcstack_smoke.apps.mpi", str(folder))
+    command: tuple[str, ...] = ("python3", "-m", "hpcstack_smoke.apps.mpi", str(folder))
+    if not suite and not reads_requests(artifact):
+        command = (*command[:3], "--output", str(folder), "--tests", size.tests, "--tier", size.tier,
+                   "--skip", size.skip, "--nodes", str(size.nodes))  # fmt: skip
     ranks = replace(resources, nproc_per_node=0, ntasks_per_node=each, cpus_per_task=0)
     line = plan(
         artifact, command, "mpi", ranks, site, runner, runtime=runtime, workdir=folder,

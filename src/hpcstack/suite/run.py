@@ -23,7 +23,7 @@ from hpcstack.slurm.query import allocation
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import mpi_step
 from hpcstack.suite.outcomes import RunFiles, Size, outcomes, telling
-from hpcstack.suite.steps import Say, python_path, watched
+from hpcstack.suite.steps import Say, old_words, python_path, reads_requests, watched
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.request import Request, write_request
 from hpcstack_smoke.select import STALL_S, TIER_SECONDS, selected
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 CPU_RANKS = 2
-READS_REQUESTS = (0, 2)  # the first version of the suite that reads request.json
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,10 @@ def step_plan(
     suite: Path | None,
 ) -> Plan:
     """The job step of one run: an agent a node, which starts the ranks there. SUITE is the caller's own, if given."""
-    command = ("python3", "-m", "hpcstack_smoke", "--request", str(run.folder), "--", "/bin/sh", "-c",
-               inner("torchrun"), "torchrun")  # fmt: skip
+    asked: tuple[str, ...] = ("--request", str(run.folder))
+    if not suite and not reads_requests(artifact):
+        asked = old_words(request_of(run, artifact, resources, site))
+    command = ("python3", "-m", "hpcstack_smoke", *asked, "--", "/bin/sh", "-c", inner("torchrun"), "torchrun")
     alone = replace(resources, nproc_per_node=0, ntasks_per_node=0)
     one_a_node = replace(alone, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else alone
     return plan(
@@ -122,9 +123,6 @@ def run_suite(
     stack: Stack, artifact: Artifact, wanted: Wanted, resources: Resources, site: Site, runner: Runner, say: Say
 ) -> tuple[Report, Path]:
     """The report of one run, and its folder. SlurmError if the step did not start on any node."""
-    if not wanted.suite_from_host and _number(artifact.suite) < READS_REQUESTS:
-        raise InputError(f"the suite in the image, {artifact.suite}, is older than this hpcstack can ask",
-                         f"hpcstack build {artifact.stack}, or: hpcstack test --suite-from-host")  # fmt: skip
     here = choose(site.runtime if wanted.runtime == "auto" else wanted.runtime, runner)[0].name == "local"
     run = prepare(stack, wanted, resources, site, here=here)
     suite = _host_suite(run) if wanted.suite_from_host else None
@@ -156,10 +154,6 @@ def run_suite(
         outcomes=(*judged, *step_outcome(steps, judged)),
     )  # fmt: skip
     return report, run.folder
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def _host_suite(run: SuiteRun) -> Path:

@@ -13,11 +13,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.store.artifact import Artifact
+    from hpcstack_smoke.request import Request
 
 Say = Callable[[str], None]
 SUITE = f"{HOME}/smoke"
 STATUSES = ("PASS", "SKIP", "WARN", "FAIL", "ERROR")
 EVERY_S = 10.0  # between two lines about how far it is
+
+
+def reads_requests(artifact: Artifact) -> bool:
+    """Whether the suite in the image reads request.json; before 0.2 it was asked by options."""
+    return tuple(int(part) for part in artifact.suite.split(".") if part.isdigit()) >= (0, 2)
+
+
+def old_words(request: Request) -> tuple[str, ...]:
+    """REQUEST as the options of a suite before 0.2."""
+    one = request
+    return (
+        "--output", one.output, "--tests", one.tests, "--tier", one.tier, "--skip", one.skip, "--gpus", str(one.gpus),
+        "--ranks", str(one.ranks), "--nodes", str(one.nodes), "--stack", one.stack, "--deadline", str(one.deadline_s),
+        "--fabric-rate", str(one.fabric_rate),
+    )  # fmt: skip
 
 
 def python_path(artifact: Artifact, suite: Path | None) -> str:

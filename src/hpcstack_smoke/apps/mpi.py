@@ -1,6 +1,6 @@
 """One rank of the MPI step: the first compiles the program in the image, all run it, the first judges what it printed.
 
-python3 -m hpcstack_smoke.apps.mpi --output DIR     in every task of `srun --mpi=pmix`
+python3 -m hpcstack_smoke.apps.mpi FOLDER     in every task of `srun --mpi=pmix`
 """
 
 from __future__ import annotations
