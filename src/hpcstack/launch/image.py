@@ -38,7 +38,7 @@ def find_image(
     name: str, catalog: Callable[[], Catalog], site: Site, environ: Mapping[str, str]
 ) -> tuple[Artifact, str, tuple[str, ...]]:
     """The image that NAME means, why, and what is added to it. Its recipe is not needed: who loads a module need
-    not have it; the CATALOG is asked by a refusal, and for a recipe that only adds pip's packages to one with an image."""
+    not have it; the CATALOG is asked by a refusal, and for a recipe that only adds pip's packages to an image."""
     store = Store(site.store)
     if name.endswith(".yaml"):
         meant, recipe = Named(catalog().find(name).stack.full_name), name
