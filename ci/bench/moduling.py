@@ -26,7 +26,7 @@ from hpcstack.core import data
 from hpcstack.core.process import Runner
 from hpcstack.publish.load_test import LMOD
 from hpcstack.publish.modulefile import Release, modulefile, modulefile_tcl
-from hpcstack.publish.spider import rebuilt
+from hpcstack.publish.spider import rebuild_cache
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
 from hpcstack.releases.changes import published
@@ -44,7 +44,7 @@ def tree_of(top: Path, count: int) -> Tree:
     stack = Catalog([data.folder("recipes")]).find("pytorch-24.11").stack
     for number in range(-(-count // PER_NAME)):
         name = f"stack{number:03d}"
-        with tree.held(name):
+        with tree.hold(name):
             ledger, files = tree.ledger(name), {}
             homes = {suffix: home.relative_to(tree.root) for suffix, home in tree.homes(name).items()}
             for version in range(min(PER_NAME, count - number * PER_NAME)):
@@ -54,7 +54,7 @@ def tree_of(top: Path, count: int) -> Tree:
                 files[f"{homes['.lua']}/{name}/{one.version}.lua"] = modulefile(one)
                 files[f"{homes['']}/{name}/{one.version}"] = modulefile_tcl(one)
             tree.commit(TreeChange(ledger, files, "publish"))
-    rebuilt(tree, Runner())
+    rebuild_cache(tree, Runner())
     return tree
 
 

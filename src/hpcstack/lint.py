@@ -33,10 +33,10 @@ def lint_recipe(recipe: Recipe, site: Site, names: Collection[str]) -> list[Prob
     except InputError as error:
         return [Problem(str(path), 1, 1, "", error.message, warning=True)]
     ours = recipe.path.resolve().parent == data.folder("recipes").resolve()
-    return warnings(recipe, site, lock, names, date.today(), needs_lock=not ours)
+    return find_warnings(recipe, site, lock, names, date.today(), needs_lock=not ours)
 
 
-def warnings(
+def find_warnings(
     recipe: Recipe, site: Site, lock: Lock | None, names: Collection[str], today: date, *, needs_lock: bool
 ) -> list[Problem]:
     """All warnings of RECIPE at SITE. NAMES are the stacks there are; LOCK is the recipe's, if it has one.

@@ -35,10 +35,10 @@ def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str
         **wrappers(release),
         **launcher_files(stack, site),
     }
-    return noted(files, lacking(stack, platform)) if lock.not_looked_up else files
+    return add_note(files, lacking(stack, platform)) if lock.not_looked_up else files
 
 
-def noted(files: dict[str, str], lines: list[str]) -> dict[str, str]:
+def add_note(files: dict[str, str], lines: list[str]) -> dict[str, str]:
     """FILES of a stack that nobody has looked up: each definition, modulefile and script says so at its top."""
     out = {}
     for path, text in files.items():

@@ -32,7 +32,7 @@ from hpcstack.core.errors import HpcstackError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.core.untrusted import document
-from hpcstack.lint import warnings
+from hpcstack.lint import find_warnings
 from hpcstack.oci.client import Answer
 from hpcstack.oci.config import config_of
 from hpcstack.oci.importer import pack_image
@@ -262,7 +262,7 @@ def test_recipes(tmp_path: Path) -> None:
         catalog = Catalog([folder_of])
         with contextlib.suppress(HpcstackError):
             for recipe in catalog.read(folder_of / "a-1.yaml"):
-                warnings(recipe, site, None, catalog.names(), date(2026, 1, 1), needs_lock=True)
+                find_warnings(recipe, site, None, catalog.names(), date(2026, 1, 1), needs_lock=True)
         assert processor_seconds() - began < 10
         shutil.rmtree(folder_of)
 

@@ -32,7 +32,7 @@ from hpcstack.recipe.model import Stack
 from hpcstack.render.site_files import lent_files
 from hpcstack.report import Outcome, Report, html, junit, markdown, prometheus
 from hpcstack.site.load import Site
-from hpcstack.site.logins import build_for, redacted, secrets
+from hpcstack.site.logins import build_for, redact, secrets
 from hpcstack.store.signing import Statement, sign, signature_of, statement_of, verify
 from support.bundles import RECIPE, make_bundle
 from support.clock import processor_seconds
@@ -158,7 +158,7 @@ def test_m10_a_recipe_of_ours_is_not_overwritten_nor_followed(tmp_path: Path, he
 def test_m10_what_create_packs_is_what_apply_takes(tmp_path: Path, here: Site) -> None:
     """The effective recipe, without what it extends, means the same: its lock is not stale."""
     from hpcstack.build.bundle import _recipes
-    from hpcstack.lock.check import stale
+    from hpcstack.lock.check import find_staleness
     from support.locks import base_lock
 
     folder = tmp_path / "own"
@@ -179,7 +179,7 @@ def test_m10_what_create_packs_is_what_apply_takes(tmp_path: Path, here: Site) -
         alone.mkdir()
         (alone / f"{name}.yaml").write_text(text)
         again = Catalog([alone]).find(name).stack
-        assert again == recipe.stack and not stale(again, base_lock(recipe.stack))
+        assert again == recipe.stack and not find_staleness(again, base_lock(recipe.stack))
 
 
 @settings(max_examples=150, deadline=None)
@@ -238,22 +238,22 @@ def test_m1_logins_as_people_write_them(tmp_path: Path, url: str) -> None:
     site = make_site(tmp_path, build={"proxy": {"https": url}, "pip": {"index_url": url}})
     lent = lent_files(site, build_for(site, "evil.example"))["hpcstack-site.sh"]
     assert not any(word in lent for word in words) and ("proxy" in lent or ".site" in lent)
-    said = redacted(f"a {url} b", site)
+    said = redact(f"a {url} b", site)
     assert not any(word in said for word in words if word in url and word not in ("kret99", "ret99")), said
     import base64
 
     encoded = base64.b64encode(b"user:Sekret99").decode()
     first = make_site(tmp_path, build={"proxy": {"https": ODD_LOGINS[0]}})
-    assert encoded not in redacted(f"Proxy-Authorization: Basic {encoded}", first)
+    assert encoded not in redact(f"Proxy-Authorization: Basic {encoded}", first)
 
 
 def test_m1_logs_hold_no_login(tmp_path: Path) -> None:
     site = make_site(tmp_path, build=LOGINS)
     said = "\n".join(f"Looking in {word} and https://x:{word}@h/ {word}x" for word in PASSWORDS)
-    clean = redacted(said + "\nhttps://other:unknown@elsewhere/", site)
+    clean = redact(said + "\nhttps://other:unknown@elsewhere/", site)
     assert not any(word in clean for word in (*PASSWORDS, "unknown")) and "elsewhere" in clean
     assert {"s3cr@t", "tok3nt0ken"} <= set(secrets(site))
-    assert redacted("nothing here: git@github.com:x/y 100%", site) == "nothing here: git@github.com:x/y 100%"
+    assert redact("nothing here: git@github.com:x/y 100%", site) == "nothing here: git@github.com:x/y 100%"
 
 
 def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(

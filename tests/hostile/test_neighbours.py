@@ -550,7 +550,7 @@ def test_files_of_a_release_behind_links_are_not_published_again(place: Place, t
 )
 @pytest.mark.parametrize("how", ["pipe", "zero", "garbage"])
 def test_pipes_and_devices_in_the_store(place: Place, what: str, how: str) -> None:
-    from hpcstack.releases.records import releases
+    from hpcstack.releases.records import read_releases
 
     key = place.store.newest("pytorch-24.11").key  # type: ignore[union-attr]
     path = place.store.top / what.format(key=key)
@@ -562,7 +562,7 @@ def test_pipes_and_devices_in_the_store(place: Place, what: str, how: str) -> No
     else:
         path.write_text("[" * 100_000)
     began = processor_seconds()
-    for act in (place.store.images, place.store.stacks, lambda: list(releases(place.store))):
+    for act in (place.store.images, place.store.stacks, lambda: list(read_releases(place.store))):
         with contextlib.suppress(StoreError):
             act()
     assert processor_seconds() - began < 5

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "pytorch", "retire", lambda ledger, event: retired(ledger, "24.11", dates, "2026-01-01", event)
     )
     out = tmp_path_factory.mktemp("out") / "site"
-    website.write(website.pages(place.site, place.store), out)
+    website.write(website.render_pages(place.site, place.store), out)
     return out
 
 
@@ -184,4 +184,4 @@ def test_an_image_that_is_gone_still_has_its_page(tmp_path: Path) -> None:
     artifact = replace(place.artifact(stack))
     place.publisher.publish(stack, artifact, "testing", None, {})
     artifact.image.unlink()
-    assert "its image is gone" in website.pages(place.site, place.store)["pytorch-24.11.html"]
+    assert "its image is gone" in website.render_pages(place.site, place.store)["pytorch-24.11.html"]

@@ -100,7 +100,7 @@ def test_a_verb_that_is_killed_leaves_the_old_tree_or_the_new_one(tmp_path: Path
         assert now in (old, new), f"between: {now}"
         seen_states["new" if now == new else "old"] += 1
         for one in place.tree.names():
-            with place.tree.held(one):
+            with place.tree.hold(one):
                 pass
         after = tuple(text.replace(str(place.top), str(measured.top)) for text in view(place))
         assert after in (old, new)
@@ -159,11 +159,11 @@ def test_a_publisher_that_may_not_write_changes_nothing(tmp_path: Path) -> None:
     from hpcstack.releases.changes import defaulted
     from hpcstack.releases.tree import TreeChange
 
-    with pytest.raises(StoreError, match="No space left"), broken.held("pytorch"):
+    with pytest.raises(StoreError, match="No space left"), broken.hold("pytorch"):
         ledger = broken.ledger("pytorch")
         event = ledger.events[-1]
         broken.commit(TreeChange(defaulted(ledger, "24.11", event), {}, "default"))
-    with place.tree.held("pytorch"):
+    with place.tree.hold("pytorch"):
         pass
     assert tree_of(place.site.module_root) == before
 
@@ -177,7 +177,7 @@ def test_a_journal_says_what_was_to_be_done(tmp_path: Path) -> None:
     document = {"format": "hpcstack/modules/v1", "homes": homes, "files": {}, "moves": [], "generations": [generation]}
     journal.write_text(json.dumps(document))
     assert place.tree.pending() == ["pytorch"]
-    with place.tree.held("pytorch"):
+    with place.tree.hold("pytorch"):
         pass
     assert not place.tree.pending()
 

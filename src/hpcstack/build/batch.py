@@ -125,7 +125,7 @@ def _ended(stack: str, base: Path) -> BuildOutcome | None:
     return BuildOutcome(stack, status, log, artifact, "" if status == 0 else said)
 
 
-def failures(outcomes: Sequence[BuildOutcome]) -> BuildError | None:
+def find_failures(outcomes: Sequence[BuildOutcome]) -> BuildError | None:
     """What is raised in the end where one or more have failed."""
     wrong = [one for one in outcomes if one.status]
     if not wrong:

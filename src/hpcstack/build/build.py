@@ -14,11 +14,11 @@ from hpcstack.build.request import BuildRequest, find_built
 from hpcstack.core import sharing
 from hpcstack.core.errors import BuildError, InputError, MissingToolError, StoreError
 from hpcstack.core.files import digest_of, write_text
-from hpcstack.releases.records import releases
+from hpcstack.releases.records import read_releases
 from hpcstack.releases.tree import Tree
 from hpcstack.render.image import CONTEXT
 from hpcstack.render.steps import HOME, steps
-from hpcstack.site.logins import redacted
+from hpcstack.site.logins import redact
 from hpcstack.store.artifact import Artifact
 from hpcstack.store.contents import read_file
 from hpcstack.store.workspace import workspace
@@ -105,7 +105,7 @@ def _build_in(work: Path, request: BuildRequest, base: Path, bench: Workbench, h
 def _others(request: BuildRequest, store: Store, sha256: str) -> list[str]:
     """The releases of the image of REQUEST, as far as they can come back, that were made of other bytes than SHA256."""
     tree = Tree(request.site.module_root)
-    found = [name for name, record in releases(store)
+    found = [name for name, record in read_releases(store)
              if record["key"] == request.key and record.get("sha256", sha256) != sha256]  # fmt: skip
     states = {f"{name}/{one.release}": one.state for name in tree.names() for one in tree.ledger(name).entries}
     return [name for name in found if states.get(name, "live") not in ("removed", "gone")]
@@ -144,7 +144,7 @@ def make_image(work: Path, request: BuildRequest, base: Path, bench: Workbench, 
     finally:
         with store.acting("the log was not kept"):
             write_text(
-                kept, redacted(read_log(job.log), request.site), sharing.log_mode()
+                kept, redact(read_log(job.log), request.site), sharing.log_mode()
             )  # also where the disk was full just now
 
 

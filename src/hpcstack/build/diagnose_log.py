@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.job import read_log
 from hpcstack.core.errors import BuildError
-from hpcstack.site.logins import redacted
+from hpcstack.site.logins import redact
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def explain_failure(failed: Completed, log: Path, kept: Path, lock: Lock, site: 
         head = f"the build failed in step {begun[-1]}: it ended without a word  (exit {failed.status})"
     else:
         head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
-    said = [redacted(line, site) for line in failed.tail if not MARK.match(line)]
+    said = [redact(line, site) for line in failed.tail if not MARK.match(line)]
     said += [f"{name} came with {by}" for name, by in _find_requirements(text).items()]
     advice = _advise_on_full_disk(log.parent) or _advise(text).replace("REGISTRY", lock.base.answered_by).replace(
         "STACK", lock.stack

@@ -15,7 +15,7 @@ from hpcstack.core.untrusted import document
 from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Parity, compare, exact
 from hpcstack.oci.flatten import entry_of
 from hpcstack.oci.tar import Flow, Members
-from hpcstack.releases.records import releases
+from hpcstack.releases.records import read_releases
 from hpcstack.store import signing
 from hpcstack.store.contents import read_optional
 from hpcstack.store.find import find_file, find_image, find_stored, is_file
@@ -114,19 +114,19 @@ def about(text: str, store: Store, runner: Runner) -> dict[str, Any]:
             own = {"stack": "", "about": "not built by hpcstack"}
         return {**own, "image": str(path), "size": path.stat().st_size}
     found = find_image(text, store)
-    published = [name for name, record in releases(store) if record["key"] == found.key]
+    published = [name for name, record in read_releases(store) if record["key"] == found.key]
     signed = signature_of(found.image).is_file()
     return {**found.as_dict(), "published": published, "signed": signed}
 
 
-def parity(one: str, other: str, store: Store, runner: Runner) -> Parity:
+def compare_images(one: str, other: str, store: Store, runner: Runner) -> Parity:
     """Whether two images, ONE and OTHER as `find_file` knows them, are the same stack, whatever engine made them."""
     paths = [find_file(text, store) for text in (one, other)]  # what is named wrongly is told before anything is read
     first, second = (read(path, runner) for path in paths)
     return compare(first.contents, second.contents, (first.texts, second.texts))
 
 
-def reproducible(request: BuildRequest, bench: Workbench) -> list[str] | None:
+def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | None:
     """Two builds of REQUEST, nothing kept between them: None for the same bytes, else where they differ."""
     base = base_of(request.lock, request.platform, bench)
     contents: list[Contents] = []
@@ -152,7 +152,7 @@ def check_stored(text: str, store: Store, runner: Runner) -> Artifact:
         raise StoreError(f"{found.image} has other bytes than were stored", f"hpcstack build --no-cache {found.stack}")
     if (own := own_name(found.image, runner)) != found.stack:
         raise StoreError(f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}", "build again")
-    for release, record in releases(store):
+    for release, record in read_releases(store):
         if record["key"] == found.key and record.get("sha256", digest) != digest:
             raise StoreError(f"{found.image} is whole, but {release} was published with {record['sha256'][:12]}",
                              f"bring the old one back from a backup, or hpcstack remove {release}")  # fmt: skip

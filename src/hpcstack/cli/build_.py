@@ -159,7 +159,7 @@ def _on_slurm(
 
 
 def _tell(outcomes: list[BuildOutcome], as_json: bool) -> None:
-    from hpcstack.build.batch import failures
+    from hpcstack.build.batch import find_failures
 
     documents = [
         {"stack": one.stack, "status": one.status, "log": str(one.log), "artifact": one.artifact, "said": one.said}
@@ -171,5 +171,5 @@ def _tell(outcomes: list[BuildOutcome], as_json: bool) -> None:
         for one in outcomes
     ]
     answer(documents, as_json, lambda: "\n".join(lines))
-    if error := failures(outcomes):
+    if error := find_failures(outcomes):
         raise error

@@ -19,7 +19,7 @@ def command(session: Session, output: Path, as_json: bool) -> None:
     """A site of plain pages about everything that is published: for a web server, or a browser on the files."""
     from hpcstack.publish import website
 
-    files = website.pages(session.site, session.store)
+    files = website.render_pages(session.site, session.store)
     with session.store.acting("the catalogue was not written"):
         website.write(files, output)
     index = output.absolute() / website.MARK

@@ -15,13 +15,13 @@ def compare(session: Session, names: tuple[str, ...], wanted: Any, options: dict
     """Both on the same nodes. Outside an allocation, salloc gets one and this verb runs again in it."""
     from hpcstack.cli.testing import one
     from hpcstack.slurm.query import allocation
-    from hpcstack.suite.compare import compared
+    from hpcstack.suite.compare import compare_reports
 
     if options["runtime"] != "local" and not allocation(os.environ):
         _in_allocation(session, options)
     found = [one(session, name, wanted, options) for name in names]
     reports = [report for report, _ in found]
-    rows = compared(*reports)
+    rows = compare_reports(*reports)
     document = {"stacks": [report.stack for report in reports], "verdicts": [report.verdict() for report in reports],
                 "figures": rows, "folders": [str(folder) for _, folder in found]}  # fmt: skip
     answer(document, as_json, lambda: text(reports, rows))

@@ -29,13 +29,13 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
 
     Exit 1: nothing that is known.
     """
-    from hpcstack.diagnose.logs import ended_at, explain, relevant
+    from hpcstack.diagnose.logs import ended_at, explain, select_relevant
     from hpcstack.launch.failure import failure_in
     from hpcstack.launch.hang import parse, told
 
     text = _text(session, what)
     failure = failure_in(text)
-    found = explain(text) if every else relevant(explain(text), failure, text)
+    found = explain(text) if every else select_relevant(explain(text), failure, text)
     slurm = _slurm_says(session, what)
     said = slurm or failure.first or ("it ended with 0" if _ended_well(session, what) else "")
     if said.startswith("nothing was written"):

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def command(session: Session, most: int, as_json: bool) -> None:
     """Past launches, the newest first. Each has a folder with its script, image, lock and variables."""
     from hpcstack.launch.jobs import states
-    from hpcstack.launch.record import launches
+    from hpcstack.launch.record import read_launches
 
-    found = launches()[:most]
+    found = read_launches()[:most]
     open_ones = [_number(launch) for launch in found if launch.status is None and launch.job]
     known = states(open_ones, session.runner)
     rows = [_row(launch, known) for launch in found]

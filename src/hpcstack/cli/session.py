@@ -146,7 +146,7 @@ def image_named(session: Session, text: str) -> str:
     last. Files, STACK@ENGINE and keys stay.
     """
     from hpcstack.core.errors import StoreError
-    from hpcstack.releases.lookup import released
+    from hpcstack.releases.lookup import find_released
     from hpcstack.releases.named import named
     from hpcstack.releases.tree import Tree
     from hpcstack.store.find import is_file
@@ -155,7 +155,7 @@ def image_named(session: Session, text: str) -> str:
         return text
     meant = named(text, Tree(session.site.module_root), os.environ)
     try:
-        found = released(meant.stack, session.site, session.store, meant.release, retired=True)
+        found = find_released(meant.stack, session.site, session.store, meant.release, retired=True)
     except StoreError:
         found = None
     return found[0].key if found else meant.stack

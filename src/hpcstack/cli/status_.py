@@ -19,7 +19,7 @@ from hpcstack.core.errors import counted
 def command(session: Session, name: str, check: bool, as_json: bool) -> None:
     """What users see of what is published, and what is wrong with it; of one NAME, also what is hidden."""
     from hpcstack.core.errors import AnswerIsNo
-    from hpcstack.publish.status import rows, unsigned
+    from hpcstack.publish.status import find_unsigned, rows
     from hpcstack.releases.tree import Tree
 
     tree = Tree(session.site.module_root)
@@ -28,7 +28,7 @@ def command(session: Session, name: str, check: bool, as_json: bool) -> None:
     wrong = [f"{one['release']}: {what}" for one in found for what in one["wrong"]]
     wrong += [f"{one}: a change was interrupted; the next verb that writes finishes it" for one in tree.pending()]
     if session.site.signatures.required:
-        wrong += unsigned(tree, session.store, session.site.signatures.keys, session.runner)
+        wrong += find_unsigned(tree, session.store, session.site.signatures.keys, session.runner)
     if tree.stale:
         wrong.append("the spider cache is older than the tree; the next verb that writes rebuilds it")
     if crowd := tree.crowded():

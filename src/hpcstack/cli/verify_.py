@@ -52,7 +52,7 @@ def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
 
     with show_progress("comparing") as progress:
         progress(f"reading {one} and {other}")
-        verdict = verify.parity(one, other, session.store, session.runner)
+        verdict = verify.compare_images(one, other, session.store, session.runner)
 
     def text() -> str:
         lines = [f"compared {count} {what}" for what, count in verdict.compared.items()]
@@ -81,7 +81,7 @@ def _reproducible(session: Session, name: str, engine: str, as_json: bool) -> No
         bench = session.workbench(progress)
         lock = make_lock.lock_to_build(recipe, bench)
         request = request_build(recipe, lock, site, session.runner, "", engine)
-        differ = verify.reproducible(request, bench)
+        differ = verify.check_reproducible(request, bench)
     document = {"stack": name, "engine": request.engine.name, "same_bytes": differ is None, "differ": differ or []}
     answer(document, as_json, lambda: "the same bytes" if differ is None else "\n".join(differ))
     if differ is not None:

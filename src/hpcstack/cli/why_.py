@@ -16,13 +16,13 @@ from hpcstack.cli.session import answer, json_option
 def command(variable: str, what: str, as_json: bool) -> None:
     """Say where a variable's value came from in a launch: the site, the image, the user, hpcstack. Exit 1: not set."""
     from hpcstack.core.errors import did_you_mean
-    from hpcstack.launch.record import find, made
+    from hpcstack.launch.record import explain_made, find
 
     launch = find(what)
     rows: dict[str, dict[str, Any]] = {}
     for row in launch.document["environment"]:
         rows[row["name"].removeprefix("APPTAINERENV_")] = row
-    row = rows.get(variable) or made(variable, launch)
+    row = rows.get(variable) or explain_made(variable, launch)
     document = {"launch": str(launch.folder), "job": launch.job, "variable": variable, "set": row}
 
     def text() -> str:

@@ -109,7 +109,7 @@ class Watch:
 
 
 @contextlib.contextmanager
-def held(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+def hold(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """The lease PATH, once nobody else has it; WAITING is told for whom we wait. OSError where it cannot be had."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep(path.parent, f".{path.name}.", lambda old: old.unlink(missing_ok=True))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 CONTROL_OR_BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def special(path: Path) -> bool:
+def is_special(path: Path) -> bool:
     """Whether PATH is there and is neither a file nor a folder: a rename would replace a device by a file."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
@@ -25,7 +25,7 @@ def new_file(path: Path, *, force: bool = False) -> Path:
     path = _meant(path).absolute()
     if CONTROL_OR_BROKEN.search(str(path)):
         raise InputError(f"{str(path)!r} contains unprintable characters", "name another file")
-    if special(path) or path.is_dir():
+    if is_special(path) or path.is_dir():
         raise InputError(f"{path} is not a regular file", "name a file")
     if path.exists() and not force:
         raise InputError(f"{path} already exists", "name another file, or remove it first")
@@ -41,7 +41,7 @@ def write_output(path: Path, text: str, mode: int = 0o644) -> None:
         path.write_text(text, encoding="utf-8")
         return
     _meant(path)
-    if special(path):
+    if is_special(path):
         path.write_text(text, encoding="utf-8")
         return
     write_text(_meant(path), text, mode)

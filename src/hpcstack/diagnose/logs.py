@@ -154,7 +154,7 @@ PIPS = re.compile(
 ENDS = re.compile(r" CANCELLED AT |^hpcstack: nothing was written for ", re.M)
 
 
-def relevant(found: list[KnownFailure], failure: Failure, text: str) -> list[KnownFailure]:
+def select_relevant(found: list[KnownFailure], failure: Failure, text: str) -> list[KnownFailure]:
     """FOUND without what the rest of the log rules out: what became of other tasks once the first failure is known, and
     pip's isolated builds where pip did not run."""
     out, end = found, ended_at(text)

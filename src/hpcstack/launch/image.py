@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.releases.lookup import released
+from hpcstack.releases.lookup import find_released
 from hpcstack.releases.named import Named, named
 from hpcstack.releases.tree import Tree
 from hpcstack.store.find import newest_image
@@ -29,7 +29,7 @@ def image_to_launch(
         loaded = store.artifact(Path(environ.get("HPCSTACK_IMAGE", "")).parent.name)
         if loaded and str(loaded.image) == environ["HPCSTACK_IMAGE"]:
             return loaded, f"module {environ.get('HPCSTACK_RELEASE', '')}"
-    if found := released(name, site, store, release):
+    if found := find_released(name, site, store, release):
         return found
     return newest_image(name, store), "not published: the image built last"
 

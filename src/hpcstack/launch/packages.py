@@ -24,7 +24,7 @@ from hpcstack.recipe.fields import requirement
 from hpcstack.render.site_files import CA_FILE, variables
 from hpcstack.render.template import plain
 from hpcstack.runtimes import Step, choose
-from hpcstack.site.logins import build_for, redacted
+from hpcstack.site.logins import build_for, redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,7 +59,7 @@ class Added:
         return ("/bin/sh", "-c", USE, "with", *inside)
 
 
-def added(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[str, str]) -> Added:
+def plan_packages(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[str, str]) -> Added:
     """Where WANTED is, or will be. InputError for what is no requirement of pip's.
 
     A file of requirements is taken for its lines. What looks like another file or a folder is refused: pip would ask
@@ -156,11 +156,11 @@ def _install(
         argv = [word for one in runtime.parts(step) for word in one.words]
         done = runner.logged(argv, part / "install.log", env=runtime.environment(step), on_line=progress)
     log = part / "install.log"
-    write_text(log, redacted(log.read_text(encoding="utf-8", errors="replace"), site), 0o600)
+    write_text(log, redact(log.read_text(encoding="utf-8", errors="replace"), site), 0o600)
     if done.status:
         kept = part.parent / "failed.log"
         shutil.copy(log, kept)
-        raise BuildError(redacted(_why(done.tail, wanted), site), f"the whole log is {kept}")
+        raise BuildError(redact(_why(done.tail, wanted), site), f"the whole log is {kept}")
 
 
 def _lend(folder: Path, site: Site, registry: str) -> None:

@@ -73,7 +73,7 @@ def begin(
         "staged": plan.staged.how if plan.staged else "none", "command": list(command),
         "argv": list(plan.argv), "folder": str(Path.cwd()),
         "environment": [
-            {**asdict(one), "value": HIDDEN if secret(one.name, one.value) else one.value} for one in settings
+            {**asdict(one), "value": HIDDEN if is_secret(one.name, one.value) else one.value} for one in settings
         ],
     }  # fmt: skip
     write_text(part / FILE, json.dumps(document, indent=1) + "\n", 0o600)
@@ -91,7 +91,7 @@ def scratch(text: str) -> Iterator[Path]:
         yield path
 
 
-def secret(name: str, value: str) -> bool:
+def is_secret(name: str, value: str) -> bool:
     """Whether a variable's value had better not be written down."""
     return bool(SECRET.search(name) or LOGIN.search(value))
 
@@ -140,7 +140,7 @@ MADE = {  # what is made on the nodes, by mode: (its value, why)
 }
 
 
-def made(variable: str, launch: Launch) -> dict[str, Any] | None:
+def explain_made(variable: str, launch: Launch) -> dict[str, Any] | None:
     """What the launchers make of VARIABLE inside the container, where nobody else has set it; None for others."""
     if launch.mode not in STARTED_IN_IMAGE:
         return None
@@ -165,7 +165,7 @@ def made(variable: str, launch: Launch) -> dict[str, Any] | None:
     return {"name": variable, "value": found[0], "origin": "hpcstack, on the nodes", "why": found[1]} if found else None
 
 
-def launches() -> list[Launch]:
+def read_launches() -> list[Launch]:
     """All that are kept, the newest first; a folder that cannot be read is passed over."""
     top = state_folder() / "launches"
     found = []
@@ -191,7 +191,7 @@ def find(what: str) -> Launch:
     own = os.environ.get("HPCSTACK_RUN", "")
     if not what and own and (Path(own) / FILE).is_file():
         return read(Path(own))
-    for launch in launches():
+    for launch in read_launches():
         array = launch.job.partition("_")[0]
         if what in ("", launch.job, array, launch.folder.name, f"{launch.job}.{launch.step}"):
             return launch

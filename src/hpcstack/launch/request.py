@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, did_you_mean
 from hpcstack.launch.image import find_image
-from hpcstack.launch.packages import added
+from hpcstack.launch.packages import plan_packages
 from hpcstack.launch.plan import Extras, plan
 from hpcstack.launch.run import PlannedLaunch
 from hpcstack.launch.script import JOB_ONLY
-from hpcstack.launch.staging import staging
+from hpcstack.launch.staging import plan_staging
 from hpcstack.recipe.fields import mount
 from hpcstack.slurm.query import minutes, read_options
 
@@ -51,12 +51,12 @@ def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Si
     artifact, why, layer = find_image(request.name, catalog, site, os.environ)
     require_signed(artifact, site, runner)
     wanted = (*layer, *request.packages)
-    more = added(artifact, wanted, os.environ) if wanted else None
+    more = plan_packages(artifact, wanted, os.environ) if wanted else None
     made = plan(
         artifact, request.argv, request.mode or artifact.mode, request.resources, site, runner,
         runtime=request.runtime, mounts=request.mounts, job=request.batch, recorded=True,
-        extras=Extras(staging(artifact, site, request.stage, request.stage_in), more, request.grace, request.watchdog,
-                      bind=request.bind, asked=bool(request.stage or request.stage_in)),
+        extras=Extras(plan_staging(artifact, site, request.stage, request.stage_in), more, request.grace,
+                      request.watchdog, bind=request.bind, asked=bool(request.stage or request.stage_in)),
     )  # fmt: skip
     check_grace(request.grace, request.resources.time)
     runner.which(made.argv[0])
@@ -91,9 +91,9 @@ def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:
     """InputError where the site runs only what is signed, and this is not."""
     if not site.signatures.required:
         return
-    from hpcstack.store.signing import trusted
+    from hpcstack.store.signing import why_untrusted
 
-    if why := trusted(artifact, site.signatures.keys, runner):
+    if why := why_untrusted(artifact, site.signatures.keys, runner):
         raise InputError(f"this site runs only signed images; {artifact.image}: {why}",
                          "tell who looks after the site: hpcstack sign")  # fmt: skip
 

@@ -67,7 +67,7 @@ class Staging:
         return [word for one in self.pieces for word in (str(one.source), one.name, str(one.size), one.sha256)]
 
 
-def staging(artifact: Artifact, site: Site, how: str, data: tuple[str, ...]) -> Staging | None:
+def plan_staging(artifact: Artifact, site: Site, how: str, data: tuple[str, ...]) -> Staging | None:
     """What is brought to the nodes for a step of ARTIFACT; None for nothing. HOW overrides the site's; DATA are
     SOURCE:TARGET."""
     chosen = how or site.staging.how

@@ -27,7 +27,7 @@ def unresolved(stack: Stack, lock: Lock) -> tuple[str, ...]:
     return (*out, *(f"source {s.name}" for s in stack.packages.source if not lock.sources.get(s.name)))
 
 
-def stale(stack: Stack, lock: Lock) -> list[str]:
+def find_staleness(stack: Stack, lock: Lock) -> list[str]:
     """Why LOCK is not the lock of STACK; empty if it is. Offline."""
     reasons = ["no registry has said what its base is"] if lock.not_looked_up else []
     if lock.stack != stack.full_name:
@@ -43,7 +43,7 @@ def stale(stack: Stack, lock: Lock) -> list[str]:
     return reasons
 
 
-def drifted(lock: Lock) -> list[str]:
+def find_drift(lock: Lock) -> list[str]:
     """Why LOCK would build another image than when it was made, though the recipe is the same. Offline."""
     if lock.template_version == TEMPLATE_VERSION:
         return []

@@ -10,7 +10,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.core.files import write_text, writing_below
 from hpcstack.core.sharing import make_folder
 from hpcstack.lock import model
-from hpcstack.lock.check import Staleness, drifted, stale, unresolved
+from hpcstack.lock.check import Staleness, find_drift, find_staleness, unresolved
 from hpcstack.lock.path import lock_path
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ class LockFile:
         if lock is None:
             return Staleness(("there is no lock",))
         stack = self.recipe.stack
-        return Staleness((*stale(stack, lock), *drifted(lock)), unresolved(stack, lock))
+        return Staleness((*find_staleness(stack, lock), *find_drift(lock)), unresolved(stack, lock))
 
     def current(self) -> Lock | None:
         """The lock that is there. A stale one is refused: what is built must be what was locked."""
         lock, stack = self.read(), self.recipe.stack
-        if lock and (reasons := stale(stack, lock)):
+        if lock and (reasons := find_staleness(stack, lock)):
             name = stack.full_name
             raise InputError(f"the lock of {name} is stale: {'; '.join(reasons)}", f"hpcstack lock {name}")
         return lock

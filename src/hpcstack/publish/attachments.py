@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 
-def extras(recipe: Recipe, artifact: Artifact, site: Site, runner: Runner) -> dict[str, str]:
+def collect_attachments(recipe: Recipe, artifact: Artifact, site: Site, runner: Runner) -> dict[str, str]:
     """{file name: text}. A lock that has changed since the build is left out: it is not this image's."""
     out = {"sbom.json": sbom.document(artifact, read_distribution(artifact.image, runner))}
     try:

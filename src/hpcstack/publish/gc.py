@@ -22,7 +22,7 @@ from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.core.files import read_bytes, remove_tree
 from hpcstack.core.lease import alive, label
 from hpcstack.releases.changes import used_by
-from hpcstack.releases.records import releases
+from hpcstack.releases.records import read_releases
 from hpcstack.releases.tree import Tree
 from hpcstack.store.cache import cache_of, is_busy, own_cache
 from hpcstack.store.store import MAX_RECORD, Store
@@ -58,7 +58,7 @@ class Item:
 def items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -> list[Item]:
     """All that takes room, each with why it stays or nothing. SlurmError where jobs cannot be asked for."""
     store = Store(site.store)
-    used = in_use(runner, slurm=slurm)
+    used = find_images_in_use(runner, slurm=slurm)
     cache = cache_of(site)
     old = list(_releases(site, store, used))
     going = {item.what for item in old if not item.keep}
@@ -108,7 +108,7 @@ def _moment(text: str) -> datetime:
 
 def _images(store: Store, used: str, days: float, going: set[str]) -> Iterator[Item]:
     """Images; those that only releases GOING name are as if nobody had published them."""
-    published = {record["key"]: name for name, record in releases(store) if name not in going}
+    published = {record["key"]: name for name, record in read_releases(store) if name not in going}
     newest = {artifact.key: name for name, artifact in store.stacks().items()}
     top = store.top / "images"
     for folder in sorted(top.iterdir()) if top.is_dir() else ():
@@ -153,7 +153,7 @@ def _about(folder: Path) -> dict[str, str]:
     return {}
 
 
-def in_use(runner: Runner, *, slurm: bool = True) -> str:
+def find_images_in_use(runner: Runner, *, slurm: bool = True) -> str:
     """All that says which image is used: see `find_users`, and what is mounted from a loop device here."""
     out = [said for _, said in find_users(runner, slurm=slurm)]
     for loop in Path("/sys/block").glob("loop*/loop/backing_file"):

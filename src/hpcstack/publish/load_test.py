@@ -73,7 +73,7 @@ def _first(paths: tuple[str, ...]) -> str:
     return next((path for path in paths if path and Path(path).is_file()), "")
 
 
-def tried(release: Release, runner: Runner, as_user: str = "") -> str:
+def try_loading(release: Release, runner: Runner, as_user: str = "") -> str:
     """What was tried, in words. StoreError says what was not as it should be."""
     found = programs(runner)
     _sweep()

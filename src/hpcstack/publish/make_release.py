@@ -10,8 +10,8 @@ from hpcstack.core.errors import AnswerIsNo, InputError
 from hpcstack.launch.preflight import missing
 from hpcstack.lock.file import LockFile
 from hpcstack.publish import reports
-from hpcstack.publish.attachments import extras
-from hpcstack.publish.status import planned
+from hpcstack.publish.attachments import collect_attachments
+from hpcstack.publish.status import foretell_changes
 from hpcstack.releases.lookup import find_version, require_version
 from hpcstack.releases.records import read_attachments, read_release
 from hpcstack.store import signing
@@ -61,7 +61,7 @@ def candidate_of_recipe(recipe: Recipe, asked: ReleaseRequest, publisher: Publis
     given = [reports.read(path) for path in asked.reports] or reports.reports(stack.full_name, artifact.sha256)
     if asked.channel == "production":
         named = bool(asked.reports)
-        report, override = reports.proven(stack, artifact, site, given, asked.override, named=named)
+        report, override = reports.require_proof(stack, artifact, site, given, asked.override, named=named)
         return Candidate(stack, artifact, report, override, recipe)
     if asked.override:
         raise InputError("testing has no gate to pass", "--override goes with --channel production, or with promote")
@@ -92,7 +92,7 @@ def candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publisher)
         raise InputError(f"no testing release of {full} waits", f"hpcstack publish {ledger.name}-{version}")
     stack, artifact = read_release(publisher.store, ledger.name, waiting[-1].release)
     given = [reports.read(path) for path in asked.reports] or reports.reports(stack.full_name, artifact.sha256)
-    report, override = reports.proven(stack, artifact, site, given, asked.override, named=bool(asked.reports))
+    report, override = reports.require_proof(stack, artifact, site, given, asked.override, named=bool(asked.reports))
     pinned = ledger.default.rpartition("-r")[0] if asked.keep_default else None
     return Candidate(stack, artifact, report, override, None, waiting[-1], pinned)
 
@@ -100,7 +100,7 @@ def candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publisher)
 def foretell(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -> tuple[list[str], str]:
     """What releasing CANDIDATE would change: a line each, and all files as a diff."""
     one = candidate
-    return planned(publisher, one.stack, one.artifact, asked.channel, one.report, one.override, one.pinned)
+    return foretell_changes(publisher, one.stack, one.artifact, asked.channel, one.report, one.override, one.pinned)
 
 
 def release(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -> Published:
@@ -111,7 +111,7 @@ def release(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -
     check_commands(stack, artifact, publisher)
     sign_and_check(artifact, publisher)
     if candidate.recipe:
-        more = extras(candidate.recipe, artifact, publisher.site, publisher.runner)
+        more = collect_attachments(candidate.recipe, artifact, publisher.site, publisher.runner)
         lock = LockFile(candidate.recipe, publisher.site)
         if lock.path.exists() and (reasons := lock.state().reasons):
             what = f"the recipe is no longer what the image was built of ({reasons[0]})"
@@ -147,13 +147,13 @@ def check_commands(stack: Stack, artifact: Artifact, publisher: Publisher) -> No
 def sign_and_check(artifact: Artifact, publisher: Publisher) -> None:
     """ARTIFACT's image, signed where the site says that publish signs; AnswerIsNo where no trusted key has."""
     wanted, runner = publisher.site.signatures, publisher.runner
-    why = signing.trusted(artifact, wanted.keys, runner) if wanted.keys else "it is not signed"
+    why = signing.why_untrusted(artifact, wanted.keys, runner) if wanted.keys else "it is not signed"
     if wanted.sign_with and why:
         if wanted.keys and not signing.is_trusted(wanted.sign_with, wanted.keys, runner):
             raise InputError(f"signatures.sign_with, {wanted.sign_with}, belongs to none of signatures.keys",
                              "add its public half to signatures.keys in site.yaml")  # fmt: skip
         what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
         publisher.say(f"signed: {signing.sign(artifact.image, wanted.sign_with, runner, what)}")
-    if wanted.required and (why := signing.trusted(artifact, wanted.keys, runner)):
+    if wanted.required and (why := signing.why_untrusted(artifact, wanted.keys, runner)):
         raise AnswerIsNo(f"this site publishes only signed images; {artifact.stack}: {why}",
                          f"hpcstack sign {artifact.key[:12]}, with a key of site.yaml's signatures.keys")  # fmt: skip

@@ -45,7 +45,7 @@ def dates_of(stack: Stack) -> Dates:
     )
 
 
-def publishable(ledger: Ledger, stack: Stack) -> None:
+def check_publishable(ledger: Ledger, stack: Stack) -> None:
     """InputError for what cannot be published: see `_named` and `_not_over`."""
     _named(stack)
     _not_over(ledger, stack)

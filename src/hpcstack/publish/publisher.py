@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 from hpcstack.core import sharing
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import read_text, without_links, write_tree
-from hpcstack.core.lease import held
+from hpcstack.core.lease import hold
 from hpcstack.publish.gate import about
 from hpcstack.publish.gc import find_users
-from hpcstack.publish.load_test import tried
+from hpcstack.publish.load_test import try_loading
 from hpcstack.publish.modulefile import Release, fits, modulefile, modulefile_tcl, wrappers
-from hpcstack.publish.publishable import Published, dates_of, publishable
-from hpcstack.publish.spider import rebuilt
+from hpcstack.publish.publishable import Published, check_publishable, dates_of
+from hpcstack.publish.spider import rebuild_cache
 from hpcstack.releases import changes
 from hpcstack.releases.inputs import today
 from hpcstack.releases.journal import prepared
@@ -89,7 +89,7 @@ class Publisher:
             raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
         tree = self.tree
         with self._held(stack.name) as ledger:
-            publishable(ledger, stack)
+            check_publishable(ledger, stack)
             release, entry = self.prepared(ledger, stack, artifact, channel, report, override)
             if known := self.already(ledger, entry):
                 if tree.stale:
@@ -97,7 +97,7 @@ class Publisher:
                 return self._answer(ledger, known, release, "when it was published", new=False)
             part, record = self._write(release, artifact, {**extra, **_reported(report)})
             try:
-                checked = tried(release, self.runner, self.site.modules.check_as)
+                checked = try_loading(release, self.runner, self.site.modules.check_as)
             except HpcstackError:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
@@ -236,11 +236,11 @@ class Publisher:
         if sharing.is_shared():
             sharing.make_folder(self.site.module_root)
             sharing.open_old(self.site.module_root)
-        with tree.held(name, self.say):
+        with tree.hold(name, self.say):
             ledger = tree.ledger(name)
             with self.store.acting("the release was not written"):
                 self.marks.folder(self.store.top, releases)
-            with held(releases / ".lease", lambda who: self.say(f"waiting for another publisher of {name}: {who}")):
+            with hold(releases / ".lease", lambda who: self.say(f"waiting for another publisher of {name}: {who}")):
                 self._sweep(releases)
                 yield ledger
 
@@ -292,7 +292,7 @@ class Publisher:
 
     def _cached(self) -> None:
         """The spider cache as the tree is now; a cache that cannot be made is told, and made by the next verb."""
-        self.say(rebuilt(self.tree, self.runner))
+        self.say(rebuild_cache(self.tree, self.runner))
 
     def _answer(self, ledger: Ledger, entry: Entry, release: Release, checked: str, *, new: bool) -> Published:
         tree, name = self.tree, ledger.name

@@ -43,7 +43,7 @@ def reports(stack: str, sha256: str) -> list[Report]:
     return sorted((one for one in found if one.image_sha256 == sha256), key=lambda one: one.started, reverse=True)
 
 
-def proven(
+def require_proof(
     stack: Stack, artifact: Artifact, site: Site, given: list[Report], override: str, *, named: bool = False
 ) -> tuple[Report | None, str]:
     """The report that a production release shows, of those GIVEN, the newest first; and OVERRIDE if it was needed.

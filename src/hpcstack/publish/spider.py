@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import StoreError
-from hpcstack.core.lease import held
+from hpcstack.core.lease import hold
 from hpcstack.core.quote import lua
 from hpcstack.publish.load_test import LMOD
 from hpcstack.releases.layout import SPIDER, STALE
@@ -25,7 +25,7 @@ scDescriptT = {{ {{ ["dir"] = {cache}, ["timestamp"] = {stamp} }} }}
 """
 
 
-def rebuilt(tree: Tree, runner: Runner) -> str:
+def rebuild_cache(tree: Tree, runner: Runner) -> str:
     """What became of the cache, in words: the change itself is made. Until it is new, it is marked stale."""
     lmods = (os.environ.get("LMOD_CMD", ""), *LMOD)
     tool = next((path for lmod in lmods if lmod and (path := Path(lmod).with_name(TOOL)).is_file()), None)
@@ -36,7 +36,7 @@ def rebuilt(tree: Tree, runner: Runner) -> str:
             return "no spider cache was made: there is no Lmod here"
         if not tree.marks.mode & 0o004:
             return "no spider cache is made: others may not read these modules, and Lmod leaves such out of it"
-        with tree.acting(), held(tree.root / SPIDER / "lease"):
+        with tree.acting(), hold(tree.root / SPIDER / "lease"):
             return _made(tree, tool, runner)
     except (StoreError, OSError) as error:
         return f"the spider cache was NOT rebuilt: {error}"

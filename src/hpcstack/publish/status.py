@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import StoreError
 from hpcstack.publish.modulefile import Release, wrappers
-from hpcstack.publish.publishable import dates_of, publishable
+from hpcstack.publish.publishable import check_publishable, dates_of
 from hpcstack.releases.changes import published, refused_default, told
 from hpcstack.releases.inputs import today
 from hpcstack.releases.ledger import Dates, Event, Ledger, order
@@ -71,7 +71,7 @@ def _wrong(store: Store, ledger: Ledger, release: str, dates: Dates) -> list[str
     return out
 
 
-def planned(
+def foretell_changes(
     publisher: Publisher,
     stack: Stack,
     artifact: Artifact,
@@ -86,7 +86,7 @@ def planned(
     """
     tree = publisher.tree
     ledger = tree.ledger(stack.name)
-    publishable(ledger, stack)
+    check_publishable(ledger, stack)
     release, entry = publisher.prepared(ledger, stack, artifact, channel, report, override)
     if publisher.already(ledger, entry):
         return [], ""
@@ -116,16 +116,16 @@ def _diff(name: str, old: str, new: str) -> list[str]:
     )
 
 
-def unsigned(tree: Tree, store: Store, keys: tuple[str, ...], runner: Runner) -> list[str]:
+def find_unsigned(tree: Tree, store: Store, keys: tuple[str, ...], runner: Runner) -> list[str]:
     """What is wrong with the signatures of live releases, at a site that runs only what is signed."""
-    from hpcstack.store.signing import trusted
+    from hpcstack.store.signing import why_untrusted
 
     out = []
     for name in tree.names():
         for entry in tree.ledger(name).entries:
             with contextlib.suppress(StoreError):
                 artifact = store.artifact(entry.key) if entry.state == "live" else None
-                if artifact and (why := trusted(artifact, keys, runner)):
+                if artifact and (why := why_untrusted(artifact, keys, runner)):
                     out.append(f"{name}/{entry.release}: nobody can launch it: {why}: hpcstack sign {entry.key[:12]}")
     return out
 

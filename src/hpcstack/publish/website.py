@@ -28,7 +28,7 @@ MARK = "index.html"
 MADE = "hpcstack catalog"  # in a file of ours: what is not ours is never replaced
 
 
-def pages(site: Site, store: Store) -> dict[str, str]:
+def render_pages(site: Site, store: Store) -> dict[str, str]:
     """{file: text} of the catalogue: an index, a page a version, the reports, a style and a script."""
     tree = Tree(site.module_root)
     stacks, out = [], {}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcstack.store.store import Store
 
 
-def released(
+def find_released(
     name: str, site: Site, store: Store, named: str = "", *, retired: bool = False
 ) -> tuple[Artifact, str] | None:
     """The image that the published alias of NAME (`pytorch-24.11`) names, and its release; None if there is none.

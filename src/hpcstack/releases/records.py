@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RECORD = "release.json"
 
 
-def releases(store: Store) -> Iterator[tuple[str, dict[str, str]]]:
+def read_releases(store: Store) -> Iterator[tuple[str, dict[str, str]]]:
     """(NAME/VERSION-rN, its record) of all that was published. A record that cannot be read is an error."""
     for path in sorted((store.top / "releases").glob("*/*/release.json")):
         name = f"{path.parent.parent.name}/{path.parent.name}"

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from hpcstack.core import files
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import sync, without_links, write_text
-from hpcstack.core.lease import held
+from hpcstack.core.lease import hold
 from hpcstack.core.quote import line
 from hpcstack.releases.journal import GENERATION, MAX_JOURNAL, check, read
 from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, SPIDER, STALE, STATE, TCL
@@ -135,12 +135,12 @@ class Tree:
     # -- writing
 
     @contextlib.contextmanager
-    def held(self, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    def hold(self, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
         """NAME for this process alone, after others, who are told to SAY; what they left undone is finished first."""
         state = self.root / STATE / name
         with self.acting():
             self.marks.folder(self.root, state)
-            with held(state / "lease", lambda who: say(f"waiting for another publisher of {name}: {who}")):
+            with hold(state / "lease", lambda who: say(f"waiting for another publisher of {name}: {who}")):
                 self.recover(name)
                 yield
 

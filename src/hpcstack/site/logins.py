@@ -80,7 +80,7 @@ def _of(url: str) -> Iterator[str]:
     yield from (value for part in query for value in re.split(r"[&=#]", part)[1::2])
 
 
-def redacted(text: str, site: Site) -> str:
+def redact(text: str, site: Site) -> str:
     """TEXT for a log: no login of the site's is in it, nor of any other URL."""
     for secret in secrets(site):
         text = text.replace(secret, HIDDEN)

@@ -127,7 +127,7 @@ def _private(key: str) -> Path:
     return private
 
 
-def trusted(artifact: Artifact, keys: tuple[str, ...], runner: Runner) -> str:
+def why_untrusted(artifact: Artifact, keys: tuple[str, ...], runner: Runner) -> str:
     """Why the image of ARTIFACT is not one that an owner of KEYS (OpenSSH's public keys) has signed; empty where it is.
 
     Its bytes are not read again: the signature is of the digest that the store wrote down.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core import files, sharing
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of, remove_tree, sync, write_text, writing_below
-from hpcstack.core.lease import held, label, sweep
+from hpcstack.core.lease import hold, label, sweep
 from hpcstack.store.artifact import IMAGE, Artifact, _check_types
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class Store:
         with contextlib.ExitStack() as stack:
             with self.acting("the lease was not taken"):
                 stack.enter_context(
-                    held(path, lambda who: waiting(f"{who} (its lease is {path})") if waiting else None)
+                    hold(path, lambda who: waiting(f"{who} (its lease is {path})") if waiting else None)
                 )
             yield
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from hpcstack.report import Report
 
 
-def compared(first: Report, second: Report) -> list[dict[str, Any]]:
+def compare_reports(first: Report, second: Report) -> list[dict[str, Any]]:
     """A row for each check of both: the statuses, and each figure with the ratio of the second to the first."""
     out = []
     others = {one.code: one for one in second.outcomes}

@@ -142,7 +142,7 @@ def allowed(values: list[float], name: str) -> float:
     return max(3 * 1.4826 * mad, SHARE * abs(middle), floor)
 
 
-def regressed(outcome: Outcome, pasts: list[Past]) -> Outcome:
+def judge_regression(outcome: Outcome, pasts: list[Past]) -> Outcome:
     """OUTCOME, as a WARN where a figure is worse than this site's own history of it."""
     if outcome.status != "PASS" or outcome.informational:
         return outcome

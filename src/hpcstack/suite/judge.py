@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TIMED = ("_s", "_us", "speedup", "efficiency")  # figures that virtual nodes, which share one machine, say nothing of
 
 
-def judged(report: Report, pasts: list[history.Past]) -> Report:
+def judge_report(report: Report, pasts: list[history.Past]) -> Report:
     """REPORT with each outcome held against what is known."""
     same = [past for past in pasts if past.key == history.key(report) and past.verdict not in ("FAIL", "ERROR")]
     out = []
@@ -33,7 +33,7 @@ def judged(report: Report, pasts: list[history.Past]) -> Report:
         if report.virtual_nodes and any(name.endswith(TIMED) for name in outcome.figures):
             outcome = outcome.model_copy(update={"informational": True})
         if not outcome.informational:
-            outcome = history.regressed(gates.judged(outcome, report), same)
+            outcome = history.judge_regression(gates.judged(outcome, report), same)
         out.append(outcome)
     return report.model_copy(update={"outcomes": tuple(out)})
 
@@ -46,7 +46,7 @@ def run_and_judge(
     report, folder = run_suite(stack, newest_image(stack.full_name, store), wanted, resources, site, runner, say)
     write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")  # before anything can go wrong
     path = state_folder() / "history" / f"{stack.full_name}.jsonl"
-    report = judged(report, history.load(path))
+    report = judge_report(report, history.load(path))
     with store.acting("the report was not written"):
         write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
         if not report.planted:

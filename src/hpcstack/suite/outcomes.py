@@ -81,7 +81,7 @@ def outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
         whole_image = everywhere and all(":" not in row["where"] for row in rows)  # the agent's word for all its ranks
         if silent > 0 and not whole_image:
             rows.append(_silent(check, size, found, silent, tail))
-        out.append(lagging(worst(rows)))
+        out.append(judge_lag(worst(rows)))
     order = {family: place for place, family in enumerate(dict.fromkeys(one.family for one in out))}
     return sorted(out, key=lambda one: order[one.family])
 
@@ -106,7 +106,7 @@ def _silent(check: Check, size: Size, found: RunFiles, silent: int, tail: str) -
             "remedy": "read launcher-HOST-ROUND.log in the run's folder"}  # fmt: skip
 
 
-def lagging(outcome: Outcome) -> Outcome:
+def judge_lag(outcome: Outcome) -> Outcome:
     """A WARN that names whoever is far below the others of the run in a figure of which more is better."""
     if outcome.status != "PASS" or outcome.informational or outcome.family not in PEER_FAMILIES:
         return outcome
@@ -126,7 +126,7 @@ def lagging(outcome: Outcome) -> Outcome:
                                       "expected": f">= {LAGS:.0%} of the others' median"})  # fmt: skip
 
 
-def telling(lines: Iterable[str], last: str) -> str:
+def find_telling_line(lines: Iterable[str], last: str) -> str:
     """The line that tells most: the first error of a rank, else of its launcher, else the LAST one."""
     lines = list(lines)
     for pattern in (RANK_ERROR, re.compile("Error")):

@@ -22,7 +22,7 @@ from hpcstack.runtimes import choose
 from hpcstack.slurm.query import allocation
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import mpi_step
-from hpcstack.suite.outcomes import RunFiles, Size, outcomes, telling
+from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, outcomes
 from hpcstack.suite.steps import Say, old_words, python_path, reads_requests, watched
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.request import Request, write_request
@@ -195,4 +195,4 @@ def _tail(folder: Path, done: Completed) -> str:
     lines = [
         line for path in sorted(folder.glob("launcher-*.log")) for line in path.read_text(errors="replace").splitlines()
     ]
-    return telling(lines, (list(done.tail) or [""])[-1])
+    return find_telling_line(lines, (list(done.tail) or [""])[-1])

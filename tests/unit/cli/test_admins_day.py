@@ -14,7 +14,7 @@ from hpcstack.core.process import Completed, Runner
 from hpcstack.diagnose.run import _named
 from hpcstack.launch import record
 from hpcstack.launch.jobs import ended_how
-from hpcstack.launch.record import Launch, made
+from hpcstack.launch.record import Launch, explain_made
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.site.load import Site, load
 
@@ -103,7 +103,7 @@ def test_why_knows_what_is_made_on_the_nodes(tmp_path: Path) -> None:
     document = {"argv": ["srun", "--cpus-per-task=8"], "ranks": 4}
     launch = Launch(tmp_path, "s", "", (), "pyxis", "torchrun", "", "36_2", "1", "n[1-2]", 0, "38", document)
     value = {
-        name: (made(name, launch) or {}).get("value")
+        name: (explain_made(name, launch) or {}).get("value")
         for name in ("OMP_NUM_THREADS", "MASTER_PORT", "MASTER_ADDR", "FOO")
     }
     assert value["OMP_NUM_THREADS"] == "2" and value["MASTER_PORT"] == str(10000 + (38 * 31 + 1) % 20000)

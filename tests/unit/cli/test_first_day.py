@@ -11,7 +11,7 @@ import pytest
 
 from hpcstack.core.errors import InputError
 from hpcstack.launch.limits import _refused as refused
-from hpcstack.launch.packages import added
+from hpcstack.launch.packages import plan_packages
 from hpcstack.launch.resources import Resources
 from hpcstack.slurm.query import Limits
 from support.modules import Place
@@ -70,15 +70,15 @@ def test_files_are_not_packages_of_the_index(tmp_path: Path, monkeypatch: pytest
     artifact = place.artifact(place.stack())
     (tmp_path / "requirements.txt").write_text("einops==0.8.0 # tensors\n\n# more\nlightning>=2\n")
     (tmp_path / "wandb").mkdir()
-    assert added(artifact, ("requirements.txt",), os.environ).wanted == ("einops==0.8.0", "lightning>=2")
-    assert added(artifact, ("wandb",), os.environ).wanted == ("wandb",), "a folder of that name is no reason"
+    assert plan_packages(artifact, ("requirements.txt",), os.environ).wanted == ("einops==0.8.0", "lightning>=2")
+    assert plan_packages(artifact, ("wandb",), os.environ).wanted == ("wandb",), "a folder of that name is no reason"
     (tmp_path / "bad.txt").write_text("--index-url https://evil\neinops\n")
     for one, says in (
         ("none.txt", "none.txt"), ("environment.yml", "conda's environments"), ("./pkg", "not a package of the index"), (".", "not a"),
         ("-r", "the file itself is named"), ("bad.txt", "is an option of pip's"), ("dist/x.whl", "not a package of the index"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=says):
-            added(artifact, (one,), os.environ)
+            plan_packages(artifact, (one,), os.environ)
 
 
 def test_checks_that_pass_are_listed_once(tmp_path: Path) -> None:

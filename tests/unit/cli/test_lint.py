@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
-from hpcstack.lint import warnings
+from hpcstack.lint import find_warnings
 from hpcstack.recipe.catalog import Catalog, Recipe
 from hpcstack.site.load import Site
 from support.locks import base_lock
@@ -28,7 +28,7 @@ def said(found: Recipe, site: Site, *, locked: bool = True, today: date = TODAY)
     lock = base_lock(found.stack) if locked else None
     return [
         str(problem).rpartition("demo-1.yaml")[2]
-        for problem in warnings(found, site, lock, ["new-1"], today, needs_lock=True)
+        for problem in find_warnings(found, site, lock, ["new-1"], today, needs_lock=True)
     ]
 
 
@@ -130,4 +130,4 @@ def test_every_recipe_of_the_package_is_clean(site: Site) -> None:
     names = catalog.names()
     recipes = [found for path in catalog.files() for found in catalog.read(path)]
     assert len(recipes) >= 20
-    assert [w for found in recipes for w in warnings(found, site, None, names, TODAY, needs_lock=False)] == []
+    assert [w for found in recipes for w in find_warnings(found, site, None, names, TODAY, needs_lock=False)] == []

@@ -28,17 +28,17 @@ def test_what_a_trusted_key_signed_counts_and_nothing_else(tmp_path: Path) -> No
     place = Place(tmp_path / "site", signatures={"keys": [public], "required": True})
     stack = place.stack()
     artifact = place.artifact(stack)
-    assert signing.trusted(artifact, (public,), Runner()) == "it is not signed"
+    assert signing.why_untrusted(artifact, (public,), Runner()) == "it is not signed"
     what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
     signing.sign(artifact.image, str(own), Runner(), what)
-    assert signing.trusted(artifact, (other, public), Runner()) == ""
-    assert signing.trusted(artifact, (other,), Runner()) != ""
+    assert signing.why_untrusted(artifact, (other, public), Runner()) == ""
+    assert signing.why_untrusted(artifact, (other,), Runner()) != ""
     another = place.artifact(stack, b"another image")
     for suffix in (".sig", ".signed.json"):
         another.image.with_name(another.image.name + suffix).write_bytes(
             artifact.image.with_name(artifact.image.name + suffix).read_bytes()
         )
-    assert "sha256" in signing.trusted(another, (public,), Runner()), "a signature of another image"
+    assert "sha256" in signing.why_untrusted(another, (public,), Runner()), "a signature of another image"
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])

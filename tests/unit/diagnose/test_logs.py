@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcstack.core.yaml import parse
-from hpcstack.diagnose.logs import LITERAL, ended_at, explain, literal_of, plain, relevant, signatures
+from hpcstack.diagnose.logs import LITERAL, ended_at, explain, literal_of, plain, select_relevant, signatures
 from hpcstack.launch.failure import failure_in
 from support.clock import processor_seconds
 
@@ -108,7 +108,7 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
         (rank + end + killed, False),
         (killed, True),
     ):
-        ids = [one.signature.id for one in relevant(explain(text), failure_in(text), text)]
+        ids = [one.signature.id for one in select_relevant(explain(text), failure_in(text), text)]
         assert ("slurm-task-killed" in ids) is there, text
     assert [ended_at(text) for text in (end, "a\n" + end, "a\nb\n", "hpcstack: nothing was written for 9 s: x\n")] == [
         1,
@@ -121,4 +121,4 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
 def test_pips_isolated_builds_are_named_where_pip_ran() -> None:
     line = "ModuleNotFoundError: No module named 'torch'\n"
     for text, first in ((line, "pip-module-missing"), (f"Building wheel for x\n{line}", "pip-build-module-missing")):
-        assert relevant(explain(text), failure_in(text), text)[0].signature.id == first
+        assert select_relevant(explain(text), failure_in(text), text)[0].signature.id == first

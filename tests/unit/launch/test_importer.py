@@ -44,7 +44,7 @@ class Place:
         folder.mkdir(parents=True)
         (folder / "release.json").write_text(json.dumps(record, indent=1) + "\n")
         tree, release = Tree(self.modules), f"{alias}-r{number}"
-        with tree.held(name):
+        with tree.hold(name):
             entry = Entry(release, alias, "testing", key, digest, "2026-01-01", "me")
             after = published(tree.ledger(name), entry, Dates(), Event("2026-01-01", "me", "publish", release))
             file = tree.homes(name)[".lua"] / name / f"{release}.lua"

@@ -62,13 +62,13 @@ def test_what_is_half_made_is_not_seen_and_what_is_damaged_is_passed_over(state:
     (state / ".20261121T000000.0Z-part").mkdir()
     (state / "20261121T000000.0Z-torn").mkdir()
     (state / "20261121T000000.0Z-torn" / record.FILE).write_text('{"stack":')
-    assert [launch.folder for launch in record.launches()] == [whole]
+    assert [launch.folder for launch in record.read_launches()] == [whole]
 
 
 def test_the_oldest_go(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "KEPT", 2)
     made = [begin() for _ in range(4)]
-    assert [launch.folder for launch in record.launches()] == made[:1:-1]
+    assert [launch.folder for launch in record.read_launches()] == made[:1:-1]
 
 
 def test_the_record_says_what_ran() -> None:

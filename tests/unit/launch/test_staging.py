@@ -13,7 +13,7 @@ import pytest
 
 from conftest import make_site
 from hpcstack.core.errors import InputError
-from hpcstack.launch.staging import staging
+from hpcstack.launch.staging import plan_staging
 from hpcstack.render.template import plain
 from hpcstack.store.artifact import Artifact
 
@@ -183,14 +183,14 @@ def test_the_plan(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/x").write_text("1")
     site = make_site(tmp_path)
-    assert staging(artifact, site, "", ()) is None
-    copied = staging(artifact, make_site(tmp_path, staging={"how": "copy", "folder": "/local/i"}), "", ())
+    assert plan_staging(artifact, site, "", ()) is None
+    copied = plan_staging(artifact, make_site(tmp_path, staging={"how": "copy", "folder": "/local/i"}), "", ())
     assert copied and copied.image == f"/local/i/hpcstack-staged-{os.getuid()}/{SHA}.sqsh" and copied.how == "copy"
-    data = staging(artifact, site, "", (f"{tmp_path}/data:/data",))
+    data = plan_staging(artifact, site, "", (f"{tmp_path}/data:/data",))
     assert data and data.image == "" and data.mounts[0].endswith(":/data")
     (tmp_path / "data/x").write_text("22")
-    changed = staging(artifact, site, "", (f"{tmp_path}/data:/data",))
+    changed = plan_staging(artifact, site, "", (f"{tmp_path}/data:/data",))
     assert changed and changed.mounts != data.mounts, "other data has another name"
     for wrong in ("data:/data", "/data", f"{tmp_path}/none:/data", f"{tmp_path}:data"):
         with pytest.raises(InputError):
-            staging(artifact, site, "", (wrong,))
+            plan_staging(artifact, site, "", (wrong,))

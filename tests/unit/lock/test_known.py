@@ -15,7 +15,7 @@ from hpcstack.build.request import request_build
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, RegistryError
 from hpcstack.core.process import Runner
-from hpcstack.lock.check import stale
+from hpcstack.lock.check import find_staleness
 from hpcstack.lock.known import known_lock, lacking
 from hpcstack.preview import stack_files
 from hpcstack.recipe.catalog import Catalog
@@ -97,7 +97,7 @@ def test_such_a_text_is_never_built_nor_kept(tmp_path: Path) -> None:
     assert lock.not_looked_up and said == ["nobody answers"]
     with pytest.raises(InputError, match="no registry has said"):
         request_build(recipe, lock, site, Runner())
-    assert "no registry has said what its base is" in stale(recipe.stack, lock)
+    assert "no registry has said what its base is" in find_staleness(recipe.stack, lock)
     assert not site.lock_dir.exists()
     done = laptop(tmp_path, "build", "pytorch-24.11")
     assert done.returncode == 5 and not list(tmp_path.rglob("*.sqsh"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcstack.core.errors import InputError
-from hpcstack.lock.check import Staleness, drifted, stale, unresolved
+from hpcstack.lock.check import Staleness, find_drift, find_staleness, unresolved
 from hpcstack.lock.model import TEMPLATE_VERSION, Lock, read
 from hpcstack.oci.client import Answer
 from hpcstack.recipe.model import Base, Stack
@@ -57,13 +57,13 @@ def test_same_lock_same_bytes(stack: Stack, tmp_path: Path) -> None:
 
 def test_a_changed_recipe_makes_it_stale(stack: Stack) -> None:
     lock = resolve(stack, Fixed())
-    assert stale(stack, lock) == []
+    assert find_staleness(stack, lock) == []
     changed = stack.model_copy(update={"summary": "other"})
-    assert stale(changed, lock) == ["the recipe has changed since it was locked"]
+    assert find_staleness(changed, lock) == ["the recipe has changed since it was locked"]
     moved = stack.model_copy(
         update={"base": Base(image="nvcr.io/nvidia/pytorch:26.01-py3", platforms=("linux/arm64",))}
     )
-    assert len(stale(moved, lock)) == 3
+    assert len(find_staleness(moved, lock)) == 3
 
 
 def test_a_platform_that_is_not_locked(lock: Lock) -> None:
@@ -80,9 +80,9 @@ def test_a_file_that_is_no_lock(tmp_path: Path) -> None:
 
 def test_a_lock_of_other_templates_has_drifted(stack: Stack) -> None:
     lock = resolve(stack, Fixed())
-    assert drifted(lock) == []
+    assert find_drift(lock) == []
     older = Lock.model_validate({k: v for k, v in lock.model_dump().items() if k != "template_version"})
-    assert drifted(older) == [f"hpcstack's templates were version 1 and are {TEMPLATE_VERSION}"]
+    assert find_drift(older) == [f"hpcstack's templates were version 1 and are {TEMPLATE_VERSION}"]
 
 
 def test_what_a_lock_leaves_open_by_platform(stack: Stack) -> None:

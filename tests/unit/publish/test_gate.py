@@ -72,21 +72,21 @@ def test_without_a_report_it_is_shut_and_says_what_to_type(place: Place) -> None
     stack = place.stack()
     artifact = place.artifact(stack)
     with pytest.raises(AnswerIsNo, match="there is no report of this image") as refused:
-        reports.proven(stack, artifact, place.site, [], "")
+        reports.require_proof(stack, artifact, place.site, [], "")
     assert "hpcstack test pytorch-24.11 -N 2 --tier standard" in refused.value.hint
-    assert reports.proven(stack, artifact, place.site, [], "because") == (None, "because")
+    assert reports.require_proof(stack, artifact, place.site, [], "because") == (None, "because")
 
 
 def test_each_node_type_that_the_site_names_must_be_proven(tmp_path: Path, place: Place) -> None:
     stack = place.stack()
     artifact = place.artifact(stack)
     proven = report(artifact, good(), node_type="cpu")
-    assert reports.proven(stack, artifact, place.site, [proven], "not needed") == (proven, "")
+    assert reports.require_proof(stack, artifact, place.site, [proven], "not needed") == (proven, "")
     strict = place.site.model_copy(
         update={"modules": place.site.modules.model_copy(update={"prove_on": ("cpu", "h100")})}
     )
     with pytest.raises(AnswerIsNo, match="h100: there is no report of this image"):
-        reports.proven(stack, artifact, strict, [proven], "")
+        reports.require_proof(stack, artifact, strict, [proven], "")
 
 
 def test_the_newest_report_that_ran_the_checks_decides(place: Place) -> None:
@@ -95,10 +95,12 @@ def test_the_newest_report_that_ran_the_checks_decides(place: Place) -> None:
     old = report(artifact, good(), node_type="cpu")
     bad = report(artifact, {**good(), "ddp.fp32": "FAIL"}, node_type="cpu", started="2026-12-01T00:00:00+00:00")
     part = report(artifact, {"io.lock": "PASS"}, node_type="cpu", started="2026-12-02T00:00:00+00:00")
-    assert reports.proven(stack, artifact, place.site, [part, old], "") == (old, ""), "a run of one check says nothing"
+    assert reports.require_proof(stack, artifact, place.site, [part, old], "") == (old, ""), (
+        "a run of one check says nothing"
+    )
     with pytest.raises(AnswerIsNo, match="ddp.fp32 is FAIL"):
-        reports.proven(stack, artifact, place.site, [part, bad, old], "")
-    assert reports.proven(stack, artifact, place.site, [bad, old], "", named=True) == (old, "")
+        reports.require_proof(stack, artifact, place.site, [part, bad, old], "")
+    assert reports.require_proof(stack, artifact, place.site, [bad, old], "", named=True) == (old, "")
 
 
 @pytest.mark.parametrize("kind", ["", "retired-type"])
@@ -106,7 +108,7 @@ def test_a_report_of_no_known_node_type_proves_nothing(place: Place, kind: str) 
     stack = place.stack()
     artifact = place.artifact(stack)
     with pytest.raises(AnswerIsNo, match="and site.yaml knows cpu, h100"):
-        reports.proven(stack, artifact, place.site, [report(artifact, good(), node_type=kind)], "")
+        reports.require_proof(stack, artifact, place.site, [report(artifact, good(), node_type=kind)], "")
 
 
 def test_nothing_that_can_be_required_keeps_shut_and_no_tests_mean_the_node() -> None:

@@ -18,7 +18,7 @@ from hpcstack.publish.gc import items, remove
 from hpcstack.publish.status import rows
 from hpcstack.releases import changes
 from hpcstack.releases.ledger import Dates, Entry, Event, Ledger, as_json, from_json
-from hpcstack.releases.lookup import released
+from hpcstack.releases.lookup import find_released
 from support.modules import Place, bash, report
 
 SEQUENCES = int(os.environ.get("HPCSTACK_SEQUENCES", "1000"))  # ci/soak runs 10,000
@@ -258,7 +258,7 @@ def test_an_image_that_is_not_the_published_one_is_wrong_and_is_not_run(tmp_path
     (Path(artifact.folder) / "artifact.json").write_text(json.dumps({**record, "sha256": other}))
     assert "another than was published" in rows(place.tree, place.store)[0]["wrong"][0]
     with pytest.raises(StoreError, match="is not the one that was published"):
-        released("pytorch-24.11", place.site, place.store)
+        find_released("pytorch-24.11", place.site, place.store)
     order = SimpleNamespace(key=artifact.key, site=place.site)
     assert _others(order, place.store, other) == [done.release]  # type: ignore[arg-type]
     assert _others(order, place.store, record["sha256"]) == []  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpcstack.report import Outcome, Report
 from hpcstack.suite import gates, history
-from hpcstack.suite.judge import judged
+from hpcstack.suite.judge import judge_report
 
 GIB = 1 << 30
 
@@ -44,7 +44,7 @@ def report(
     (report(value=100.0, world_size=4), "PASS"),  # not every GPU of the node took part
 ])  # fmt: skip
 def test_gates(made: Report, status: str) -> None:
-    one = judged(made, []).outcomes[0]
+    one = judge_report(made, []).outcomes[0]
     assert one.status == status
     if status != "PASS":
         assert one.source and one.expected.startswith(">= ") and one.series[0]["gate"] > 0
@@ -67,34 +67,34 @@ def fill(path: Path, values: list[float]) -> list[history.Past]:
 
 def test_worse_than_the_sites_own_history_is_a_warning(tmp_path: Path) -> None:
     pasts = fill(tmp_path / "h.jsonl", [40.0, 40.4, 39.8, 40.1, 40.2, 39.9, 40.0, 40.3])
-    assert judged(report(gpu="NVIDIA L40S", value=39.0), pasts).outcomes[0].status == "PASS"
-    one = judged(report(gpu="NVIDIA L40S", value=36.0), pasts).outcomes[0]
+    assert judge_report(report(gpu="NVIDIA L40S", value=39.0), pasts).outcomes[0].status == "PASS"
+    one = judge_report(report(gpu="NVIDIA L40S", value=36.0), pasts).outcomes[0]
     assert one.status == "WARN" and "median of 8 runs 40" in one.measured
 
 
 def test_seven_runs_are_too_few_and_other_nodes_are_no_history(tmp_path: Path) -> None:
     pasts = fill(tmp_path / "h.jsonl", [40.0] * 7)
-    assert judged(report(gpu="NVIDIA L40S", value=10.0), pasts).outcomes[0].status == "PASS"
+    assert judge_report(report(gpu="NVIDIA L40S", value=10.0), pasts).outcomes[0].status == "PASS"
     pasts = fill(tmp_path / "h.jsonl", [40.0])
-    assert judged(report(gpu="NVIDIA L40S", value=10.0), pasts).outcomes[0].status == "WARN"
-    assert judged(report(gpu="NVIDIA L40S", value=10.0, nodes=("n2",)), pasts).outcomes[0].status == "PASS"
+    assert judge_report(report(gpu="NVIDIA L40S", value=10.0), pasts).outcomes[0].status == "WARN"
+    assert judge_report(report(gpu="NVIDIA L40S", value=10.0, nodes=("n2",)), pasts).outcomes[0].status == "PASS"
 
 
 def test_noisy_figures_have_more_room(tmp_path: Path) -> None:
     pasts = fill(tmp_path / "h.jsonl", [40.0, 20.0, 60.0, 30.0, 50.0, 45.0, 35.0, 40.0])
-    assert judged(report(gpu="NVIDIA L40S", value=30.0), pasts).outcomes[0].status == "PASS"
+    assert judge_report(report(gpu="NVIDIA L40S", value=30.0), pasts).outcomes[0].status == "PASS"
 
 
 def test_latency_gets_worse_upwards() -> None:
     outcome = Outcome(code="nccl.latency", status="PASS", figures={"all_reduce_8_us": 30.0})
     pasts = [history.Past("2026", "k", {"nccl.latency/all_reduce_8_us": 20.0}, "PASS") for _ in range(8)]
-    assert history.regressed(outcome, pasts).status == "WARN"
+    assert history.judge_regression(outcome, pasts).status == "WARN"
     lower = outcome.model_copy(update={"figures": {"all_reduce_8_us": 10.0}})
-    assert history.regressed(lower, pasts).status == "PASS"
+    assert history.judge_regression(lower, pasts).status == "PASS"
 
 
 def test_virtual_nodes_prove_no_figure(tmp_path: Path) -> None:
-    one = judged(report(value=1.0, virtual_nodes=True), []).outcomes[0]
+    one = judge_report(report(value=1.0, virtual_nodes=True), []).outcomes[0]
     assert one.informational and one.status == "PASS"
 
 
@@ -114,10 +114,10 @@ def test_the_median_itself_never_regresses(values: list[float]) -> None:
     assert history.allowed(values, "x_GB_s") >= 0.5
     outcome = Outcome(code="c.d", status="PASS", figures={"x_GB_s": statistics.median(values)})
     pasts = [history.Past("2026", "k", {"c.d/x_GB_s": value}, "PASS") for value in values]
-    assert history.regressed(outcome, pasts).status == "PASS"
+    assert history.judge_regression(outcome, pasts).status == "PASS"
 
 
 def test_only_figures_with_a_direction_are_compared() -> None:
     outcome = Outcome(code="ddp.fp32", status="PASS", figures={"loss_error": 1e-7, "ports": 1.0})
     pasts = [history.Past("2026", "k", {"ddp.fp32/loss_error": 5e-7, "ddp.fp32/ports": 8.0}, "PASS") for _ in range(9)]
-    assert history.regressed(outcome, pasts).status == "PASS"
+    assert history.judge_regression(outcome, pasts).status == "PASS"

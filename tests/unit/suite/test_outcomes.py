@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from hpcstack.report import Outcome, worst
-from hpcstack.suite.outcomes import RunFiles, Size, lagging, outcomes, telling
+from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, judge_lag, outcomes
 
 SIZE = Size(nodes=2, world=4, tests="ddp.fp32", tier="quick")
 
@@ -60,9 +60,9 @@ def test_families_stay_together() -> None:
 
 def test_a_gpu_that_lags_behind_the_others_is_named() -> None:
     rows = [row(rank, code="node.hbm", figures={"hbm_TB_s": 2.0 if rank != 3 else 1.2}) for rank in range(4)]
-    one = lagging(worst(rows))
+    one = judge_lag(worst(rows))
     assert one.status == "WARN" and "n1:3 1.2 of 2 hbm_TB_s" in one.measured
-    assert lagging(worst(rows[:3])).status == "PASS"
+    assert judge_lag(worst(rows[:3])).status == "PASS"
 
 
 def test_figures_and_series_of_the_first_rank_are_kept() -> None:
@@ -74,9 +74,9 @@ def test_figures_and_series_of_the_first_rank_are_kept() -> None:
 
 def test_the_line_that_tells_most() -> None:
     lines = ["noise", "[rank1]: ValueError: no", "SomeError in the launcher"]
-    assert telling(lines, "last") == "[rank1]: ValueError: no"
-    assert telling(["x", "an Error here"], "last") == "an Error here"
-    assert telling([], "last") == "last"
+    assert find_telling_line(lines, "last") == "[rank1]: ValueError: no"
+    assert find_telling_line(["x", "an Error here"], "last") == "an Error here"
+    assert find_telling_line([], "last") == "last"
 
 
 def test_the_slowest_rank_speaks_for_all_and_nothing_infinite_is_kept() -> None:
