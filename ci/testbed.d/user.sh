@@ -8,6 +8,9 @@ user_up() {
         useradd --create-home --home-dir "$TESTBED/home" --shell /bin/bash "$USER_NAME"
         touch "$ETC/user-is-ours"
     fi
+    local home
+    home=$(getent passwd "$USER_NAME" | cut -d: -f6)
+    [ -d "$home" ] || install -d -o "$USER_NAME" -g "$(id -gn "$USER_NAME")" "$home" # of a user who was there before
     grep -q "^$USER_NAME:" /etc/subuid || usermod --add-subuids 200000-265535 --add-subgids 200000-265535 "$USER_NAME"
     if [ -e /dev/fuse ]; then chmod 666 /dev/fuse; fi # squashfuse, for Apptainer as an ordinary user
 }
