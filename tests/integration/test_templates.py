@@ -85,7 +85,7 @@ class Jobs:
         return self.bash(f"squeue --noheader --jobs {job} --format %T 2>/dev/null || true").strip()
 
     def output(self, job: str) -> str:
-        return self.bash(f"cat ./*-{job}*.out 2>/dev/null || true")
+        return self.bash(f"cat ./*-{job}.out ./*-{job}_*.out 2>/dev/null || true")
 
     def until(self, job: str, wanted: str, seconds: float = 120) -> str:
         """The job's output once WANTED is in it; for nothing once the job has ended."""
