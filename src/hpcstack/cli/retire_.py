@@ -6,12 +6,15 @@ import click
 
 from hpcstack.cli.published import change, changing, published_argument, tell, tree_of, with_version
 from hpcstack.cli.session import Session, json_option
+from hpcstack.releases.retirement import NOTICE_DAYS
 
 
 @click.command("retire")
 @published_argument
 @click.option("--warn", default="", metavar="DAY", help="Users are warned from then on; by default from today.")
-@click.option("--on", "remove", default="", metavar="DAY", help="It is refused from then on; by default in 30 days.")
+@click.option(
+    "--on", "remove", default="", metavar="DAY", help=f"It is refused from then on; by default in {NOTICE_DAYS} days."
+)
 @click.option("--now", is_flag=True, help="It is refused from now on, and no alias names it.")
 @click.option("--cancel", is_flag=True, help="Neither warn nor refuse: the dates are taken away.")
 @click.option("--successor", default="", metavar="NAME/VERSION", help="What users are told to use instead.")

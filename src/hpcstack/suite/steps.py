@@ -23,7 +23,7 @@ EVERY_S = 10.0  # between two lines about how far it is
 
 def reads_requests(artifact: Artifact) -> bool:
     """Whether the suite in the image reads request.json; before 0.2 it was asked by options."""
-    return tuple(int(part) for part in artifact.suite.split(".") if part.isdigit()) >= (0, 2)
+    return tuple(int(part) for part in artifact.suite.split(".") if part.isdecimal()) >= (0, 2)
 
 
 def old_words(request: Request) -> tuple[str, ...]:
