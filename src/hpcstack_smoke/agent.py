@@ -68,25 +68,25 @@ class Agent:
     def save(self) -> None:
         from hpcstack_smoke.node.inventory import inventory
 
-        self.inventory = self.inventory or inventory()
+        self.inventory = self.inventory or inventory(self.request)
         document = {"host": self.host, "suite": __version__, "inventory": self.inventory, "rows": self.rows}
         write(self.output, f"node-{self.host}.json", document)
 
     def node_checks(self) -> None:
-        from hpcstack_smoke.node import fabric, sysfs
+        from hpcstack_smoke.node import counters, fabric, sysfs
 
         request = self.request
         fabric.BEFORE.update(sysfs.counters())
+        counters.BEFORE.update(counters.read())
         self.save()
         for check in request.checks("node"):
             self.add(run(check.code, lambda found=check: function(found)(request), self.host))  # type: ignore[misc]
 
     def after(self) -> None:
-        """What only shows once the fabric was used: error counters that went up during the run."""
-        from hpcstack_smoke.node import fabric
-
-        if row := fabric.counters_row(self.request, self.host):
-            self.add(row)
+        """What only shows once the node was used: error counters that went up during the run."""
+        request = self.request
+        for check in request.checks("after"):
+            self.add(run(check.code, lambda found=check: function(found)(request), self.host))  # type: ignore[misc]
         if self.first and failed(self.output):
             from hpcstack_smoke.bundle import write as bundle
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from hpcstack_smoke.request import Request
 from hpcstack_smoke.result import Skip
 
 
@@ -29,6 +30,7 @@ class Context:
     tier: str = "quick"
     cores: int = 1
     step_nodes: int = 0
+    request: Request = field(default_factory=lambda: Request(""))
 
     @property
     def per_node(self) -> int:
@@ -67,12 +69,11 @@ class Context:
             raise Skip(reasons[0])
 
 
-def join(
-    timeout_s: float, *, gpus: int, named: bool = False, output: str = "", tier: str = "quick", nodes: int = 0
-) -> Context:
+def join(timeout_s: float, request: Request) -> Context:
     """Join the process group that torchrun has prepared: NCCL where every rank has a GPU of its own, else gloo.
 
-    Where GPUS are expected on each node, fewer are an error, not a reason to fall back.
+    Where GPUs are expected on each node, fewer are an error, not a reason to fall back; MIG devices are, which NCCL
+    does not join: then the ranks meet on the CPU.
     """
     from datetime import timedelta
 
@@ -82,7 +83,8 @@ def join(
     local = int(os.environ.get("LOCAL_RANK", "0"))
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if gpus and seen < ranks_here:
+    parts = request.gpus and seen < ranks_here and bool(mig_devices())
+    if request.gpus and seen < ranks_here and not parts:
         raise RuntimeError(f"torch sees {seen} GPU(s) on {socket.gethostname()}, and {ranks_here} ranks want one each")
     gpu = seen >= ranks_here
     device = torch.device("cuda", local) if gpu else torch.device("cpu")
@@ -95,4 +97,12 @@ def join(
     world, rank = dist.get_world_size(), dist.get_rank()
     counted = max(1, world // ranks_here)
     cores = len(os.sched_getaffinity(0))
-    return Context(rank, world, local, counted, backend, gpu, device, named, output, tier, cores, nodes)
+    return Context(rank, world, local, counted, backend, gpu, device, bool(request.tests), request.output,
+                   request.tier, cores, request.nodes, request)  # fmt: skip
+
+
+def mig_devices() -> list[str]:
+    """The MIG devices that this node's step was given."""
+    from hpcstack_smoke.node import nvidia
+
+    return nvidia.slices(nvidia.nvidia_smi(["-L"]))

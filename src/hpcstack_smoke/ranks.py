@@ -73,8 +73,7 @@ def main() -> None:
     from hpcstack_smoke.context import join
 
     timeout = float(os.environ.get("HPCSTACK_SMOKE_TIMEOUT", TIMEOUT_S))
-    context = join(timeout, gpus=request.gpus, named=bool(request.tests), output=folder, tier=request.tier,
-                   nodes=request.nodes)  # fmt: skip
+    context = join(timeout, request)
     document |= {"world": context.world, "backend": context.backend}
     for check in request.checks("ranks", done):
         write(folder, name, {**document, "running": check.code})

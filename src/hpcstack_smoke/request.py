@@ -16,7 +16,9 @@ FILE = "request.json"
 class Request:
     """`output` is the run's folder, which all nodes see. `tests` and `skip`: codes, families or groups, by comma.
 
-    `gpus` and `ranks` are those of each node, `fabric_rate` is Gb/s of each port, and 0 where nothing was promised.
+    `gpus` and `ranks` are those that the run has of each node. What site.yaml promises of the nodes: `fabric_rate`
+    (Gb/s of each port), `fabric` (its kind), `hcas`, `gpu` (the model), `node_gpus` (of the whole node), `nvlink`;
+    0 or empty where it says nothing.
     """
 
     output: str
@@ -30,6 +32,11 @@ class Request:
     stall_s: float = 240.0
     deadline_s: float = 0.0
     fabric_rate: float = 0.0
+    fabric: str = ""
+    hcas: tuple[str, ...] = ()
+    gpu: str = ""
+    node_gpus: int = 0
+    nvlink: bool = False
 
     def checks(self, scope: str, done: str = "") -> list[Check]:
         """What is to be run in SCOPE, but for the codes in DONE."""
@@ -46,4 +53,5 @@ def read_request(folder: str) -> Request:
     with open(os.path.join(folder, FILE)) as file:
         found = json.load(file)
     known = {one.name for one in fields(Request)}
-    return Request(**{**{name: value for name, value in found.items() if name in known}, "output": folder})
+    found = {name: value for name, value in found.items() if name in known}
+    return Request(**{**found, "output": folder, "hcas": tuple(found.get("hcas", ()))})

@@ -14,7 +14,8 @@ class Check(NamedTuple):
 
     Scope `node`: the agent of each node, by the standard library alone. `ranks`: every rank of one torchrun. `tasks`:
     a plain process a rank, for frameworks that bring their own way to meet. `restart`: a torchrun of its own.
-    `mpi`: the ranks of a step that Slurm's PMI starts. `after`: the agent again, when all else is done.
+    `mpi`: the ranks of a step that Slurm's PMI starts. `after`: the agent again, when all else is done. `host`: who
+    reads the run's folder judges it, once, by what all nodes left.
     """
 
     code: str
@@ -46,11 +47,14 @@ node.ecc            quick    node.gpu:ecc               no uncorrectable memory 
 node.xid            quick    node.gpu:xid               no Xid in the kernel log that takes a GPU out of service
 node.throttle       quick    node.gpu:throttle          no GPU is slowed down by heat or power
 node.pcie           quick    node.gpu:pcie              each GPU's PCIe link has its full generation and width
-node.nvlink         quick    node.gpu:nvlink            no NVLink is inactive
+node.nvlink         quick    node.nvlink:nvlink         every NVLink is active, as many and as fast as due
+node.nvlink-fabric  quick    node.nvlink:fabric         the GPUs have joined NVSwitch's fabric, and it is healthy
+node.imex           quick    node.nvlink:imex           where NVLink spans nodes: IMEX's channel and daemon
 node.persistence    standard node.gpu:persistence       the driver stays loaded between jobs
-fabric.hcas         quick    node.fabric:hcas           every InfiniBand or RoCE port is active
+fabric.hcas         quick    node.fabric:hcas           every port that the site promises is active
 fabric.rate         quick    node.fabric:rate           all ports of a node have one rate, and the site's
 fabric.gid          standard node.fabric:gid            RoCE ports have a RoCE v2 GID with an address
+fabric.mtu          quick    node.fabric:mtu            the interfaces of RoCE ports have one MTU
 fabric.memlock      quick    node.fabric:memlock        RDMA may pin memory without limit
 fabric.gdr          quick    node.fabric:gdr            GPUDirect RDMA has its kernel part
 fabric.storage      standard node.fabric:storage        GPUDirect Storage has its kernel part
@@ -69,12 +73,13 @@ node.same           quick    gpu.same:same                 driver, GPU, torch an
 node.arch           quick    gpu.single:arch               torch has code for this GPU
 node.memory         standard gpu.single:memory             a pattern written to the GPU's memory is read back
 node.hbm            standard gpu.single:hbm                bandwidth of the GPU's memory
-node.matmul         standard gpu.single:matmul             matrix rate in bf16, fp16, tf32 and fp32
-node.copies         standard gpu.single:copies             copies between host and GPU
-node.p2p            standard gpu.single:p2p                copies between each two GPUs of the node
+node.matmul         standard gpu.single:matmul             matrix rate, and what slows the GPU down under load
+node.copies         standard gpu.copies:host               copies of host and GPU, its PCIe link under load
+node.p2p            standard gpu.copies:peers              copies between each two GPUs of the node
 nccl.exact          quick    collectives.exact:nccl_exact  nine collectives by NCCL, compared with ==
 nccl.transport      quick    collectives.transport:check   what NCCL's log says of each pair of ranks
 nccl.bandwidth      quick    collectives.bandwidth:nccl    bus bandwidth by nccl-tests' definition
+nccl.ring           standard collectives.bandwidth:ring    all_reduce by rings over nodes, against their line rate
 nccl.latency        standard collectives.bandwidth:nccl_latency   time of small collectives
 nccl.pairs          standard collectives.pairs:nccl        each two nodes alone: names the slow one
 nccl.gloo           quick    collectives.exact:gloo        nine collectives by gloo on the CPU, compared with ==
@@ -126,6 +131,11 @@ serve.tensorrt-llm  quick    apps.serve:tensorrt_llm       TensorRT-LLM is there
 
 AFTER = """
 fabric.counters     quick    node.fabric:gained         no error counter of a port went up during the run
+node.counters       quick    node.counters:gained       no error counter of a GPU, its NVLink or its slot went up
+"""
+
+HOST = """
+node.alike          quick    node.alike:check           nodes of one kind have the same ports, GPUs, driver, firmware
 """
 
 MPI = """
@@ -145,8 +155,9 @@ CHECKS = (
     *_table("tasks", TASKS),
     *_table("mpi", MPI),
     *_table("after", AFTER),
+    *_table("host", HOST),
 )
-SCOPES = ("node", "ranks", "restart", "tasks", "mpi", "after")
+SCOPES = ("node", "ranks", "restart", "tasks", "mpi", "after", "host")
 FAMILIES = tuple(dict.fromkeys(check.family for check in CHECKS))
 GROUPS = {"training": ("ddp", "fsdp", "deepspeed", "parallel", "train")}
 

@@ -79,6 +79,7 @@ class Report(Model):
     virtual_nodes: bool = False
     planted: str = Field("", description="the file that planted a bug, in the suite's own tests")
     inventory: dict[str, dict[str, Any]] = Field(default_factory=dict, description="{node: what it is made of}")
+    promised: dict[str, Any] = Field(default_factory=dict, description="what the site says of such nodes")
     step_status: int = 0
     outcomes: tuple[Outcome, ...] = Field(())
 

@@ -34,6 +34,7 @@ from hpcstack.site.model import (
     SignaturesSite,
     StagingSite,
 )
+from hpcstack_smoke.select import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,9 +93,13 @@ class Site(Model):
         chosen = [name for name, partition in self.partitions.items() if partition.default]
         if len(chosen) > 1:
             raise ValueError(f"partitions: more than one is the default: {', '.join(chosen)}")
-        for name in self.baselines:
+        for name, checks in self.baselines.items():
             if name not in self.node_types:
                 raise ValueError(f"baselines: there is no node type {name!r}{did_you_mean(name, self.node_types)}")
+            codes = [check.code for check in CHECKS] if checks else []
+            for key in checks:
+                if (code := key.partition("/")[0]) not in codes:
+                    raise ValueError(f"baselines.{name}: there is no check {code!r}{did_you_mean(code, codes)}")
         for name in self.modules.prove_on:
             if name not in self.node_types:
                 near = did_you_mean(name, self.node_types)

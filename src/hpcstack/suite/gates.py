@@ -1,7 +1,7 @@
 """Gates: what others have measured or demand of a topology (facts/gates.yaml), held against a run.
 
 A gate of `kind: gate` fails a check; one of `kind: seen` only warns, and at 95 % of it. Only sizes from min_bytes on
-count: a quick tier's 256 MiB is held against nothing.
+count: a quick tier's 256 MiB is held against nothing. What the site itself expects (`baselines`) warns at 95 % too.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core import data
+from hpcstack.report.model import WORST
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpcstack.report import Outcome, Report
+    from hpcstack.site.fabric import Baseline
 
 SEEN_SHARE = 0.95
 
@@ -34,6 +38,8 @@ def fits(gate: dict[str, Any], report: Report) -> bool:
     first = nodes[0]
     if gate.get("nodes", len(nodes)) != len(nodes) or report.backend != "nccl":
         return False
+    if "of" in gate and report.promised.get("node_gpus") not in gate["of"]:
+        return False
     if "gpu" in gate and str(first.get("gpu", "")).removeprefix("NVIDIA ") not in gate["gpu"]:
         return False
     if gate.get("gpus", first.get("gpus")) != first.get("gpus") or report.world_size != first.get("gpus", 0) * len(
@@ -48,34 +54,70 @@ def _kind(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(outcome: Outcome, report: Report) -> Outcome:
-    """OUTCOME with the gate of its topology: FAIL below a gate, WARN below 95 % of what others have seen."""
-    for gate in table()["gates"]:
-        if gate["code"] != outcome.code or outcome.status != "PASS" or not fits(gate, report):
-            continue
-        found = reached(outcome, gate)
+    """OUTCOME with the gates of its topology: FAIL below a gate, WARN below 95 % of what others have seen."""
+    if outcome.status != "PASS":
+        return outcome
+    made = [
+        _held_against(outcome, gate, *found)
+        for gate in table()["gates"]
+        if gate["code"] == outcome.code and fits(gate, report) and (found := reached(outcome, gate))
+    ]
+    return min(made, key=lambda one: WORST.index(one.status), default=outcome)
+
+
+def _held_against(outcome: Outcome, gate: dict[str, Any], size: int, value: float) -> Outcome:
+    """OUTCOME by one gate: VALUE GB/s were reached at SIZE bytes."""
+    want, hard = float(gate["busbw"]), gate["kind"] == "gate"
+    limit = want if hard else SEEN_SHARE * want
+    status = "PASS" if value >= limit else "FAIL" if hard else "WARN"
+    series = tuple(
+        {**one, "gate": limit} if one.get("name", "").startswith(gate["collective"]) else one for one in outcome.series
+    )
+    return outcome.model_copy(
+        update={
+            "status": status,
+            "measured": outcome.measured if status == "PASS" else f"{value:g} GB/s at {size / 2**30:g} GiB",
+            "expected": f">= {limit:g} GB/s at {size / 2**30:g} GiB",
+            "source": table()["sources"][gate["source"]],
+            "series": series,
+            "remedy": "" if status == "PASS" else SLOWER,
+        }
+    )
+
+
+SLOWER = "hpcstack test STACK --sweep names the slow node; nccl.transport the path"
+
+
+def judge_baselines(outcome: Outcome, baselines: Mapping[str, Baseline]) -> Outcome:
+    """OUTCOME, as a WARN where a figure is below 95 % of what the site expects of it: {CHECK or CHECK/FIGURE: what}."""
+    if outcome.status != "PASS":
+        return outcome
+    for key, baseline in baselines.items():
+        code, _, figure = key.partition("/")
+        found = _figure(outcome, figure, baseline.unit) if code == outcome.code else None
         if not found:
             continue
-        size, value = found
-        want, hard = float(gate["busbw"]), gate["kind"] == "gate"
-        limit = want if hard else SEEN_SHARE * want
-        source = table()["sources"][gate["source"]]
-        status = "PASS" if value >= limit else "FAIL" if hard else "WARN"
-        series = tuple(
-            {**one, "gate": limit} if one.get("name", "").startswith(gate["collective"]) else one
-            for one in outcome.series
-        )
-        return outcome.model_copy(
-            update={
-                "status": status,
-                "expected": f">= {limit:g} GB/s at {size / 2**30:g} GiB",
-                "source": source,
-                "series": series,
-                "remedy": ""
-                if status == "PASS"
-                else "hpcstack test STACK --sweep names the slow node; nccl.transport the path",
-            }
-        )
+        name, value = found
+        less = name.endswith("us")
+        limit = baseline.value / SEEN_SHARE if less else baseline.value * SEEN_SHARE
+        expected = f"{'<=' if less else '>='} {limit:g} {baseline.unit}".strip()
+        if (value > limit) if less else (value < limit):
+            said = f"{name} {value:g}, the site expects {baseline.value:g} {baseline.unit}".strip()
+            update = {"status": "WARN", "measured": said, "evidence": outcome.measured, "remedy": SLOWER}
+            return outcome.model_copy(update={**update, "expected": expected, "source": baseline.source})
+        outcome = outcome.model_copy(update={"expected": expected, "source": baseline.source})
     return outcome
+
+
+def _figure(outcome: Outcome, name: str, unit: str) -> tuple[str, float] | None:
+    """The figure NAME of OUTCOME; without a name that of all_reduce at its largest size, else the only one of UNIT."""
+    if name:
+        return (name, outcome.figures[name]) if name in outcome.figures else None
+    if found := reached(outcome, {"collective": "all_reduce_float32", "min_bytes": 0}):
+        return f"all_reduce_float32_{found[0]}_busbw_GB_s", found[1]
+    end = unit.replace("/", "_")
+    named = [one for one in outcome.figures if one.endswith(end)]
+    return (named[0], outcome.figures[named[0]]) if len(named) == 1 else None
 
 
 def reached(outcome: Outcome, gate: dict[str, Any]) -> tuple[int, float] | None:

@@ -43,8 +43,15 @@ class Past:
 
 
 def about(report: Report) -> dict[str, Any]:
-    """What makes two runs comparable: image, node type, node set, GPU and NIC count, NCCL version, ranks, tier."""
+    """What makes two runs comparable: image, node type, node set, GPU and NIC count, NCCL version, ranks, tier.
+
+    GPUs and ports are those that the site promises, else the most that a node of the run has: a node that loses one
+    must not begin a history of its own.
+    """
     first = next(iter(report.inventory.values()), {})
+    most = {name: max((node.get(name) or 0 for node in report.inventory.values()), default=0)
+            for name in ("gpus", "ports", "rate_gbps")}  # fmt: skip
+    promised = report.promised
     nccl = next(
         (word for one in report.outcomes if one.code == "nccl.transport" for word in one.evidence.split(",")), ""
     )
@@ -54,9 +61,9 @@ def about(report: Report) -> dict[str, Any]:
         "ranks": report.world_size,
         "tier": report.tier,
         "gpu": first.get("gpu", ""),
-        "gpus": first.get("gpus", 0),
-        "ports": first.get("ports", 0),
-        "rate_gbps": first.get("rate_gbps", 0),
+        "gpus": promised.get("node_gpus") or most["gpus"],
+        "ports": len(promised.get("hcas", ())) or most["ports"],
+        "rate_gbps": promised.get("fabric_rate") or most["rate_gbps"],
         "driver": first.get("driver", ""),
         "runtime": report.runtime,
         "nccl": nccl,

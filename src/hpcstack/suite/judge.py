@@ -12,12 +12,14 @@ from hpcstack.suite import gates, history
 from hpcstack.suite.run import run_suite
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from hpcstack.core.process import Runner
     from hpcstack.launch.resources import Resources
     from hpcstack.recipe.model import Stack
     from hpcstack.report import Report
+    from hpcstack.site.fabric import Baseline
     from hpcstack.site.load import Site
     from hpcstack.suite.run import Wanted
     from hpcstack.suite.steps import Say
@@ -25,15 +27,16 @@ if TYPE_CHECKING:
 TIMED = ("_s", "_us", "speedup", "efficiency")  # figures that virtual nodes, which share one machine, say nothing of
 
 
-def judge_report(report: Report, pasts: list[history.Past]) -> Report:
-    """REPORT with each outcome held against what is known."""
+def judge_report(report: Report, pasts: list[history.Past], baselines: Mapping[str, Baseline]) -> Report:
+    """REPORT with each outcome held against what is known, and against the site's BASELINES of such nodes."""
     same = [past for past in pasts if past.key == history.key(report) and past.verdict not in ("FAIL", "ERROR")]
     out = []
     for outcome in report.outcomes:
         if report.virtual_nodes and any(name.endswith(TIMED) for name in outcome.figures):
             outcome = outcome.model_copy(update={"informational": True})
         if not outcome.informational:
-            outcome = history.judge_regression(gates.judged(outcome, report), same)
+            outcome = gates.judge_baselines(gates.judged(outcome, report), baselines)
+            outcome = history.judge_regression(outcome, same)
         out.append(outcome)
     return report.model_copy(update={"outcomes": tuple(out)})
 
@@ -46,7 +49,7 @@ def run_and_judge(
     report, folder = run_suite(stack, newest_image(stack.full_name, store), wanted, resources, site, runner, say)
     write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")  # before anything can go wrong
     path = state_folder() / "history" / f"{stack.full_name}.jsonl"
-    report = judge_report(report, history.load(path))
+    report = judge_report(report, history.load(path), site.baselines.get(report.node_type, {}))
     with store.acting("the report was not written"):
         write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
         if not report.planted:

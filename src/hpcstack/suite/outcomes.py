@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from hpcstack.core.errors import counted
 from hpcstack.report import Outcome, worst
 from hpcstack.report.model import WORST
+from hpcstack_smoke.agent import function
+from hpcstack_smoke.result import run
 from hpcstack_smoke.select import CHECKS, Check, selected
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class Size:
 
     def expected(self, scope: str) -> int:
         """How many rows a check of SCOPE has when all answer."""
-        return self.nodes if scope in ("node", "after", "restart") else 1 if scope == "mpi" else self.world
+        return self.nodes if scope in ("node", "after", "restart") else 1 if scope in ("mpi", "host") else self.world
 
 
 @dataclass
@@ -84,6 +86,12 @@ def outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
         out.append(judge_lag(worst(rows)))
     order = {family: place for place, family in enumerate(dict.fromkeys(one.family for one in out))}
     return sorted(out, key=lambda one: order[one.family])
+
+
+def host_rows(size: Size, inventories: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the checks that are made here, of what all nodes left."""
+    checks = selected(size.tests, "host", size.tier, size.skip)
+    return [run(check.code, lambda found=check: function(found)(inventories), "all nodes") for check in checks]  # type: ignore[misc]
 
 
 def _asked(size: Size) -> Iterable[Check]:

@@ -14,7 +14,7 @@ from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import InputError, SlurmError, counted, did_you_mean
 from hpcstack.core.files import write_text, write_tree
 from hpcstack.launch.plan import Plan, plan
-from hpcstack.launch.resources import Resources, Share, share
+from hpcstack.launch.resources import Resources, Share, node_of, share
 from hpcstack.recipe.model import known_tests
 from hpcstack.render.launchers import inner
 from hpcstack.report import Outcome, Report
@@ -22,7 +22,7 @@ from hpcstack.runtimes import choose
 from hpcstack.slurm.query import allocation
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import mpi_step
-from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, outcomes
+from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, host_rows, outcomes
 from hpcstack.suite.steps import Say, old_words, python_path, reads_requests, watched
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.request import Request, write_request
@@ -30,10 +30,12 @@ from hpcstack_smoke.select import STALL_S, TIER_SECONDS, selected
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
     from hpcstack.core.process import Completed, Runner
     from hpcstack.recipe.model import Stack
     from hpcstack.site.load import Site
+    from hpcstack.site.model import NodeType
     from hpcstack.store.artifact import Artifact
 
 CPU_RANKS = 2
@@ -89,11 +91,22 @@ def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, h
 
 def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Site) -> Request:
     """What the suite in the image reads: what was asked for, and what the site promises of its nodes."""
-    size, node = run.size, site.node_type(resources.partition)
+    size, node = run.size, None if run.here else node_of(resources, site, allocation(os.environ))
     return Request(
         str(run.folder), size.tests, size.tier, size.skip, artifact.stack, run.share.gpus, run.ranks_per_node,
-        size.nodes, STALL_S[size.tier], 2.0 * TIER_SECONDS[size.tier], float(node.hca_rate if node else 0),
+        size.nodes, STALL_S[size.tier], 2.0 * TIER_SECONDS[size.tier], **promised(node, site),
     )  # fmt: skip
+
+
+def promised(node: NodeType | None, site: Site) -> dict[str, Any]:
+    """What the site promises of NODE, as fields of a Request."""
+    if node is None:
+        return {"fabric": site.fabric.kind}
+    gpus = node.gpus if node.real_gpus else None
+    return {
+        "fabric_rate": float(node.hca_rate), "fabric": site.fabric.kind, "hcas": node.hcas,
+        "gpu": gpus.model if gpus else "", "node_gpus": node.real_gpus, "nvlink": bool(gpus and gpus.nvlink),
+    }  # fmt: skip
 
 
 def step_plan(
@@ -136,20 +149,23 @@ def run_suite(
     if mpi and not here:
         steps.append(mpi_step(run.folder, run.size, artifact, resources, site, runner, wanted.runtime, suite, say))
     found = collect(run.folder)
+    found.add({"rows": host_rows(run.size, found.inventory)})
     if mpi and here:
         why = "without Slurm nothing starts MPI's ranks: hpcstack test -N 2 where there is Slurm"
         found.add({"rows": [{"code": one.code, "where": "here", "status": "SKIP", "evidence": why} for one in mpi]})
     if not found.rows and not found.hosts:
         raise SlurmError(_nothing(steps[0]), f"see {run.folder / 'step.log'} and {run.folder / 'command.txt'}")
-    node = site.node_type(resources.partition)
+    node = None if here else node_of(resources, site, allocation(os.environ))
     judged = outcomes(run.size, found, _tail(run.folder, steps[0]))
     report = Report(
         stack=artifact.stack, image=str(artifact.image), image_sha256=artifact.sha256,
         suite=f"{suite_version} (the host's)" if suite else artifact.suite, tier=run.size.tier,
         runtime=line.runtime, backend=found.backend, nodes=tuple(sorted(found.hosts)),
-        node_type="" if here else site.kind(resources.partition), world_size=run.size.world,
+        node_type=next((name for name, one in site.node_types.items() if one is node), ""),
+        world_size=run.size.world,
         started=started, seconds=round(time.monotonic() - began, 1), stand_in=artifact.stand_in,
-        virtual_nodes=bool(node and node.virtual and not here), planted=found.planted, inventory=found.inventory,
+        virtual_nodes=bool(node and node.virtual), planted=found.planted, inventory=found.inventory,
+        promised={name: value for name, value in promised(node, site).items() if value},
         step_status=next((step.status for step in steps if step.status), 0),
         outcomes=(*judged, *step_outcome(steps, judged)),
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """Latency and bus bandwidth of the collectives, by nccl-tests' definitions (doc/PERFORMANCE.md, commit a0b82b2).
 
-algbw = S / t with S the bytes of the whole buffer and t the time of the slowest rank; busbw = algbw * factor. 1 GB is
-1e9 bytes. On GPUs ten calls are queued between two events; on CPUs each call is timed behind a barrier.
+algbw = S / t with S the bytes of the whole buffer and t the mean of the ranks' times, as nccl-tests takes it
+(common.cu, -a 1); busbw = algbw * factor. 1 GB is 1e9 bytes.
+On GPUs ten calls are queued between two events; on CPUs each call is timed behind a barrier.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.exact import on_cpu
 from hpcstack_smoke.gpu.clock import elapsed
-from hpcstack_smoke.result import PASS, Result, Skip
+from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,10 @@ SIZES = {
     "standard": (MIB, 16 * MIB, 256 * MIB, 1024 * MIB),
     "full": (MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB, 4096 * MIB, 8192 * MIB),
 }
+# where gates are: of all_reduce in fp32 alone, as it takes one buffer and the others three
+GATED = {"quick": (), "standard": (8192 * MIB, 16384 * MIB), "full": (16384 * MIB,)}
+RING_SIZES = {"quick": (1024 * MIB,), "standard": (1024 * MIB,), "full": (1024 * MIB, 8192 * MIB)}
+LINE_SHARE = 0.85  # of the line rate: nccl-tests #290 has 46 to 48 GB/s of an NDR port's 50
 CPU_SIZES = {
     "quick": (MIB,),
     "standard": (MIB // 16, MIB, 8 * MIB),
@@ -50,9 +55,10 @@ def call(name: str, size: int, context: Context, group: Any, dtype: Any) -> Call
     import torch.distributed as dist
 
     world, rank = context.world, context.rank
-    count = max(world, size // dtype.itemsize // world * world)
+    dealt = name in ("all_gather", "reduce_scatter", "all_to_all")
+    count = max(world, size // dtype.itemsize // world * world) if dealt else max(1, size // dtype.itemsize)
     whole = torch.ones(count, dtype=dtype, device=context.device)
-    part = torch.ones(count // world, dtype=dtype, device=context.device)
+    part = torch.ones(max(1, count // world), dtype=dtype, device=context.device)
     if name == "all_reduce":
         # Zeros stay zeros however often they are added: no call between the calls that are timed
         whole.zero_()
@@ -81,14 +87,14 @@ def call(name: str, size: int, context: Context, group: Any, dtype: Any) -> Call
 
 
 def seconds(work: Callable[[], None], context: Context, group: Any) -> float:
-    """Seconds of one call: the median over rounds, then the slowest rank's."""
+    """Seconds of one call: the median over rounds, then the mean of all ranks."""
     import torch
     import torch.distributed as dist
 
     times = _queued(work, context, group) if context.gpu else _single(work, group)
-    slowest = torch.tensor([statistics.median(times)], dtype=torch.float64, device=context.device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
-    return float(slowest)
+    total = torch.tensor([statistics.median(times)], dtype=torch.float64, device=context.device)
+    dist.all_reduce(total, group=group)
+    return float(total) / context.world
 
 
 def _effort(work: Callable[[], None], context: Context, group: Any) -> tuple[int, int]:
@@ -139,23 +145,27 @@ def _single(work: Callable[[], None], group: Any) -> list[float]:
 
 
 def swept(
-    context: Context, group: Any, names: tuple[str, ...], sizes: tuple[int, ...], dtypes: tuple[Any, ...]
+    context: Context,
+    group: Any,
+    names: tuple[str, ...],
+    sizes: tuple[int, ...],
+    dtypes: tuple[Any, ...],
+    more: tuple[int, ...] = (),
 ) -> Result:
-    """Every collective of NAMES at every one of SIZES bytes: busbw as figures and as lines to draw."""
+    """Every collective of NAMES at every one of SIZES bytes (those of MORE by all_reduce in fp32 alone): busbw."""
     figures, series = {}, []
     best = 0.0
     for dtype in dtypes:
         short = str(dtype).removeprefix("torch.")
         for name in names:
             values = []
-            for size in sizes:
+            own = sizes if (name, short) == ("all_reduce", "float32") else [one for one in sizes if one not in more]
+            for size in own:
                 took = seconds(call(name, size, context, group, dtype), context, group)
                 context.alive()
                 values.append(round(size / took * factor(name, context.world) / 1e9, 4))
                 figures[f"{name}_{short}_{size}_busbw_GB_s"] = values[-1]
-            series.append(
-                {"name": f"{name} {short}", "x": list(sizes), "y": values, "x_unit": "bytes", "y_unit": "GB/s"}
-            )
+            series.append({"name": f"{name} {short}", "x": list(own), "y": values, "x_unit": "bytes", "y_unit": "GB/s"})
             best = max(best, values[-1]) if name == "all_reduce" else best
     measured = (
         f"all_reduce {best:.3g} GB/s busbw at {sizes[-1] / MIB:.4g} MiB, {context.world} ranks, {context.backend}"
@@ -185,9 +195,79 @@ def nccl(context: Context) -> Result:
     needs_nccl(context)
     names = EVERY if context.tier != "quick" else ("all_reduce",)
     dtypes = (torch.float32, torch.bfloat16) if context.tier != "quick" else (torch.float32,)
-    free, _ = torch.cuda.mem_get_info()
-    sizes = tuple(size for size in SIZES[context.tier] if size * 3 < min(context.all(free)))
-    return swept(context, None, names, sizes, dtypes)
+    more = GATED[context.tier]
+    sizes = fitting(context, tuple(sorted({*SIZES[context.tier], *more})), more)
+    return swept(context, None, names, sizes, dtypes, more)
+
+
+def fitting(context: Context, sizes: tuple[int, ...], more: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Those of SIZES for which every rank's GPU has the memory: three buffers, or little over one of those in MORE."""
+    import torch
+
+    free = min(context.all(torch.cuda.mem_get_info()[0]))
+    return tuple(size for size in sizes if size * (1.2 if size in more else 3) < free)
+
+
+def ring(context: Context) -> Result:
+    """all_reduce by rings over several nodes, held against the line rate of the nodes' ports.
+
+    A tree over two nodes sends less between them, and its busbw says nothing of the line.
+    """
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    from hpcstack_smoke.collectives.domain import domain_of_node
+
+    needs_nccl(context)
+    if context.nodes < 2:
+        raise Skip("one node: nothing goes over the network")
+    domains = set(context.all(domain_of_node()))
+    if len(domains) == 1 and domains != {""}:
+        raise Skip("all nodes are in one NVLink domain")
+    before = os.environ.get("NCCL_ALGO")
+    os.environ["NCCL_ALGO"] = "Ring"
+    try:
+        group = dist.new_group()
+        sizes = fitting(context, RING_SIZES[context.tier])
+        result = swept(context, group, ("all_reduce",), sizes, (torch.float32,))
+        dist.destroy_process_group(group)
+    finally:
+        os.environ.pop("NCCL_ALGO") if before is None else os.environ.update(NCCL_ALGO=before)
+    line, promised = line_rate(context)
+    return judge_ring(result, min(context.all(line)), promised=promised)
+
+
+def line_rate(context: Context) -> tuple[float, bool]:
+    """(GB/s that the ports of this node carry for the GPUs in use, whether the site promises them)."""
+    from hpcstack_smoke.node import sysfs
+
+    request = context.request
+    ports = [port for port in sysfs.of_fabric(sysfs.ports(), request.fabric, tuple(request.hcas)) if port.active]
+    share = min(1.0, context.per_node / request.node_gpus) if request.node_gpus else 1.0
+    if request.hcas and request.fabric_rate:
+        return request.fabric_rate * len(request.hcas) / 8 * share, True
+    return sum(port.rate for port in ports) / 8 * share, False
+
+
+def judge_ring(result: Result, line: float, *, promised: bool) -> Result:
+    """RESULT with its verdict: below LINE_SHARE of LINE (GB/s of a node's ports) FAILs where the site promises them."""
+    from dataclasses import replace
+
+    values = {name: value for name, value in result.figures.items() if name.endswith("_busbw_GB_s")}
+    if not values or not line:
+        return result
+    best = max(values.values())
+    want = LINE_SHARE * line
+    status = PASS if best >= want else FAIL if promised else WARN
+    series = [{**one, "gate": want} for one in result.series]
+    remedy = "nccl.transport says by what; nccl.pairs or hpcstack test --sweep which node; fabric.rate, ACS, PCIe"
+    source = f"{LINE_SHARE:.0%} of {line:g} GB/s, the line rate " + ("in site.yaml" if promised else "of its ports")
+    return replace(
+        result, status=status, expected=f">= {want:.3g} GB/s", source=f"{source}; nccl-tests #290", series=series,
+        figures={**result.figures, "line_share": round(best / line, 3)}, remedy="" if status == PASS else remedy,
+    )  # fmt: skip
 
 
 def gloo(context: Context) -> Result:

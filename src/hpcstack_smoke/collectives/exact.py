@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from hpcstack_smoke.context import Context
 
-COUNT = 4096
+COUNT, PER_RANK = 4096, 8
 UNKNOWN = ("does not support", "unsupported", "not supported", "not implemented")  # of an older gloo
 NAMES = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "gather", "scatter",
@@ -29,20 +29,33 @@ def placement(context: Context) -> Result:
     return judge(len(distinct) == want, measured, f"{want} host(s)", "the step's nodes", remedy=remedy)
 
 
-def moved(context: Context, rank: int, dtype: Any) -> Any:
-    """What is only moved: all integers that bf16 knows exactly up to 255, by position and rank."""
+def shared_out(world: int) -> int:
+    """How many values a rank has of what is dealt to all of WORLD: never none, whatever the world's size."""
+    return max(COUNT // world, PER_RANK)
+
+
+def moved(context: Context, rank: int, dtype: Any, count: int = COUNT, start: int = 0) -> Any:
+    """What is only moved: integers that bf16 knows exactly (to 255), by position from START and rank."""
     import torch
 
-    return ((torch.arange(COUNT, device=context.device) * 7 + rank * 13) % 256).to(dtype)
+    return ((torch.arange(start, start + count, device=context.device) * 7 + rank * 13) % 256).to(dtype)
 
 
-def summed(context: Context, rank: int, dtype: Any) -> Any:
+def summed(context: Context, rank: int, dtype: Any, count: int = COUNT) -> Any:
     """What is added: 1 or 2 from at most 128 ranks a position, so that sums stay exact in bf16 (<= 256) at any size."""
     import torch
 
     every = -(-context.world // 128)
-    turn = torch.arange(COUNT, device=context.device) + rank
+    turn = torch.arange(count, device=context.device) + rank
     return ((turn % every == 0) * (1 + (turn // every) % 2)).to(dtype)
+
+
+def total_of(context: Context, dtype: Any, count: int) -> Any:
+    """The sum of `summed` over all ranks, without a copy of each."""
+    whole = summed(context, 0, dtype, count)
+    for rank in range(1, context.world):
+        whole += summed(context, rank, dtype, count)
+    return whole
 
 
 def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any]]:
@@ -52,23 +65,25 @@ def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
 
     rank, world = context.rank, context.world
     mine = moved(context, rank, dtype)
-    everyone = [moved(context, other, dtype) for other in range(world)]
+
+    def are_all(out: list[Any]) -> bool:
+        return all(torch.equal(one, moved(context, other, dtype)) for other, one in enumerate(out))
 
     def all_gather() -> bool:
-        out = [torch.empty_like(mine) for _ in everyone]
+        out = [torch.empty_like(mine) for _ in range(world)]
         dist.all_gather(out, mine, group=group)
-        return torch.equal(torch.stack(out), torch.stack(everyone))
+        return are_all(out)
 
     def broadcast() -> bool:
         sent = mine.clone()
         dist.broadcast(sent, src=world - 1, group=group)
-        return torch.equal(sent, everyone[-1])
+        return torch.equal(sent, moved(context, world - 1, dtype))
 
     def all_to_all() -> bool:
-        part = COUNT // world
+        part = shared_out(world)
         out = torch.empty(part * world, device=context.device, dtype=dtype)
-        dist.all_to_all_single(out, mine[: part * world].contiguous(), group=group)
-        right = torch.cat([other[rank * part : (rank + 1) * part] for other in everyone])
+        dist.all_to_all_single(out, moved(context, rank, dtype, part * world), group=group)
+        right = torch.cat([moved(context, other, dtype, part, rank * part) for other in range(world)])
         return torch.equal(out, right)
 
     def send_recv() -> bool:
@@ -77,16 +92,17 @@ def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
         work = [dist.P2POp(dist.isend, mine, after, group), dist.P2POp(dist.irecv, got, before, group)]
         for one in dist.batch_isend_irecv(work):
             one.wait()
-        return torch.equal(got, everyone[before])
+        return torch.equal(got, moved(context, before, dtype))
 
     def gather() -> bool:
-        out = [torch.empty_like(mine) for _ in everyone] if rank == 0 else None
+        out = [torch.empty_like(mine) for _ in range(world)] if rank == 0 else None
         dist.gather(mine, out, dst=0, group=group)
-        return out is None or torch.equal(torch.stack(out), torch.stack(everyone))
+        return out is None or are_all(out)
 
     def scatter() -> bool:
         got = torch.empty_like(mine)
-        dist.scatter(got, [one.contiguous() for one in everyone] if rank == 0 else None, src=0, group=group)
+        sent = [moved(context, other, dtype) for other in range(world)] if rank == 0 else None
+        dist.scatter(got, sent, src=0, group=group)
         return torch.equal(got, mine)
 
     yield from (("all_gather", all_gather), ("broadcast", broadcast), ("all_to_all", all_to_all),
@@ -100,7 +116,7 @@ def _adding(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
 
     rank, world = context.rank, context.world
     mine = summed(context, rank, dtype)
-    whole = torch.stack([summed(context, other, dtype) for other in range(world)]).sum(0)
+    whole = total_of(context, dtype, COUNT)
 
     def all_reduce() -> bool:
         total = mine.clone()
@@ -113,10 +129,10 @@ def _adding(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
         return rank != 0 or torch.equal(total, whole)
 
     def reduce_scatter() -> bool:
-        part = COUNT // world
+        part = shared_out(world)
         out = torch.empty(part, device=context.device, dtype=dtype)
-        dist.reduce_scatter_tensor(out, mine[: part * world].contiguous(), group=group)
-        return torch.equal(out, whole[rank * part : (rank + 1) * part])
+        dist.reduce_scatter_tensor(out, summed(context, rank, dtype, part * world), group=group)
+        return torch.equal(out, total_of(context, dtype, part * world)[rank * part : (rank + 1) * part])
 
     yield from (("all_reduce", all_reduce), ("reduce", reduce), ("reduce_scatter", reduce_scatter))
 

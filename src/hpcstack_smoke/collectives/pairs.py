@@ -1,6 +1,8 @@
 """Each two nodes alone, in rounds in which every node has one partner: names the node whose pairs are all slow.
 
 A round-robin tournament: n - 1 rounds (n for odd n), so all pairs in about n rounds however many nodes there are.
+Pairs of one NVLink domain and pairs over the network are two classes, each judged by its own: a healthy node that is
+alone in its rack is slower with everybody than those that share one.
 """
 
 from __future__ import annotations
@@ -8,9 +10,11 @@ from __future__ import annotations
 import socket
 import statistics
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.bandwidth import MIB, needs_nccl
+from hpcstack_smoke.collectives.domain import domain_of_node, pair_class
 from hpcstack_smoke.collectives.exact import on_cpu
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
 SLOW = 0.7  # of the median of the others: far outside what healthy pairs differ by
+LINE_SHARE = 0.75  # of the line rate, both ways at once and from a single rank
 BAD = 0.5  # a FAIL; between the two is a WARN: a node on another leaf of a tapered tree may be there
 MAX_NODES = 64
 
@@ -32,6 +37,14 @@ def tournament(count: int) -> list[list[tuple[int, int]]]:
         rounds.append([(min(pair), max(pair)) for pair in pairs if -1 not in pair])
         players = [players[0], players[-1], *players[1:-1]]
     return rounds
+
+
+def classes(matrix: dict[tuple[int, int], Any], domains: list[str]) -> dict[str, dict[tuple[int, int], Any]]:
+    """MATRIX by the class of pair; DOMAINS: the NVLink domain of each node, empty where it ends at the node."""
+    out: dict[str, dict[tuple[int, int], Any]] = {}
+    for (a, b), value in matrix.items():
+        out.setdefault(pair_class(*(domains[a], domains[b]) if domains else ("", "")), {})[a, b] = value
+    return out
 
 
 def odd_ones(matrix: dict[tuple[int, int], float], count: int, slow: float = SLOW) -> list[int]:
@@ -130,34 +143,58 @@ def _fastest(context: Context, group: Any, sent: Any, got: Any, other: int, repe
     return best
 
 
-def judged(context: Context, matrix: Matrix, hosts: list[str]) -> Result:
-    """PASS, or FAIL with the slow nodes' names; a single slow pair is a WARN."""
-    nodes, rails = guilty(matrix, context.nodes)
+@dataclass
+class Found:
+    """What is slow: nodes and rails, pairs whose nodes are both fast elsewhere; whether it is far too slow."""
+
+    names: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    bad: bool = False
+
+
+def slow_in(matrix: Matrix, hosts: list[str], line: float = 0.0) -> Found:
+    """What is slow among the pairs of one class. LINE: GB/s that the port of each rail carries, 0 where nobody says."""
+    nodes, rails = guilty(matrix, len(hosts))
     rails += [(-1, rail) for rail in odd_rails(matrix)]
     least = {pair: min(values) for pair, values in matrix.items()}
-    links = slow_pairs(least, [*nodes, *(node for node, _ in rails)])
     values = sorted(least.values())
-    names = [hosts[node] for node in nodes]
-    names += [
+    found = Found([hosts[node] for node in nodes])
+    found.names += [
         f"local rank {rail} (its GPU or HCA) of {hosts[node] if node >= 0 else 'one of both'}" for node, rail in rails
     ]
+    links = slow_pairs(least, [*nodes, *(node for node, _ in rails)])
+    found.links = [f"{hosts[a]} and {hosts[b]}" for a, b in links]
     worst = min((max(value for pair, value in least.items() if node in pair) for node in nodes), default=0.0)
-    bad = bool(rails) or worst < BAD * statistics.median(values)
+    found.bad = bool(rails) or (bool(nodes) and worst < BAD * statistics.median(values))
+    if line and not found.names and statistics.median(values) < LINE_SHARE * line:
+        median = statistics.median(values)
+        found.names.append(f"all pairs: {median:.3g} of the line's {line:g} GB/s")
+        found.bad = median < BAD * line
+    return found
+
+
+def judged(context: Context, matrix: Matrix, hosts: list[str], domains: list[str], line: float = 0.0) -> Result:
+    """PASS, or FAIL with the slow nodes' names; a single slow pair is a WARN. LINE: as in `slow_in`."""
+    found = [slow_in(part, hosts, line if kind == "network" else 0.0)
+             for kind, part in classes(matrix, domains).items()]  # fmt: skip
+    names = list(dict.fromkeys(name for one in found for name in one.names))
+    links = [name for one in found for name in one.links]
+    least = {pair: min(values) for pair, values in matrix.items()}
+    values = sorted(least.values())
     said = f"{len(matrix)} pair(s), {values[0]:.3g} to {values[-1]:.3g} GB/s"
     if names:
         said = f"slow: {', '.join(names)}; {said}"
     elif links:
-        said = f"slow between {', '.join(f'{hosts[a]} and {hosts[b]}' for a, b in links)}; {said}"
-    table = [
-        [round(least.get((min(a, b), max(a, b)), 0.0), 4) for b in range(context.nodes)] for a in range(context.nodes)
-    ]
+        said = f"slow between {', '.join(links)}; {said}"
+    table = [[round(least.get((min(a, b), max(a, b)), 0.0), 4) for b in range(len(hosts))] for a in range(len(hosts))]
     note = context.note()
     heat = [{"kind": "matrix", "name": "pairs of nodes", "labels": hosts, "values": table, "y_unit": "GB/s"}]
     remedy = ""
     if names or links:
         remedy = "take what is slow out (scontrol update state=drain), look at its HCA's rate, error counters and cable"
     return Result(
-        FAIL if names and bad else WARN if names or links else PASS, f"{said}{'; ' + note if note else ''}",
+        FAIL if any(one.bad for one in found) else WARN if names or links else PASS,
+        f"{said}{'; ' + note if note else ''}",
         f"each node and rail has a pair with >= {SLOW:g} of the others' median", "peers in the same run", remedy=remedy,
         figures={"slowest_pair_GB_s": round(values[0], 4), "median_pair_GB_s": round(statistics.median(values), 4)},
         series=heat, informational=bool(note) and not names,
@@ -171,7 +208,12 @@ def _run(context: Context, group: Any, size: int, repeat: int) -> Result:
         raise Skip(f"more than {MAX_NODES} nodes: hpcstack test --sweep measures pairs as jobs")
     names = context.all(socket.gethostname())
     hosts = [names[node * context.per_node] for node in range(context.nodes)]
-    return judged(context, measured(context, group, size, repeat), hosts)
+    domains = context.all(domain_of_node() if context.gpu else "")
+    firsts = [domains[node * context.per_node] for node in range(context.nodes)]
+    request = context.request
+    rails = len(request.hcas) == context.per_node == (request.node_gpus or context.per_node)
+    line = request.fabric_rate / 8 if rails and context.gpu else 0.0
+    return judged(context, measured(context, group, size, repeat), hosts, firsts, line)
 
 
 def nccl(context: Context) -> Result:

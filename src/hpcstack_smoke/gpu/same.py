@@ -1,4 +1,4 @@
-"""All ranks have the same: driver, GPU, torch, NCCL, kernel. One that differs is named."""
+"""All ranks have the same: driver, GPU, torch, NCCL, image. One that differs is named."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import torch
-
-from hpcstack_smoke.result import Result, judge
+from hpcstack_smoke.result import WARN, Result, judge
 
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
@@ -18,7 +16,9 @@ if TYPE_CHECKING:
 
 def mine(context: Context) -> dict[str, str]:
     """What this rank runs on."""
-    out = {"torch": torch.__version__, "python": platform.python_version(), "kernel": platform.release(),
+    import torch
+
+    out = {"torch": torch.__version__, "python": platform.python_version(),
            "image": _image(), "cuda": str(torch.version.cuda)}  # fmt: skip
     if context.gpu:
         out["gpu"] = torch.cuda.get_device_name(context.device)
@@ -41,7 +41,11 @@ def _image() -> str:
 
 def same(context: Context) -> Result:
     """The majority is right; who differs is named with what it has."""
-    everyone = context.all((socket.gethostname(), mine(context)))
+    return judge_same(context.all((socket.gethostname(), mine(context))))
+
+
+def judge_same(everyone: list[tuple[str, dict[str, str]]]) -> Result:
+    """EVERYONE: (host, what it runs on) of each rank."""
     odd = []
     for name in everyone[0][1]:
         values = Counter(found.get(name, "") for _, found in everyone)
@@ -49,8 +53,14 @@ def same(context: Context) -> Result:
         odd += [f"{host}: {name} {found.get(name, '')[:60]} (others: {usual[:60]})" for host, found in everyone
                 if found.get(name, "") != usual]  # fmt: skip
     first = everyone[0][1]
+    mixed = bool(odd) and all(": gpu " in said for said in odd)
     shown = ", ".join(
         f"{name} {value[:40]}" for name, value in first.items() if name in ("gpu", "torch", "nccl", "driver")
     )
-    return judge(not odd, "; ".join(dict.fromkeys(odd)) or shown, "the same on all ranks", "the majority of ranks",
+    measured = "; ".join(dict.fromkeys(odd)) or shown
+    expected, source = "the same on all ranks", "the majority of ranks"
+    if mixed:
+        remedy = "GPUs of several models: the slowest sets the pace; --constraint or -w picks one"
+        return Result(WARN, measured, expected, source, remedy=remedy)
+    return judge(not odd, measured, expected, source,
                  remedy="a node with another driver or image: drain it until it is as the others")  # fmt: skip

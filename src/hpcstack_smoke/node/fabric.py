@@ -1,4 +1,8 @@
-"""Checks of a node's InfiniBand and RoCE: ports, rates, GIDs, memlock, GPUDirect, error counters, tools."""
+"""Checks of a node's fabric: ports, rates, GIDs, MTU, memlock, GPUDirect, error counters, tools.
+
+What a site promises (`request.fabric`, `hcas`, `fabric_rate`) and is not there is a FAIL; what it does not promise is
+judged by the node itself, and by the other nodes (node.alike).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import shutil
 import subprocess
 from typing import Any
 
-from hpcstack_smoke.node import sysfs
+from hpcstack_smoke.node import machine, sysfs
 from hpcstack_smoke.node.host import STACK_FILE
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge
 
@@ -17,59 +21,97 @@ PEERMEM = (
     "/sys/module/nvidia_peermem/version",
 )  # fmt: skip
 NVFS = ("/proc/driver/nvidia-fs/version", "/sys/module/nvidia_fs/version")
+DRIVER = "/proc/driver/nvidia/version"
+WITHOUT_PORTS = ("ethernet", "slingshot")
 BEFORE: dict[str, int] = {}
+SITE = "site.yaml"
 
 
-def _ports() -> list[sysfs.Port]:
-    found = sysfs.ports()
+def _ports(request: Any) -> list[sysfs.Port]:
+    """The ports of the node's fabric. Skip where it has none and none is promised."""
+    found = sysfs.of_fabric(sysfs.ports(), request.fabric, tuple(request.hcas))
     if not found:
         raise Skip(f"no HCA on this node ({sysfs.HCAS} is empty)")
     return found
 
 
 def hcas(request: Any) -> Result:
-    """Every port with a cable is active, and one at least. What NCCL_IB_HCA leaves out is not looked at."""
-    ports = sysfs.asked_for(_ports())
+    """Every port that the site promises is active; without a promise every port with a cable, and one at least."""
+    if request.fabric == "slingshot":
+        return _cassini()
+    if missing := _missing(request):
+        return missing
+    ports = _ports(request)
     rates = ", ".join(f"{port.name} {port.rate:g} Gb/s {port.layer}" for port in ports)
-    unplugged = [port.name for port in ports if not port.active and port.unplugged]
+    promised = bool(request.hcas)
+    unplugged = [port.name for port in ports if not port.active and port.unplugged and not promised]
     down = [port.name for port in ports if not port.active and port.name not in unplugged]
     if not any(port.active for port in ports):
         down = [port.name for port in ports]
-    states = ", ".join(f"{port.name} {port.state}" for port in ports)
-    remedy = f"look at {', '.join(down)}: ibstat; NCCL_IB_HCA leaves out ports that are not cabled"
+    states = ", ".join(
+        f"{port.name} {port.state}" + (f" ({port.physical})" if port.unplugged else "") for port in ports
+    )
+    remedy = f"look at {', '.join(down or unplugged)}: ibstat, the cable, the switch's port"
+    remedy += "" if promised else "; NCCL_IB_HCA leaves out ports that are not cabled"
     figures = {"ports": float(len(ports)), "active_ports": float(sum(port.active for port in ports))}
-    if not down and unplugged:
-        expected = "every port with a cable ACTIVE"
-        return Result(
-            WARN, rates, expected, evidence=f"no link: {', '.join(unplugged)}", remedy=remedy, figures=figures
-        )
-    return judge(not down, rates, "every port ACTIVE", evidence=states, remedy=remedy, figures=figures)
+    expected = f"{', '.join(request.hcas)} ACTIVE" if promised else "every port with a cable ACTIVE"
+    source = SITE if promised else ""
+    if not down and unplugged:  # perhaps never cabled: node.alike sees whether the other nodes have it
+        return Result(WARN, rates, expected, source, f"no link: {', '.join(unplugged)}", remedy, figures)
+    measured = f"down: {', '.join(down)}; {rates}" if down else rates
+    return judge(not down, measured, expected, source, states, remedy, figures=figures)
+
+
+def _missing(request: Any) -> Result | None:
+    """The FAIL of a node that has not the devices that it should have."""
+    found = {port.hca for port in sysfs.ports()} | {port.name for port in sysfs.ports()}
+    gone = [name for name in request.hcas if name not in found]
+    bare = sysfs.adapters_without_driver()
+    remedy = "modprobe mlx5_ib (or the adapter's own driver: efa, irdma, bnxt_re); dmesg; lspci"
+    if gone:
+        said = f"not here: {', '.join(gone)}" + (f"; adapters without a driver: {', '.join(bare)}" if bare else "")
+        return Result(FAIL, said, ", ".join(request.hcas), SITE, remedy=remedy)
+    if bare:
+        said = f"adapters without a driver: {', '.join(bare)}"
+        return Result(FAIL, said, f"devices in {sysfs.HCAS}", "lspci", remedy=remedy)
+    if request.fabric and request.fabric not in WITHOUT_PORTS and not found:
+        return Result(FAIL, "no HCA on this node", f"a fabric of kind {request.fabric}", SITE, remedy=remedy)
+    return None
+
+
+def _cassini() -> Result:
+    """Slingshot's adapters are no verbs devices: /sys/class/cxi holds them."""
+    found = [os.path.basename(name) for name in machine.HERE.found(f"{sysfs.CASSINI}/*")]
+    measured = ", ".join(found) or f"{sysfs.CASSINI} is empty"
+    return judge(bool(found), measured, "Slingshot's adapters", SITE, figures={"active_ports": float(len(found))},
+                 remedy="modprobe cxi_ss1; systemctl status cxi_rh")  # fmt: skip
 
 
 def rate(request: Any) -> Result:
     """All active ports have the rate that the site says, or at least the same one."""
-    active = [port for port in sysfs.asked_for(_ports()) if port.active and port.rate]
+    active = [port for port in _ports(request) if port.active and port.rate]
     if not active:
         raise Skip("no active port says its rate")
     want = request.fabric_rate or max(port.rate for port in active)
     slow = [f"{port.name} {port.rate:g}" for port in active if port.rate < want]
     measured = f"slow: {', '.join(slow)} Gb/s" if slow else f"{len(active)} port(s) at {want:g} Gb/s"
-    source = "site.yaml" if request.fabric_rate else "the fastest port of this node"
-    remedy = (
-        "a management port? NCCL_IB_HCA leaves it out. Else look at the cable and the switch's port: ibstat, mlxlink"
-    )
-    if len(slow) == len(active):
-        return Result(FAIL, measured, f"{want:g} Gb/s", source, remedy=remedy)
+    source = SITE if request.fabric_rate else "the fastest port of this node"
+    remedy = "look at the cable and the switch's port: ibstat, mlxlink"
+    if not request.hcas:
+        remedy = f"a management port? `hcas` in site.yaml or NCCL_IB_HCA leaves it out. Else {remedy}"
+    figures = {"rate_Gb_per_s": min(port.rate for port in active)}
+    if slow and (len(slow) == len(active) or (request.hcas and request.fabric_rate)):
+        return Result(FAIL, measured, f"{want:g} Gb/s", source, remedy=remedy, figures=figures)
     if slow:
-        return Result(WARN, measured, f"{want:g} Gb/s", source, remedy=remedy)
-    return Result(PASS, measured, f"{want:g} Gb/s", source)
+        return Result(WARN, measured, f"{want:g} Gb/s", source, remedy=remedy, figures=figures)
+    return Result(PASS, measured, f"{want:g} Gb/s", source, figures=figures)
 
 
 def gid(request: Any) -> Result:
-    """Each active RoCE port has a RoCE v2 GID that is not only link-local."""
-    ethernet = [port for port in sysfs.asked_for(_ports()) if port.active and port.layer == "Ethernet"]
+    """Each RoCE port that is promised has a RoCE v2 GID that is not only link-local; one of the others at least."""
+    ethernet = [port for port in _ports(request) if port.active and port.ethernet]
     if not ethernet:
-        raise Skip("no active RoCE port")
+        raise Skip("no active RoCE port of this node's fabric")
     said, bad = [], []
     for port in ethernet:
         good = [index for index, (gid, kind) in sorted(sysfs.gids(port).items())
@@ -78,9 +120,26 @@ def gid(request: Any) -> Result:
             said.append(f"{port.name} GID {good[0]}")
         else:
             bad.append(port.name)
-    measured = f"none on {', '.join(bad)}" if bad else ", ".join(said)
-    return judge(not bad, measured, "a routable RoCE v2 GID on each port", "nccl: NCCL_IB_GID_INDEX",
-                 remedy="give the port's interface an address; NCCL_IB_GID_INDEX picks the GID")  # fmt: skip
+    expected, source = "a routable RoCE v2 GID on each port", "nccl: NCCL_IB_GID_INDEX"
+    remedy = "give the port's interface an address; NCCL_IB_GID_INDEX picks the GID"
+    evidence = f"none on {', '.join(bad)}" if bad else ""
+    if bad and (request.hcas or request.fabric == "roce"):
+        return Result(FAIL, evidence, expected, source, remedy=remedy)
+    if not said:
+        return Result(WARN, evidence, expected, source, remedy=f"{remedy}; or say `fabric: {{kind: ethernet}}`")
+    return Result(PASS, ", ".join(said), "a routable RoCE v2 GID", source, evidence)
+
+
+def mtu(request: Any) -> Result:
+    """The interfaces of RoCE ports have one MTU: with another one large messages stall. Other nodes: node.alike."""
+    found = {port.name: port.mtu for port in _ports(request) if port.active and port.ethernet and port.mtu}
+    if not found:
+        raise Skip("no active RoCE port whose interface says its MTU")
+    most = max(found.values())
+    odd = [f"{name} {value}" for name, value in found.items() if value != most]
+    measured = ", ".join(odd) or f"{most} on {len(found)} port(s)"
+    return judge(not odd, measured, f"{most} on each", "the node's other ports", figures={"mtu": float(most)},
+                 remedy="ip link set DEV mtu; the switch's ports must allow it")  # fmt: skip
 
 
 def memlock(request: Any) -> Result:
@@ -94,21 +153,25 @@ def memlock(request: Any) -> Result:
 
 
 def gdr(request: Any) -> Result:
-    """The kernel's part of GPUDirect RDMA: nvidia-peermem, or a kernel with dma-buf, which only NCCL's log proves."""
-    if not sysfs.ports() or not os.path.exists("/proc/driver/nvidia/version"):
+    """The kernel's part of GPUDirect RDMA: nvidia-peermem, or dma-buf of the open driver, which NCCL's log proves."""
+    if not sysfs.ports() or not machine.HERE.exists(DRIVER):
         raise Skip("no HCA or no NVIDIA driver on this node")
-    found = [path for path in PEERMEM if os.path.exists(path)]
+    found = [path for path in PEERMEM if machine.HERE.exists(path)]
+    expected = "nvidia-peermem, or dma-buf"
     if found:
-        return Result(PASS, found[0], "nvidia-peermem or dma-buf", "nccl #1537")
-    remedy = "modprobe nvidia-peermem, or trust dma-buf if nccl.transport says GDRDMA"
-    return Result(WARN, "no nvidia-peermem; dma-buf may do", "nvidia-peermem or dma-buf", "nccl #1939", remedy=remedy)
+        return Result(PASS, found[0], expected, "nccl #1537")
+    if "Open Kernel Module" in machine.HERE.line(DRIVER):
+        return Result(PASS, "dma-buf: the driver is the open kernel module", expected, "nccl #1939",
+                      "nccl.transport says whether NCCL uses it")  # fmt: skip
+    remedy = "modprobe nvidia-peermem, or install the open kernel module of the driver"
+    return Result(WARN, "no nvidia-peermem, and a driver without dma-buf", expected, "nccl #1939", remedy=remedy)
 
 
 def storage(request: Any) -> Result:
     """The kernel's part of GPUDirect Storage."""
-    if not os.path.exists("/proc/driver/nvidia/version"):
+    if not machine.HERE.exists(DRIVER):
         raise Skip("no NVIDIA driver on this node")
-    found = [path for path in NVFS if os.path.exists(path)]
+    found = [path for path in NVFS if machine.HERE.exists(path)]
     if not found:
         raise Skip("nvidia-fs is not loaded: reads go through the host's memory")
     return Result(PASS, f"nvidia-fs {sysfs.line(found[0])}")
@@ -128,19 +191,15 @@ def ib_tools(request: Any) -> Result:
     return judge(good, said[0] if said else path, "ibstat -V ends with 0", evidence=evidence)
 
 
-def counters_row(request: Any, host: str) -> dict[str, Any] | None:
-    """The row of `fabric.counters`: what the ports' error counters gained while the suite ran."""
-    from hpcstack_smoke.result import run
-
-    if not request.checks("after"):
-        return None
-    return run("fabric.counters", lambda: gained(BEFORE, sysfs.counters()), host)
-
-
 HARD = ("link_downed", "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors")
 
 
-def gained(before: dict[str, int], after: dict[str, int]) -> Result:
+def gained(request: Any) -> Result:
+    """What the ports' error counters gained while the suite ran."""
+    return judge_gain(BEFORE, sysfs.counters())
+
+
+def judge_gain(before: dict[str, int], after: dict[str, int]) -> Result:
     """A link that went down or recovered during the run is a FAIL; other counters move on healthy fabrics too: WARN."""
     if not after:
         raise Skip("no HCA with error counters on this node")

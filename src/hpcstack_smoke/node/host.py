@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 from typing import Any
 
+from hpcstack_smoke.node import machine, nvidia
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge
 
 STACK_FILE = "/opt/hpcstack/stack.json"
@@ -43,38 +43,30 @@ def torch_is_the_bases(request: Any) -> Result:
 
 def driver(request: Any) -> Result:
     """The NVIDIA kernel driver. Missing where GPUs are expected is a failure, never a SKIP."""
-    try:
-        with open(DRIVER_FILE) as file:
-            line = file.readline()
-    except FileNotFoundError:
+    line = machine.HERE.line(DRIVER_FILE)
+    if line.startswith("?"):
         if request.gpus:
             expected = f"a driver: {request.gpus} GPU(s) were asked for"
             return Result(FAIL, "no NVIDIA driver", expected, remedy=GPU_REMEDY)
-        raise Skip("no NVIDIA driver on this node") from None
+        raise Skip("no NVIDIA driver on this node")
     version = next((word for word in line.split() if word[0].isdigit() and "." in word), "")
     return Result(PASS, version, evidence=line.strip())
 
 
 def gpus(request: Any) -> Result:
-    """As many GPUs as the step was given, counted by opening their devices: a cgroup hides what it does not list."""
-    have = len(open_gpus())
+    """As many GPUs or MIG devices as the step was given; a cgroup hides what it does not list."""
+    have, source = len(open_gpus()), "what the step asked for"
     if not have and not request.gpus:
         raise Skip("no GPU on this node")
-    source = "what the step asked for"
-    return judge(have >= request.gpus, f"{have} GPU(s)", f">= {request.gpus}", source, remedy=GPU_REMEDY)
+    said, figures = f"{have} GPU(s)", {"gpus": float(have)}
+    if have < request.gpus and (parts := nvidia.slices(nvidia.nvidia_smi(["-L"]))):
+        have, said = len(parts), f"{len(parts)} MIG device(s) on {said}"
+    return judge(have >= request.gpus, said, f">= {request.gpus}", source, remedy=GPU_REMEDY, figures=figures)
 
 
 def open_gpus() -> list[str]:
     """The devices of GPUs that this process may open."""
-    return [path for path in sorted(glob.glob("/dev/nvidia[0-9]*")) if _opens(path)]
-
-
-def _opens(path: str) -> bool:
-    try:
-        os.close(os.open(path, os.O_RDWR))
-    except OSError:
-        return False
-    return True
+    return [path for path in machine.HERE.found("/dev/nvidia[0-9]*") if machine.HERE.opens(path)]
 
 
 def shared_memory(request: Any) -> Result:

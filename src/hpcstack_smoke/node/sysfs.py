@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from dataclasses import dataclass
 
+from hpcstack_smoke.node import machine
+
 HCAS = "/sys/class/infiniband"
+CASSINI = "/sys/class/cxi"  # Slingshot's
+MELLANOX, INFINIBAND_CLASS, EFA = "0x15b3", "0x0207", ("0x1d0f", ("0xefa0", "0xefa1", "0xefa2", "0xefa3"))
 ERRORS = (
     "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors",
     "local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped", "port_xmit_discards",
@@ -39,20 +42,32 @@ class Port:
         """Whether the kernel says that there is no link; where it does not say, there should be one."""
         return bool(self.physical) and not self.physical.startswith("?") and "LinkUp" not in self.physical
 
+    @property
+    def ethernet(self) -> bool:
+        return self.layer == "Ethernet"
+
+    @property
+    def mtu(self) -> int:
+        """Bytes of the network interface behind it; 0 where it has none or several."""
+        found = machine.HERE.found(f"{HCAS}/{self.hca}/device/net/*/mtu")
+        said = machine.HERE.line(found[0]) if len(found) == 1 else ""
+        return int(said) if said.isdigit() else 0
+
+    @property
+    def firmware(self) -> str:
+        said = machine.HERE.line(f"{HCAS}/{self.hca}/fw_ver")
+        return "" if said.startswith("?") else said
+
 
 def line(path: str) -> str:
     """The first line of PATH, or why it cannot be read."""
-    try:
-        with open(path) as file:
-            return file.readline().strip()
-    except OSError as error:
-        return f"? ({error.strerror})"
+    return machine.HERE.line(path)
 
 
-def ports(root: str = "") -> list[Port]:
+def ports() -> list[Port]:
     """All ports of this machine."""
     out = []
-    for path in sorted(glob.glob(f"{root or HCAS}/*/ports/*")):
+    for path in machine.HERE.found(f"{HCAS}/*/ports/*"):
         rate = line(f"{path}/rate").split()
         number = float(rate[0]) if rate and rate[0].replace(".", "", 1).isdigit() else 0.0
         hca, port = path.split("/")[-3], path.split("/")[-1]
@@ -89,14 +104,42 @@ def asked_for(found: list[Port]) -> list[Port]:
     return [port for port in found if named(port) != without]
 
 
-def active_ports(root: str = "") -> list[Port]:
-    return [port for port in ports(root) if port.active]
+def active_ports() -> list[Port]:
+    return [port for port in ports() if port.active]
 
 
-def counters(root: str = "") -> dict[str, int]:
+def of_fabric(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> list[Port]:
+    """Those of FOUND that carry the fabric: HCAS where a site promises them, else what NCCL_IB_HCA leaves.
+
+    On a fabric of InfiniBand (of KIND, or because one port is) Ethernet ports are the node's network cards.
+    """
+    if hcas:
+        return [port for port in found if port.hca in hcas or port.name in hcas]
+    left = asked_for(found)
+    if kind == "infiniband" or (not kind and any(port.layer == "InfiniBand" for port in left)):
+        return [port for port in left if not port.ethernet]
+    return left
+
+
+def adapters_without_driver() -> list[str]:
+    """PCI addresses of InfiniBand or EFA adapters, where the kernel shows no such device: no module is loaded."""
+    if ports():
+        return []
+    out = []
+    for path in machine.HERE.found("/sys/bus/pci/devices/*/vendor"):
+        folder = os.path.dirname(path)
+        vendor, kind = line(path), line(f"{folder}/class")
+        if (vendor == MELLANOX and kind.startswith(INFINIBAND_CLASS)) or (
+            vendor == EFA[0] and line(f"{folder}/device") in EFA[1]
+        ):
+            out.append(os.path.basename(folder))
+    return out
+
+
+def counters() -> dict[str, int]:
     """{HCA:PORT/COUNTER: value} of what counts errors."""
     out = {}
-    for port in ports(root):
+    for port in ports():
         for folder, names in (("counters", ERRORS), ("hw_counters", HW_ERRORS)):
             for name in names:
                 path = os.path.join(port.path, folder, name)
@@ -109,7 +152,7 @@ def counters(root: str = "") -> dict[str, int]:
 def gids(port: Port) -> dict[int, tuple[str, str]]:
     """{index: (GID, type)} of a port's non-empty GIDs; the type is `RoCE v2`, `IB/RoCE v1` or empty."""
     out = {}
-    for path in glob.glob(f"{port.path}/gids/*"):
+    for path in machine.HERE.found(f"{port.path}/gids/*"):
         index, gid = os.path.basename(path), line(path)
         if index.isdigit() and gid.strip("0:") and not gid.startswith("?"):
             kind = line(f"{port.path}/gid_attrs/types/{index}")

@@ -68,8 +68,9 @@ def main() -> None:
     import torch
 
     from hpcstack_smoke.context import join
+    from hpcstack_smoke.request import Request
 
-    context = join(90.0, gpus=0, output=output)
+    context = join(90.0, Request(output))
     path = os.path.join(output, ".restart.pt")
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     losses, first = _steps(context, path, torch)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack_smoke.node import gpu, nvidia
+from hpcstack_smoke.node import counters, gpu, host, machine, nvidia, nvlink
 from hpcstack_smoke.request import Request
 from hpcstack_smoke.result import FAIL, PASS, WARN, Skip
 
@@ -14,37 +14,37 @@ HERE = Request(output=".")
 
 
 def smi(monkeypatch: pytest.MonkeyPatch, answers: dict[str, str]) -> None:
-    """An nvidia-smi that knows the fields of ANSWERS for one GPU each line."""
+    """An nvidia-smi that knows the fields of ANSWERS for one GPU each line; other commands by their whole."""
 
-    def ask(arguments: list[str]) -> str:
-        if arguments == ["nvlink", "-s"]:
-            return answers.get("nvlink", "")
+    def ask(argv: list[str], seconds: float = 60.0) -> str:
+        arguments = argv[1:]
+        if argv[0] != "nvidia-smi" or " ".join(arguments) in answers or "=" not in arguments[0]:
+            return answers.get(" ".join(arguments if argv[0] == "nvidia-smi" else argv), "")
         fields = arguments[0].partition("=")[2].split(",")
         if any(field not in answers for field in fields):
             return ""  # a driver that lacks one field refuses the whole query
         columns = [answers[field].split("|") for field in fields]
         return "\n".join(", ".join(row) for row in zip(*columns, strict=True))
 
-    monkeypatch.setattr(nvidia, "nvidia_smi", ask)
-    monkeypatch.setattr(nvidia.query, "__defaults__", (ask, "gpu"))
+    monkeypatch.setattr(machine.HERE, "said", ask, raising=False)
 
 
 def test_no_nvidia_smi_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     smi(monkeypatch, {})
-    for check in (gpu.ecc, gpu.throttle, gpu.pcie, gpu.nvlink, gpu.persistence):
+    for check in (gpu.ecc, gpu.throttle, gpu.pcie, nvlink.nvlink, nvlink.fabric, nvlink.imex, gpu.persistence):
         with pytest.raises(Skip):
             check(HERE)
 
 
 def test_a_field_that_the_driver_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     smi(monkeypatch, {"index": "0|1", "name": "NVIDIA H100|NVIDIA H100"})
-    assert nvidia.query(("index", "name", "compute_cap"), nvidia.nvidia_smi) == [
+    assert nvidia.query(("index", "name", "compute_cap")) == [
         {"index": "0", "name": "NVIDIA H100"}, {"index": "1", "name": "NVIDIA H100"},
     ]  # fmt: skip
 
 
 def test_a_gpu_that_does_not_answer_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    smi(monkeypatch, {"index": "0|1", **dict.fromkeys(nvidia.THROTTLE, "Not Active|[GPU requires reset]")})
+    smi(monkeypatch, {"index": "0|1", "pci.bus_id": "0|[GPU requires reset]"})
     result = gpu.throttle(HERE)
     assert result.status == FAIL and result.measured == "GPU 1: [GPU requires reset]"
     smi(monkeypatch, {})
@@ -52,46 +52,173 @@ def test_a_gpu_that_does_not_answer_is_no_pass(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = {"index": "0|1", "gpu_uuid": "a|b", "ecc.mode.current": "Enabled|Enabled",
-            "ecc.errors.uncorrected.volatile.total": "0|0", "ecc.errors.corrected.volatile.total": "3|0",
+    good = {"index": "0|1", "name": "NVIDIA H100 80GB HBM3|NVIDIA H100 80GB HBM3", "gpu_uuid": "a|b",
+            "ecc.mode.current": "Enabled|Enabled", **dict.fromkeys(nvidia.UNCORRECTED_SRAM, "0|0"),
+            **dict.fromkeys(nvidia.CORRECTED_SRAM, "3|0"), **dict.fromkeys(nvidia.DRAM, "700|19000000"),
+            "ecc.errors.uncorrected.volatile.total": "0|2",
             "remapped_rows.pending": "0|0", "remapped_rows.failure": "0|0", "remapped_rows.uncorrectable": "0|0"}  # fmt: skip
     smi(monkeypatch, good)
     assert gpu.ecc(HERE).status == PASS
-    smi(monkeypatch, {**good, "ecc.errors.uncorrected.volatile.total": "0|2"})
-    result = gpu.ecc(HERE)
-    assert result.status == FAIL and result.measured.startswith("GPU 1: ecc.errors.uncorrected")
+    for change, said in (
+        ({"ecc.errors.uncorrected.aggregate.sram": "0|2"}, "GPU 1: uncorrected.aggregate.sram 2"),
+        ({"ecc.errors.corrected.aggregate.sram": "10001|0"}, "GPU 0: corrected.aggregate.sram 10001"),
+        ({"ecc.errors.corrected.aggregate.dram": "0|20000001"}, "GPU 1: corrected.aggregate.dram 20000001"),
+        ({"ecc.mode.current": "Enabled|Disabled"}, "GPU 1: ECC is off"),
+        ({"remapped_rows.uncorrectable": "513|0"}, "GPU 0: remapped_rows.uncorrectable 513"),
+    ):
+        smi(monkeypatch, {**good, **change})
+        result = gpu.ecc(HERE)
+        assert result.status == FAIL and result.measured == said
+    closed = dict.fromkeys(nvidia.ECC, "[Insufficient Permissions]|[Insufficient Permissions]")
+    smi(monkeypatch, {"index": "0|1", "name": "a|b", **closed})  # in a container with MIG: unknown is not zero
+    with pytest.raises(Skip):
+        gpu.ecc(HERE)
+    older = {"index": "0", "name": "Tesla V100-SXM2-32GB", "ecc.mode.current": "Enabled"}
+    smi(monkeypatch, {**older, nvidia.TOTALS[0]: "2"})
+    assert gpu.ecc(HERE).status == FAIL
     smi(monkeypatch, {**good, "remapped_rows.pending": "1|0"})
     assert gpu.ecc(HERE).measured == "GPU 0: remapped_rows.pending 1"
 
 
 def test_throttle_tells_heat_from_a_power_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    calm = {"index": "0", **dict.fromkeys(nvidia.THROTTLE, "Not Active")}
-    smi(monkeypatch, calm)
-    assert gpu.throttle(HERE).status == PASS
-    smi(monkeypatch, {**calm, nvidia.THROTTLE[4]: "Active"})
-    assert gpu.throttle(HERE).status == WARN
-    smi(monkeypatch, {**calm, nvidia.THROTTLE[1]: "Active"})
-    assert gpu.throttle(HERE).status == FAIL
+    for names in (nvidia.THROTTLE, nvidia.THROTTLE_BEFORE_535):
+        calm = {"index": "0", "pci.bus_id": "1", **dict.fromkeys(names, "Not Active")}
+        power = names[0].rpartition(".")[0] + ".sw_power_cap"
+        for change, status in (({}, PASS), ({power: "Active"}, PASS), ({names[1]: "Active"}, FAIL)):
+            smi(monkeypatch, {**calm, **change})
+            assert gpu.throttle(HERE).status == status
 
 
-def test_a_narrow_link_fails_and_a_resting_one_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_link_fails_and_a_resting_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     link = {"index": "0", "pcie.link.gen.current": "5", "pcie.link.gen.max": "5", "pcie.link.width.current": "16",
             "pcie.link.width.max": "16"}  # fmt: skip
     for change, status in (
         ({}, PASS),
-        ({"pcie.link.gen.current": "1"}, WARN),
+        ({"pcie.link.gen.current": "1"}, PASS),
         ({"pcie.link.width.current": "8"}, FAIL),
     ):
         smi(monkeypatch, {**link, **change})
         assert gpu.pcie(HERE).status == status
 
 
-def test_inactive_nvlinks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "GPU 0: NVIDIA H100 (UUID: x)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n"
-    smi(monkeypatch, {"nvlink": text})
-    assert gpu.nvlink(HERE).status == PASS
-    smi(monkeypatch, {"nvlink": text.replace("Link 1: 26.562 GB/s", "Link 1: <inactive>")})
-    assert gpu.nvlink(HERE).measured == "inactive: GPU 0: link 1"
+def nvlinks(count: int, rate: str = "26.562 GB/s", changed: str = "", gpus: int = 2) -> str:
+    """`nvidia-smi nvlink -s` of GPUS, the last of whose links CHANGED is said of."""
+    out = []
+    for number in range(gpus):
+        out.append(f"GPU {number}: NVIDIA (UUID: GPU-{number})")
+        last = number == gpus - 1 and changed
+        out += [f"\t Link {n}: {changed if last and n == count - 1 else rate}" for n in range(count)]
+    return "\n".join(out) + "\n"
+
+
+H100 = {"index": "0|1", "name": "NVIDIA H100 80GB HBM3|NVIDIA H100 80GB HBM3", "uuid": "a|b"}
+DOWN = "NVML: Unable to retrieve NVLink information as all links are inActive"
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    (nvlinks(18), ""),
+    (nvlinks(18, changed="<inactive>"), "GPU 1: link 17 is inactive"),
+    (nvlinks(17), "GPU 0: 17 active link(s); GPU 1: 17 active link(s)"),  # this model has 18
+    (nvlinks(18, changed="20 GB/s"), "GPU 1: link 17 at 20 GB/s"),
+    (nvlinks(18, gpus=1) + f"GPU 1: NVIDIA (UUID: x)\n{DOWN}\n", "GPU 1: 0 active link(s)"),
+    (DOWN, "nvidia-smi shows no link"),
+])  # fmt: skip
+def test_nvlinks_are_as_many_and_as_fast_as_the_model_has(
+    monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    smi(monkeypatch, {**H100, "nvlink -s": text})
+    result = nvlink.nvlink(HERE)
+    assert result.status == (FAIL if said else PASS), result
+    assert said in result.measured
+
+
+def test_nvlinks_of_another_model_are_held_against_each_other_and_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    a30 = {"index": "0|1", "name": "NVIDIA A30|NVIDIA A30", "uuid": "a|b"}
+    smi(monkeypatch, {**a30, "nvlink -s": nvlinks(4)})
+    assert nvlink.nvlink(HERE).status == PASS
+    smi(monkeypatch, a30)
+    with pytest.raises(Skip):
+        nvlink.nvlink(HERE)
+    assert nvlink.nvlink(Request(output=".", nvlink=True)).status == FAIL
+    smi(monkeypatch, {**H100, "mig.mode.current": "Enabled|Enabled", "nvlink -s": DOWN})
+    with pytest.raises(Skip):
+        nvlink.nvlink(HERE)
+
+
+def fabric(state: str = "Completed", status: str = "Success", uuid: str = "", health: str = "Healthy") -> str:
+    """The part of `nvidia-smi -q` about NVLink's fabric, in the form of k8s-test-infra #677 and dra-driver #626."""
+    return f"""
+GPU 00000000:18:00.0
+    Product Name                          : NVIDIA GB200
+    Fabric
+        State                             : {state}
+        Status                            : {status}
+        CliqueId                          : 2
+        ClusterUUID                       : {uuid or "dc6e40c4-d722-4357-9ba6-5291dd461278"}
+        Health
+            Summary                       : {health}
+            Bandwidth                     : Full
+    Processes                             : None
+"""
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    (fabric(), ""),
+    (fabric(health="Not Supported"), ""),
+    (fabric(state="In Progress"), "GPU 0: state In Progress"),
+    (fabric(state="N/A"), "GPU 0: state not said"),
+    (fabric(status="Insufficient Resources"), "GPU 0: status Insufficient Resources"),
+    (fabric(uuid=nvlink.NO_CLUSTER), "GPU 0: no cluster UUID"),
+    (fabric(health="Unhealthy"), "GPU 0: health Unhealthy"),
+])  # fmt: skip
+def test_a_gpu_outside_the_fabric_is_named(monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
+    smi(monkeypatch, {"-q": text})
+    result = nvlink.fabric(HERE)
+    assert (result.status, said in result.measured) == (FAIL if said else PASS, True)
+
+
+def test_mig_devices_are_counted_where_gpus_are_too_few(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setattr(host, "open_gpus", lambda: ["/dev/nvidia0"])
+    text = "GPU 0: NVIDIA A100 (UUID: GPU-1)\n" + "".join(
+        f"  MIG 1g.10gb     Device  {n}: (UUID: MIG-{n})\n" for n in range(7)
+    )
+    smi(monkeypatch, {"-L": text})
+    result = host.gpus(Request(output=".", gpus=7))
+    assert result.status == PASS and result.measured == "7 MIG device(s) on 1 GPU(s)"
+    smi(monkeypatch, {"-L": "GPU 0: NVIDIA A100 (UUID: GPU-1)\n"})
+    assert host.gpus(Request(output=".", gpus=7)).status == FAIL
+
+
+COUNTING = """
+GPU 00000000:18:00.0
+    PCI
+        Replays Since Reset               : {replays}
+    Clocks Event Reasons Counters
+        SW Power Capping                  : 900000 us
+        HW Thermal Slowdown               : {hot} us
+    ECC Errors
+        Volatile
+            SRAM Correctable              : 0
+            DRAM Uncorrectable            : {dram}
+"""
+
+
+def test_what_gpus_count_during_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(replays: int = 3, hot: int = 5, dram: int = 0, crc: int = 0, recovery: int = 0) -> dict[str, int]:
+        links = f"GPU 0: NVIDIA (UUID: x)\n\t Link 0: Replay Errors: {crc}\n\t Link 0: Recovery Errors: {recovery}\n"
+        smi(monkeypatch, {"-q": COUNTING.format(replays=replays, hot=hot, dram=dram), "nvlink -e": links})
+        return counters.read()
+
+    before = read()
+    for after, status in (
+        (read(), PASS), (read(replays=50), PASS), (read(replays=500), WARN), (read(hot=2_000_000), FAIL),
+        (read(hot=50_000), PASS), (read(dram=1), FAIL), (read(recovery=1), FAIL), (read(crc=7), PASS),
+    ):  # fmt: skip
+        assert counters.judge_gain(before, after).status == status, after
+    with pytest.raises(Skip):
+        counters.judge_gain({}, before)
 
 
 @pytest.mark.parametrize(("line", "number"), [
@@ -103,8 +230,30 @@ def test_xids_are_read(line: str, number: int) -> None:
     assert [one[1] for one in nvidia.xids(["other", line])] == [number]
 
 
+def log(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    monkeypatch.setattr(machine.HERE, "exists", lambda name: True, raising=False)
+    monkeypatch.setattr(machine.HERE, "kernel_log", lambda seconds: list(lines), raising=False)
+
+
+@pytest.mark.parametrize(("line", "status"), [
+    ("NVRM: Xid (PCI:0000:65:00): 31, pid=1, name=python, MMU Fault", PASS),  # a program's own fault
+    ("NVRM: Xid (PCI:0000:65:00): 79, pid=1, GPU has fallen off the bus.", FAIL),
+    ("NVRM: Xid (PCI:0000:65:00): 46, pid=1, GPU stopped processing", FAIL),
+    ("NVRM: Xid (PCI:0000:00:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)", FAIL),
+    ("NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)", PASS),
+    ("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ interrupt", PASS),
+    ("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", FAIL),
+])  # fmt: skip
+def test_xids_that_take_a_gpu_out_of_service(monkeypatch: pytest.MonkeyPatch, line: str, status: str) -> None:
+    log(monkeypatch, "other", line)
+    assert gpu.xid(HERE).status == status
+
+
 @given(st.text())
 def test_no_text_breaks_the_readers(text: str) -> None:
     nvidia.table(text, nvidia.IDENTITY)
     nvidia.links(text)
     nvidia.xids(text.splitlines())
+    nvidia.fatal_sxids(text.splitlines())
+    nvidia.details(text)
+    nvidia.slices(text)

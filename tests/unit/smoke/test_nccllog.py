@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack_smoke.collectives import nccllog
-from hpcstack_smoke.collectives.transport import judged
-from hpcstack_smoke.result import FAIL, PASS, WARN, Skip
+from hpcstack_smoke.collectives.transport import Expected, judged, summarise
+from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 
 HERE = Path(__file__).parents[1]
 LINES: list[dict[str, Any]] = yaml.safe_load((HERE.parent / "data/nccl-lines.yaml").read_text())
@@ -36,23 +36,53 @@ def line(a: int, b: int, via: str) -> str:
     return f"n:1:1 [0] NCCL INFO Channel 00/0 : {a}[0] -> {b}[0] via {via}"
 
 
-def test_a_silent_fall_back_to_sockets_is_a_failure_on_a_fabric_only() -> None:
-    log = nccllog.read(SOCKETS)
-    result = judged(log, 2, fabric=True)
+def seen(lines: list[str], expected: Expected, domains: tuple[str, str] = ("", "")) -> Result:
+    """LINES, as four ranks on two nodes of these NVLink DOMAINS would each have them in its own log, judged."""
+    places = [("n1", domains[0])] * 2 + [("n2", domains[1])] * 2
+    log = nccllog.read(lines)
+    return judged([summarise(log, rank, places) for rank in range(4)], expected)
+
+
+FABRIC = Expected(fabric="site.yaml", nvlink=True)
+
+
+def test_a_silent_fall_back_to_sockets_is_a_failure_on_a_fabric_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = seen(SOCKETS, FABRIC)
     assert result.status == FAIL and "1 pair(s) by Socket" in result.measured and "NCCL_IB_HCA" in result.remedy
-    assert judged(log, 2, fabric=False).status == PASS
+    assert "1-2 (n1, n2)" in result.measured
+    assert seen(SOCKETS, Expected()).status == PASS
+    assert seen(SOCKETS, Expected(perhaps=True)).status == WARN  # a network card that could do RoCE
+    monkeypatch.setenv("NCCL_IB_DISABLE", "1")
+    assert seen(SOCKETS, Expected(fabric="the nodes' active ports")).status == WARN
+    assert seen(SOCKETS, FABRIC).status == FAIL  # what the site promises is not to be switched off
+
+
+def test_an_nvlink_domain_that_goes_over_the_network_is_a_failure() -> None:
+    lines = [line(0, 1, "P2P/CUMEM"), line(1, 2, "NET/IB/0/GDRDMA")]
+    result = seen(lines, FABRIC, ("uuid/1", "uuid/1"))
+    assert result.status == FAIL and "one NVLink domain, yet by IB+GDR" in result.measured and "IMEX" in result.remedy
+    assert seen(lines, FABRIC, ("uuid/1", "uuid/2")).status == PASS
+    assert seen([line(0, 1, "P2P/MNNVL"), line(1, 2, "P2P/MNNVL")], FABRIC, ("uuid/1", "uuid/1")).status == PASS
+
+
+def test_a_rank_without_a_log_is_told() -> None:
+    places = [("n1", ""), ("n1", "")]
+    heard = summarise(nccllog.read([line(0, 1, "P2P/CUMEM")]), 0, places)
+    result = judged([heard, summarise(nccllog.read([]), 1, places)], FABRIC)
+    assert result.status == WARN and "1 rank(s) left no log: [1]" in result.measured
 
 
 def test_rdma_without_gpudirect_and_shared_memory_are_warnings() -> None:
-    assert judged(nccllog.read([line(0, 1, "P2P/CUMEM"), line(1, 2, "NET/IB/0")]), 2, fabric=True).status == WARN
-    assert judged(nccllog.read([line(0, 1, "SHM/direct/direct")]), 2, fabric=True).status == WARN
-    good = judged(nccllog.read([line(0, 1, "P2P/CUMEM"), line(1, 2, "NET/IB/0/GDRDMA")]), 2, fabric=True)
+    assert seen([line(0, 1, "P2P/CUMEM"), line(1, 2, "NET/IB/0")], FABRIC).status == WARN
+    assert seen([line(0, 1, "SHM/direct/direct")], FABRIC).status == WARN
+    assert seen([line(0, 1, "SHM/direct/direct")], Expected()).status == PASS  # GPUs on PCIe of two sockets
+    good = seen([line(0, 1, "P2P/CUMEM"), line(1, 2, "NET/IB/0/GDRDMA")], FABRIC)
     assert good.status == PASS and good.series[0]["values"][1][2] == "IB+GDR"
 
 
 def test_an_empty_log_proves_nothing() -> None:
     with pytest.raises(Skip):
-        judged(nccllog.read(["hello"]), 2, fabric=True)
+        seen(["hello"], FABRIC)
 
 
 def test_ranks_that_began_and_never_finished_are_named() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack_smoke.node import fabric, host, io, sysfs
+from hpcstack_smoke.node import fabric, host, io, machine, sysfs
 from hpcstack_smoke.request import Request
 from hpcstack_smoke.result import FAIL, PASS, WARN, Skip, run
 
@@ -16,8 +16,8 @@ EIGHT = Request(output=".", gpus=8)
 
 @pytest.fixture
 def hcas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(sysfs, "HCAS", str(tmp_path))
-    return tmp_path
+    monkeypatch.setattr(machine.HERE, "root", str(tmp_path), raising=False)
+    return tmp_path / "sys/class/infiniband"
 
 
 def port(
@@ -60,11 +60,47 @@ def test_a_port_without_a_cable_is_a_warning_and_none_at_all_a_failure(hcas: Pat
 
 def test_what_nccl_leaves_out_is_not_looked_at(hcas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port(hcas, "mlx5_0", 1, "4: ACTIVE")
-    port(hcas, "mlx5_bond_0", 1, "1: DOWN", "25 Gb/sec (1X EDR)", "Ethernet")
+    port(hcas, "mlx5_bond_0", 1, "1: DOWN", "25 Gb/sec (1X EDR)")
     assert fabric.hcas(HERE).status == FAIL
     for said in ("^mlx5_bond", "=mlx5_0:1", "mlx5_0", "^=mlx5_bond_0:1"):
         monkeypatch.setenv("NCCL_IB_HCA", said)
         assert fabric.hcas(HERE).status == PASS, said
+
+
+def test_what_the_site_promises_must_be_there_and_up(hcas: Path) -> None:
+    both = Request(output=".", fabric="infiniband", hcas=("mlx5_0", "mlx5_1"), fabric_rate=400.0)
+    assert fabric.hcas(both).status == FAIL  # no device at all
+    port(hcas, "mlx5_0", 1, "4: ACTIVE")
+    assert fabric.hcas(both).measured == "not here: mlx5_1"
+    (port(hcas, "mlx5_1", 1, "1: DOWN") / "phys_state").write_text("2: Polling\n")
+    result = fabric.hcas(both)
+    assert result.status == FAIL and "mlx5_1:1" in result.measured and result.source == "site.yaml"
+    port(hcas, "mlx5_2", 1, "1: DOWN", layer="Ethernet")  # a network card
+    (hcas / "mlx5_1/ports/1/state").write_text("4: ACTIVE\n")
+    assert fabric.hcas(both).status == PASS
+    (hcas / "mlx5_1/ports/1/rate").write_text("200 Gb/sec (4X HDR)\n")
+    assert fabric.rate(both).status == FAIL
+
+
+def test_an_adapter_without_its_driver_is_found(hcas: Path) -> None:
+    folder = hcas.parents[2] / "sys/bus/pci/devices/0000:18:00.0"
+    folder.mkdir(parents=True)
+    for name, text in (("vendor", "0x15b3"), ("class", "0x020700"), ("device", "0x1021")):
+        (folder / name).write_text(f"{text}\n")
+    result = fabric.hcas(HERE)
+    assert result.status == FAIL and "0000:18:00.0" in result.measured and "mlx5_ib" in result.remedy
+    (folder / "class").write_text("0x020000\n")  # the same as a network card
+    with pytest.raises(Skip):
+        fabric.hcas(HERE)
+
+
+def test_an_ethernet_port_of_an_infiniband_node_wants_no_gid(hcas: Path) -> None:
+    port(hcas, "mlx5_0", 1, "4: ACTIVE")
+    port(hcas, "mlx5_1", 1, "4: ACTIVE", layer="Ethernet")
+    for request in (HERE, Request(output=".", fabric="infiniband")):
+        with pytest.raises(Skip):
+            fabric.gid(request)
+    assert fabric.gid(Request(output=".", fabric="roce", hcas=("mlx5_1",))).status == FAIL
 
 
 def test_a_slow_port_is_a_warning_and_all_below_the_sites_word_a_failure(hcas: Path) -> None:
@@ -84,7 +120,8 @@ def test_roce_wants_a_routable_gid(hcas: Path) -> None:
         for path, text in ((f"gids/{index}", gid), (f"gid_attrs/types/{index}", kind)):
             (where / path).parent.mkdir(parents=True, exist_ok=True)
             (where / path).write_text(f"{text}\n")
-    assert fabric.gid(HERE).status == FAIL
+    assert fabric.gid(HERE).status == WARN  # nobody says that this is a fabric
+    assert fabric.gid(Request(output=".", fabric="roce")).status == FAIL
     (where / "gids/3").write_text("0000:0000:0000:0000:0000:ffff:0a00:0001\n")
     (where / "gid_attrs/types/3").write_text("RoCE v2\n")
     result = fabric.gid(HERE)
@@ -94,14 +131,14 @@ def test_roce_wants_a_routable_gid(hcas: Path) -> None:
 def test_counters_that_move_during_the_run_are_found(hcas: Path) -> None:
     where = port(hcas, "mlx5_0", 1, "4: ACTIVE")
     before = sysfs.counters()
-    assert fabric.gained(before, sysfs.counters()).status == PASS
+    assert fabric.judge_gain(before, sysfs.counters()).status == PASS
     (where / "counters/symbol_error").write_text("7\n")
-    result = fabric.gained(before, sysfs.counters())
+    result = fabric.judge_gain(before, sysfs.counters())
     assert result.status == WARN and result.measured == "mlx5_0:1/symbol_error +7"  # healthy links count some
     (where / "counters/link_downed").write_text("1\n")
-    assert fabric.gained({**before, "mlx5_0:1/link_downed": 0}, sysfs.counters()).status == FAIL
+    assert fabric.judge_gain({**before, "mlx5_0:1/link_downed": 0}, sysfs.counters()).status == FAIL
     with pytest.raises(Skip):
-        fabric.gained({}, sysfs.counters())
+        fabric.judge_gain({}, sysfs.counters())
 
 
 def test_a_missing_driver_is_a_skip_only_where_no_gpu_is_expected(

@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 
 def report(
-    gpu: str = "NVIDIA A100-SXM4-80GB", gpus: int = 8, value: float = 235.0, size: int = 4 * GIB, **more: Any
+    gpu: str = "NVIDIA A100-SXM4-80GB", gpus: int = 8, value: float = 235.0, size: int = 16 * GIB, **more: Any
 ) -> Report:
     name = f"all_reduce_float32_{size}_busbw_GB_s"
     line = {"name": "all_reduce float32", "x": [size], "y": [value], "x_unit": "bytes", "y_unit": "GB/s"}
@@ -44,7 +44,7 @@ def report(
     (report(value=100.0, world_size=4), "PASS"),  # not every GPU of the node took part
 ])  # fmt: skip
 def test_gates(made: Report, status: str) -> None:
-    one = judge_report(made, []).outcomes[0]
+    one = judge_report(made, [], {}).outcomes[0]
     assert one.status == status
     if status != "PASS":
         assert one.source and one.expected.startswith(">= ") and one.series[0]["gate"] > 0
@@ -67,22 +67,22 @@ def fill(path: Path, values: list[float]) -> list[history.Past]:
 
 def test_worse_than_the_sites_own_history_is_a_warning(tmp_path: Path) -> None:
     pasts = fill(tmp_path / "h.jsonl", [40.0, 40.4, 39.8, 40.1, 40.2, 39.9, 40.0, 40.3])
-    assert judge_report(report(gpu="NVIDIA L40S", value=39.0), pasts).outcomes[0].status == "PASS"
-    one = judge_report(report(gpu="NVIDIA L40S", value=36.0), pasts).outcomes[0]
+    assert judge_report(report(gpu="NVIDIA L40S", value=39.0), pasts, {}).outcomes[0].status == "PASS"
+    one = judge_report(report(gpu="NVIDIA L40S", value=36.0), pasts, {}).outcomes[0]
     assert one.status == "WARN" and "median of 8 runs 40" in one.measured
 
 
 def test_seven_runs_are_too_few_and_other_nodes_are_no_history(tmp_path: Path) -> None:
     pasts = fill(tmp_path / "h.jsonl", [40.0] * 7)
-    assert judge_report(report(gpu="NVIDIA L40S", value=10.0), pasts).outcomes[0].status == "PASS"
+    assert judge_report(report(gpu="NVIDIA L40S", value=10.0), pasts, {}).outcomes[0].status == "PASS"
     pasts = fill(tmp_path / "h.jsonl", [40.0])
-    assert judge_report(report(gpu="NVIDIA L40S", value=10.0), pasts).outcomes[0].status == "WARN"
-    assert judge_report(report(gpu="NVIDIA L40S", value=10.0, nodes=("n2",)), pasts).outcomes[0].status == "PASS"
+    assert judge_report(report(gpu="NVIDIA L40S", value=10.0), pasts, {}).outcomes[0].status == "WARN"
+    assert judge_report(report(gpu="NVIDIA L40S", value=10.0, nodes=("n2",)), pasts, {}).outcomes[0].status == "PASS"
 
 
 def test_noisy_figures_have_more_room(tmp_path: Path) -> None:
     pasts = fill(tmp_path / "h.jsonl", [40.0, 20.0, 60.0, 30.0, 50.0, 45.0, 35.0, 40.0])
-    assert judge_report(report(gpu="NVIDIA L40S", value=30.0), pasts).outcomes[0].status == "PASS"
+    assert judge_report(report(gpu="NVIDIA L40S", value=30.0), pasts, {}).outcomes[0].status == "PASS"
 
 
 def test_latency_gets_worse_upwards() -> None:
@@ -94,7 +94,7 @@ def test_latency_gets_worse_upwards() -> None:
 
 
 def test_virtual_nodes_prove_no_figure(tmp_path: Path) -> None:
-    one = judge_report(report(value=1.0, virtual_nodes=True), []).outcomes[0]
+    one = judge_report(report(value=1.0, virtual_nodes=True), [], {}).outcomes[0]
     assert one.informational and one.status == "PASS"
 
 

@@ -1,0 +1,81 @@
+"""What nvidia-smi says of a GPU while it works: at rest neither a link that trained low shows, nor a slowdown."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from hpcstack_smoke.node import nvidia
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcstack_smoke.context import Context
+
+FIELDS = ("index", "pci.bus_id", *nvidia.PCIE, *nvidia.UNDER_LOAD, *nvidia.THROTTLE)
+HARD = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+WARM_UP_S = 1.0
+
+
+def rows_now() -> list[dict[str, str]]:
+    """A row a GPU of what is looked at under load."""
+    rows = nvidia.query(FIELDS)
+    if not any(name in row for row in rows for name in nvidia.THROTTLE):
+        older = nvidia.query(("index", *nvidia.THROTTLE_BEFORE_535))
+        for row, other in zip(rows, older):  # noqa: B905
+            row |= {f"clocks_event_reasons.{name.rpartition('.')[2]}": value for name, value in other.items()}
+    return rows
+
+
+def sample(work: Callable[[], Any], seconds: float) -> list[list[dict[str, str]]]:
+    """What nvidia-smi says while WORK is repeated for SECONDS: once after a second, once near the end."""
+    found: list[list[dict[str, str]]] = []
+    stop = time.monotonic() + seconds
+
+    def look() -> None:
+        time.sleep(min(WARM_UP_S, seconds / 3))
+        found.append(rows_now())
+        while (left := stop - time.monotonic()) > 0:
+            time.sleep(min(left, max(left - 0.7, 0.1)))
+            if stop - time.monotonic() > 0.2:
+                found.append(rows_now())
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    while time.monotonic() < stop or not found:
+        work()
+        if time.monotonic() > stop + 60:
+            break
+    watcher.join(60)
+    return found
+
+
+def mine(context: Context, rows: list[dict[str, str]]) -> dict[str, str]:
+    """The row of this rank's GPU, by its PCI address where torch knows it; empty where it cannot be told."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(context.device)
+    bus = getattr(properties, "pci_bus_id", None)
+    if bus is not None:
+        domain, device = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
+        want = f"{domain:08X}:{bus:02X}:{device:02X}.0"
+        return next((row for row in rows if row.get("pci.bus_id", "").upper() == want), {})
+    return rows[context.local_rank] if len(rows) == context.per_node else {}
+
+
+def judge_slowdown(rows: list[dict[str, str]]) -> tuple[list[str], list[str]]:
+    """(slowdowns by hardware, by software for heat) in the samples of one GPU; a power cap is as it should be."""
+    active = {name.rpartition(".")[2] for row in rows for name in nvidia.THROTTLE if row.get(name) == "Active"}
+    return sorted(active & set(HARD)), sorted(active - set(HARD))
+
+
+def figures(rows: list[dict[str, str]]) -> dict[str, float]:
+    """Clock, power and temperature of one GPU's samples: the lowest clock, else the highest."""
+    out: dict[str, float] = {}
+    for field, name, pick in (("clocks.sm", "sm_MHz", min), ("power.draw", "power_W", max),
+                              ("temperature.gpu", "temperature_C", max)):  # fmt: skip
+        values = [value for row in rows if (value := nvidia.number(row.get(field, ""))) is not None]
+        if values:
+            out[name] = pick(values)
+    return out
