@@ -6,8 +6,20 @@ threads=$((${SLURM_CPUS_PER_TASK:-0} / ranks))
 export OMP_NUM_THREADS
 unset RANK LOCAL_RANK WORLD_SIZE
 
-slots=0 rank=1
-while [ "$rank" -lt "$ranks" ]; do slots=$slots,$rank rank=$((rank + 1)); done
+# The launcher gives its ranks CUDA_VISIBLE_DEVICES anew, from these: Slurm may have given this step 4 to 7.
+devices=${CUDA_VISIBLE_DEVICES:-}
+case $devices in *[!A-Za-z0-9,/_-]*) devices= ;; esac
+slots='' rank=0
+while [ "$rank" -lt "$ranks" ]; do
+    device=${devices%%,*}
+    devices=${devices#"$device"} devices=${devices#,}
+    case ${device:-$rank} in
+    *[!0-9]*) slots=$slots,\"$device\" ;;
+    *) slots=$slots,${device:-$rank} ;;
+    esac
+    rank=$((rank + 1))
+done
+slots=${slots#,}
 world="\"n0\": [$slots]" node=1
 while [ "$node" -lt "$nodes" ]; do world="$world, \"n$node\": [$slots]" node=$((node + 1)); done
 world=$(printf '{%s}' "$world" | base64 -w0)

@@ -3,4 +3,4 @@
 It needs the standard library alone; checks that need torch or DeepSpeed say SKIP where those are missing.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -11,10 +11,12 @@ import glob
 import importlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +28,13 @@ if TYPE_CHECKING:
 
     from hpcstack_smoke.request import Request
     from hpcstack_smoke.select import Check
+    from hpcstack_smoke.store import Client
 
 ROUNDS = 6
-MEET_S, BROKEN_S, LOOK_S = 240.0, 20.0, 3.0
+BROKEN_S, LOOK_S = 20.0, 3.0
+MEET_S, A_NODE_S = 240.0, 0.25  # to meet: so long, and so much longer for each node
+STORE = "store.json"  # where the first node's store listens
+START_S, START_A_NODE_S = 180.0, 1.0  # for imports from a filesystem that all nodes read at once, and to connect
 
 
 def function(check: Check) -> Callable[[Any], Result]:
@@ -57,6 +63,50 @@ class Agent:
         self.inventory: dict[str, Any] = {}
         self.began = time.monotonic()
         self.round = 0
+        self.client: Client | None = None
+        self.place: tuple[int, str] = (0, "")
+
+    @property
+    def node(self) -> int:
+        return int(os.environ.get("SLURM_NODEID", "0"))
+
+    @property
+    def meet_s(self) -> float:
+        """Seconds that nodes wait for each other."""
+        return MEET_S + A_NODE_S * self.request.nodes
+
+    def store(self) -> Client:
+        """This node's store, connected to the first one's, which says in the run's folder where it is.
+
+        OSError or TimeoutError where that cannot be found or reached.
+        """
+        if self.client is None:
+            from hpcstack_smoke.store import Client, Store
+
+            if self.first:
+                token = secrets.token_hex(16)
+                mine = Store(token)
+                write(self.output, STORE, {"address": address(), "port": mine.port, "token": token}, 0o600)
+            else:
+                place = self._found(STORE)
+                token = place["token"]
+                mine = Store(token, (place["address"], place["port"]))
+            mine.start()
+            self.place = (mine.port, token)
+            self.client = Client("127.0.0.1", mine.port, token)
+        return self.client
+
+    def _found(self, name: str) -> dict[str, Any]:
+        """The document NAME of the run's folder, once it is there."""
+        path, until = os.path.join(self.output, name), time.monotonic() + self.meet_s
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError, ValueError), open(path) as file:
+                document: dict[str, Any] = json.load(file)
+                return document
+            with contextlib.suppress(OSError):  # NFS remembers that a name was not there until the folder changes
+                tempfile.TemporaryFile(dir=self.output).close()
+            time.sleep(0.5)
+        raise TimeoutError(f"the first node said nothing in {name} for {self.meet_s:.0f} s")
 
     def add(self, row: dict[str, Any]) -> None:
         """ROW into node-HOST.json, and told."""
@@ -107,9 +157,12 @@ class Agent:
             status = self.launch(command, f"launcher-{self.host}-{number}.log")
             if status == 0:
                 break
-            if not self.meet(f"round-{number}"):
+            try:
+                self.meet(f"round-{number}")
+                tried = self.agreed(number)
+            except (OSError, TimeoutError) as error:
+                print(f"hpcstack: {self.host} ends after round {number}: {error}", flush=True)
                 break
-            tried = self.agreed(number)
             if not tried:
                 break
             done += tried
@@ -117,16 +170,11 @@ class Agent:
 
     def agreed(self, number: int) -> list[str]:
         """What was attempted in round NUMBER: the first node looks and says, so that all go on with the same."""
-        name = f"attempted-{number}.json"
+        name = f"attempted-{number}"
         if self.first:
-            write(self.output, name, {"codes": attempted(self.output, number)})
-        until = time.monotonic() + MEET_S
-        while time.monotonic() < until:
-            if found := documents(self.output, name):
-                codes: list[str] = found[0]["codes"]
-                return codes
-            time.sleep(0.2)
-        return []
+            self.store().put(name, 0, attempted(self.output, number))
+        codes: list[str] = self.store().get(name, 0, self.meet_s)
+        return codes
 
     def _without(self, module: str, checks: list[Check]) -> int:
         """Rows for CHECKS where MODULE is not in the image: ERROR if the recipe or the user named them, else SKIP.
@@ -202,7 +250,10 @@ class Agent:
             return "a rank elsewhere broke the process group"
         if request.deadline_s and now - self.began > request.deadline_s:
             return "the run's time is up"
-        return f"nothing has moved for {now - since:.0f} s" if now - since > request.stall_s else ""
+        limit = request.stall_s
+        if self.round and not os.path.exists(os.path.join(self.output, f"joined-{self.round}")):
+            limit = max(limit, start_s(request.nodes))
+        return f"nothing has moved for {now - since:.0f} s" if now - since > limit else ""
 
     def _relay(self, child: subprocess.Popen[bytes], file: Any) -> None:
         for line in child.stdout or ():
@@ -214,16 +265,31 @@ class Agent:
                     file.write(line)
                     file.flush()
 
-    def meet(self, name: str) -> bool:
-        """Wait for the agents of all nodes to come to NAME; whether all did. Who waited in vain tells the others."""
-        write(self.output, f"meet-{name}-{self.host}.json", {"host": self.host})
-        until = time.monotonic() + MEET_S
-        while time.monotonic() < until:
-            if len(glob.glob(os.path.join(glob.escape(self.output), f"meet-{name}-*.json"))) >= self.request.nodes:
-                return not documents(self.output, f"gone-{name}-*.json")
-            time.sleep(0.2)
-        write(self.output, f"gone-{name}-{self.host}.json", {"host": self.host})
-        return False
+    def meet(self, name: str) -> None:
+        """Wait for the agents of all nodes to come to NAME. TimeoutError, for all of them, where one does not come."""
+        self.store().put(name, self.node, self.host)
+        self.store().wait(name, self.request.nodes, self.meet_s)
+
+
+def start_s(nodes: int) -> float:
+    """Seconds that ranks of NODES may take until all have joined; HPCSTACK_SMOKE_START says otherwise."""
+    said = os.environ.get("HPCSTACK_SMOKE_START", "")
+    return float(said) if said else START_S + START_A_NODE_S * nodes
+
+
+def address() -> str:
+    """This host's address, as the others reach it: Debian's /etc/hosts gives the host's own name a loopback address.
+
+    A UDP socket is not used, only asked which address it would send from.
+    """
+    with contextlib.suppress(OSError):
+        found = socket.gethostbyname(socket.gethostname())
+        if not found.startswith("127."):
+            return found
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or "192.0.2.1", 9))
+        return str(one.getsockname()[0])
+    return "127.0.0.1"
 
 
 def environment(elastic: bool) -> dict[str, str]:

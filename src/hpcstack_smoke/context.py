@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcstack_smoke.agent import A_NODE_S, start_s
 from hpcstack_smoke.request import Request
 from hpcstack_smoke.result import Skip
 
@@ -46,6 +47,12 @@ class Context:
             kind = "GPU" if self.gpu else "CPU"
             return f"informational ({kind}{', oversubscribed' if self.per_node > self.cores else ''})"
         return ""
+
+    def gpu_name(self) -> str:
+        """The name of this rank's GPU, with NVIDIA before it; empty without one."""
+        import torch
+
+        return str(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else ""
 
     def all(self, value: Any) -> list[Any]:
         """VALUE of every rank, in the order of ranks."""
@@ -93,12 +100,28 @@ def join(timeout_s: float, request: Request) -> Context:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     backend = "nccl" if gpu else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
-    world, rank = dist.get_world_size(), dist.get_rank()
+    meet_s = start_s(request.nodes)
+    store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(seconds=meet_s)))
+    arrive(store, world, meet_s)
+    patience = timedelta(seconds=timeout_s + A_NODE_S * request.nodes)
+    dist.init_process_group(backend, store=dist.PrefixStore("hpcstack", store), rank=rank, world_size=world,
+                            timeout=patience)  # fmt: skip
+    if gpu:
+        dist.barrier()  # NCCL connects here
     counted = max(1, world // ranks_here)
     cores = len(os.sched_getaffinity(0))
     return Context(rank, world, local, counted, backend, gpu, device, bool(request.tests), request.output,
                    request.tier, cores, request.nodes, request)  # fmt: skip
+
+
+def arrive(store: Any, world: int, seconds: float) -> None:
+    """Wait until all ranks have imported what they need: on a cold filesystem that takes minutes, and no collective's
+    patience should have to cover it."""
+    from datetime import timedelta
+
+    if store.add("hpcstack/arrived", 1) == world:
+        store.set("hpcstack/all", "1")
+    store.wait(["hpcstack/all"], timedelta(seconds=seconds))
 
 
 def mig_devices() -> list[str]:

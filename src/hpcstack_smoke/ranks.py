@@ -74,6 +74,8 @@ def main() -> None:
 
     timeout = float(os.environ.get("HPCSTACK_SMOKE_TIMEOUT", TIMEOUT_S))
     context = join(timeout, request)
+    if context.rank == 0:
+        write(folder, f"joined-{number}", {"world": context.world})  # from here on a silence is a stall
     document |= {"world": context.world, "backend": context.backend}
     for check in request.checks("ranks", done):
         write(folder, name, {**document, "running": check.code})

@@ -60,10 +60,10 @@ def run(code: str, check: Callable[[], Result], where: str) -> dict[str, Any]:
     return {"code": code, "where": where, "seconds": round(time.monotonic() - began, 3), **asdict(result)}
 
 
-def write(folder: str, name: str, document: dict[str, Any]) -> None:
+def write(folder: str, name: str, document: dict[str, Any], mode: int = 0o644) -> None:
     """DOCUMENT as FOLDER/NAME, whole or not at all."""
     handle, part = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
     with os.fdopen(handle, "w") as file:
         json.dump(document, file, indent=1)
-    os.chmod(part, 0o644)
+    os.chmod(part, mode)
     os.replace(part, os.path.join(folder, name))

@@ -1,7 +1,7 @@
 """One task of a framework that does not meet by torchrun: `python3 -m hpcstack_smoke.tasks`, a process a rank.
 
 The agent starts as many on its node as the run has ranks there. They know RANK, WORLD_SIZE and the run's folder, find
-each other by files in it, and each check is a function of that `Task`.
+each other by the store of their node's agent, and each check is a function of that `Task`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack_smoke.agent import end, function, tell
-from hpcstack_smoke.request import read_request
+from hpcstack_smoke.agent import A_NODE_S, end, function, tell
+from hpcstack_smoke.request import Request, read_request
 from hpcstack_smoke.result import ERROR, run, write
 from hpcstack_smoke.select import CHECKS, Check
+from hpcstack_smoke.store import Client
 
 if TYPE_CHECKING:
     from hpcstack_smoke.agent import Agent
 
 MEET_S = 150.0
+PORT, TOKEN = "HPCSTACK_SMOKE_STORE", "HPCSTACK_SMOKE_STORE_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -37,47 +38,54 @@ class Task:
     local: int
     output: str
     code: str
-    named: bool = False
+    client: Client
+    request: Request = field(default_factory=lambda: Request(""))
+
+    @property
+    def named(self) -> bool:
+        return bool(self.request.tests)
+
+    @property
+    def nodes(self) -> int:
+        return self.request.nodes
+
+    def _key(self, name: str) -> str:
+        return f"task {self.code} {name}"
+
+    def _seconds(self, seconds: float) -> float:
+        return seconds + A_NODE_S * self.nodes
 
     def post(self, name: str, value: Any) -> None:
         """VALUE for the others, under NAME."""
-        write(self.output, f".task-{self.code}-{name}-{self.rank}.json", {"value": value})
+        self.client.put(self._key(name), self.rank, value)
 
     def read(self, name: str, rank: int, seconds: float = MEET_S) -> Any:
-        """What RANK posted under NAME. TimeoutError names who did not."""
-        path = os.path.join(self.output, f".task-{self.code}-{name}-{rank}.json")
-        began = looked = time.monotonic()
-        while not os.path.exists(path):
-            now = time.monotonic()
-            if now - began > seconds:
-                raise TimeoutError(f"task {rank} said nothing of {name} in {seconds:.0f} s")
-            if now - looked > 2:  # NFS remembers that a name was not there until the folder changes here
-                looked = now
-                with contextlib.suppress(OSError):
-                    tempfile.TemporaryFile(dir=self.output).close()
-            time.sleep(0.05)
-        with open(path) as file:
-            return json.load(file)["value"]
+        """What RANK posted under NAME. TimeoutError says that it did not."""
+        return self.client.get(self._key(name), rank, self._seconds(seconds))
+
+    def wait(self, name: str, seconds: float = MEET_S) -> None:
+        """Wait until every task has come to NAME. TimeoutError names who has not."""
+        self.post(name, 1)
+        self.client.wait(self._key(name), self.world, self._seconds(seconds))
 
     def all(self, name: str, value: Any, seconds: float = MEET_S) -> list[Any]:
-        """VALUE of every task."""
+        """VALUE of every task, in the order of ranks: as much for each as there are tasks. TimeoutError names who
+        is missing."""
         self.post(name, value)
-        return [self.read(name, rank, seconds) for rank in range(self.world)]
+        return self.client.all(self._key(name), self.world, self._seconds(seconds))
 
+    def of_nodes(self, name: str, value: Any, seconds: float = MEET_S) -> list[Any]:
+        """VALUE of the first task of every node, on these; nothing on the others."""
+        node, place = divmod(self.rank, self.world // self.nodes)
+        if place:
+            return []
+        self.client.put(self._key(name), node, value)
+        return self.client.all(self._key(name), self.nodes, self._seconds(seconds))
 
-def address() -> str:
-    """This host's address, as the others reach it: Debian's /etc/hosts gives the host's own name a loopback address.
-
-    A UDP socket is not used, only asked which address it would send from.
-    """
-    with contextlib.suppress(OSError):
-        found = socket.gethostbyname(socket.gethostname())
-        if not found.startswith("127."):
-            return found
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or "192.0.2.1", 9))
-        return str(one.getsockname()[0])
-    return "127.0.0.1"
+    def first_gets(self, name: str, value: Any, seconds: float = MEET_S) -> list[Any]:
+        """VALUE of every task on the first one; nothing on the others."""
+        self.post(name, value)
+        return self.client.all(self._key(name), self.world, self._seconds(seconds)) if self.rank == 0 else []
 
 
 def free_port() -> int:
@@ -90,18 +98,25 @@ def free_port() -> int:
 def start(agent: Agent) -> int:
     """All task checks of the run on this node, one after another; 0, as each leaves its own rows."""
     for check in agent.request.checks("tasks"):
-        _one(agent, check)
+        try:
+            _one(agent, check)
+        except (OSError, TimeoutError) as error:
+            why = f"{agent.host} does not reach the first node's store: {error}"
+            row = {"code": check.code, "where": agent.host, "status": ERROR, "seconds": 0.0, "evidence": why}
+            agent.add(row)
     return 0
 
 
 def _one(agent: Agent, check: Check) -> None:
     request = agent.request
-    first = int(os.environ.get("SLURM_NODEID", "0")) * request.ranks
+    first = agent.node * request.ranks
     children = []
+    agent.store()
+    port, token = agent.place
     for local in range(request.ranks):
         argv = [sys.executable, "-m", "hpcstack_smoke.tasks", request.output, check.code]
         env = {**os.environ, "RANK": str(first + local), "LOCAL_RANK": str(local),
-               "WORLD_SIZE": str(request.ranks * request.nodes)}  # fmt: skip
+               "WORLD_SIZE": str(request.ranks * request.nodes), PORT: str(port), TOKEN: token}  # fmt: skip
         with open(os.path.join(request.output, f"task-{check.code}-{first + local}.log"), "wb") as log:
             children.append(
                 subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -145,7 +160,8 @@ def _last_line(path: str) -> str:
 def main() -> None:
     folder, code = sys.argv[1:]
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    task = Task(rank, int(os.environ["WORLD_SIZE"]), local, folder, code, bool(read_request(folder).tests))
+    client = Client("127.0.0.1", int(os.environ.pop(PORT)), os.environ.pop(TOKEN))
+    task = Task(rank, int(os.environ["WORLD_SIZE"]), local, folder, code, client, read_request(folder))
     check = next(check for check in CHECKS if check.code == code)
     row = run(check.code, lambda: function(check)(task), f"{socket.gethostname()}:{rank}")
     write(folder, f"task-{code}-{rank}.json", {"rank": rank, "host": socket.gethostname(), "rows": [row]})

@@ -54,7 +54,12 @@ def test_every_planted_bug_is_caught_and_nothing_else(testbed: Testbed, built: d
 
 def test_a_rank_that_never_comes_is_named_in_time(testbed: Testbed, built: dict[str, Any], plants: Path) -> None:
     status, document = run(
-        testbed, "--only", "ddp.fp32", HPCSTACK_SMOKE_PLANT=str(plants / "never.py"), HPCSTACK_SMOKE_TIMEOUT="15"
+        testbed,
+        "--only",
+        "ddp.fp32",
+        HPCSTACK_SMOKE_PLANT=str(plants / "never.py"),
+        HPCSTACK_SMOKE_TIMEOUT="15",
+        HPCSTACK_SMOKE_START="30",
     )
     (one,) = document["outcomes"]
     assert status == 1 and one["status"] == "ERROR" and "never started: rank 3" in one["measured"]

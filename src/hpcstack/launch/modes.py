@@ -68,5 +68,10 @@ def check(mode: str, resources: Resources) -> None:
         )
     if not how.ranks_in_a_task and not how.a_task_a_rank and resources.nproc_per_node:
         raise InputError(f"--nproc-per-node has no effect in mode {mode}", "--ntasks-per-node")
+    if how.a_task_a_rank and any(word.startswith("--gpus-per-task") for word in resources.extra):
+        raise InputError(
+            f"--gpus-per-task in mode {mode}: each rank would see one GPU, as number 0 whatever its LOCAL_RANK",
+            "--gpus-per-node",
+        )
     if (resources.elastic or resources.restarts) and mode != "torchrun":
         raise InputError(f"--elastic and --restarts work in mode torchrun, not in mode {mode}", "--mode torchrun")

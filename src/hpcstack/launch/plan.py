@@ -116,11 +116,26 @@ def plan(
         grace=bool(extras.grace), environment={one.name: one.value for one in given},
         image_environment=artifact.environment,
     )  # fmt: skip
+    line = (*_freed(mode, resources, chosen, inside), *chosen.parts(step))
     return Plan(
-        tuple(chosen.parts(step)), tuple(_settings(chosen, step, given)), chosen.name, reason, mode,
+        line, tuple(_settings(chosen, step, given)), chosen.name, reason, mode,
         _fit(artifact, node), staged, extras.grace, extras.watchdog, taken.ranks,
         0 if taken.gpus or here else gpus_said(resources),
     )  # fmt: skip
+
+
+# What srun reads of a job that asked for GPUs by the task: the one task that starts all ranks would see one GPU
+BY_THE_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
+
+
+def _freed(mode: str, resources: Resources, chosen: Runtime, inside: Mapping[str, str]) -> list[Part]:
+    """`env -u ...` before srun, where the job's own words about GPUs by the task would count for this step too."""
+    found = [name for name in BY_THE_TASK if name in inside]
+    by_the_task = any(word.startswith(("--gpus-per-task", "--tres-per-task")) for word in resources.extra)
+    if chosen.name == "local" or mode == "plain" or by_the_task or not found:
+        return []
+    words = tuple(word for name in found for word in ("-u", name))
+    return [Part(("env", *words), "the job gives GPUs by the task; each rank takes its own of all that the node has")]
 
 
 def is_python(path: Path) -> bool:
@@ -171,6 +186,8 @@ def _slurm(
     out += asked
     if count := _count(asked, resources, inside):
         out.append(Part((f"--ntasks={count}",), "of all nodes: else the job's own SLURM_NTASKS would count"))
+    if mode != "plain" and "SLURM_GPUS_PER_TASK" in inside and not any("--gpu" in word for word in resources.extra):
+        out.append(Part(("--gpu-bind=none",), "each task sees all GPUs of the step"))
     if bound and MODES[mode].a_task_a_rank:
         out.append(Part((f"--cpu-bind=mask_cpu:{bound.masks}",), bound.why))
     return out

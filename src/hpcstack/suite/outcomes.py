@@ -13,7 +13,7 @@ from hpcstack.report import Outcome, worst
 from hpcstack.report.model import WORST
 from hpcstack_smoke.agent import function
 from hpcstack_smoke.result import run
-from hpcstack_smoke.select import CHECKS, Check, selected
+from hpcstack_smoke.select import SCOPES, Check, selected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,7 +83,7 @@ def outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
         whole_image = everywhere and all(":" not in row["where"] for row in rows)  # the agent's word for all its ranks
         if silent > 0 and not whole_image:
             rows.append(_silent(check, size, found, silent, tail))
-        out.append(judge_lag(worst(rows)))
+        out.append(judge_lag(worst(rows), found.inventory))
     order = {family: place for place, family in enumerate(dict.fromkeys(one.family for one in out))}
     return sorted(out, key=lambda one: order[one.family])
 
@@ -95,9 +95,8 @@ def host_rows(size: Size, inventories: dict[str, dict[str, Any]]) -> list[dict[s
 
 
 def _asked(size: Size) -> Iterable[Check]:
-    for check in CHECKS:
-        if check in selected(size.tests, check.scope, size.tier, size.skip):
-            yield check
+    for scope in SCOPES:
+        yield from selected(size.tests, scope, size.tier, size.skip)
 
 
 def _silent(check: Check, size: Size, found: RunFiles, silent: int, tail: str) -> dict[str, Any]:
@@ -114,24 +113,35 @@ def _silent(check: Check, size: Size, found: RunFiles, silent: int, tail: str) -
             "remedy": "read launcher-HOST-ROUND.log in the run's folder"}  # fmt: skip
 
 
-def judge_lag(outcome: Outcome) -> Outcome:
-    """A WARN that names whoever is far below the others of the run in a figure of which more is better."""
+def judge_lag(outcome: Outcome, inventory: dict[str, dict[str, Any]]) -> Outcome:
+    """A WARN that names whoever is far below the others of the run in a figure of which more is better.
+
+    Others are those with the same model of GPU, by the INVENTORY of their nodes.
+    """
     if outcome.status != "PASS" or outcome.informational or outcome.family not in PEER_FAMILIES:
         return outcome
     slow = []
     for name in sorted({name for figures in outcome.peers.values() for name in figures if name.endswith("_s")}):
         if name in NOT_COMPARED:
             continue
-        values = {where: figures[name] for where, figures in outcome.peers.items() if name in figures}
-        if len(values) < ENOUGH_PEERS:
-            continue
-        middle = statistics.median(values.values())
-        slow += [f"{where} {value:g} of {middle:g} {name}" for where, value in values.items() if value < LAGS * middle]
+        kinds: dict[str, dict[str, float]] = defaultdict(dict)
+        for where, figures in outcome.peers.items():
+            if name in figures:
+                kinds[inventory.get(where.partition(":")[0], {}).get("gpu", "")][where] = figures[name]
+        for values in kinds.values():
+            if len(values) >= ENOUGH_PEERS:
+                slow += lagging(values, name)
     if not slow:
         return outcome
     said = f"lags behind the others: {'; '.join(slow)}; {outcome.measured}"
     return outcome.model_copy(update={"status": "WARN", "measured": said, "source": "peers in the same run",
                                       "expected": f">= {LAGS:.0%} of the others' median"})  # fmt: skip
+
+
+def lagging(values: dict[str, float], name: str) -> list[str]:
+    """Whose value of the figure NAME is far below the median."""
+    middle = statistics.median(values.values())
+    return [f"{where} {value:g} of {middle:g} {name}" for where, value in values.items() if value < LAGS * middle]
 
 
 def find_telling_line(lines: Iterable[str], last: str) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+from typing import TYPE_CHECKING
 
+from hpcstack_smoke.agent import address
 from hpcstack_smoke.result import Result, judge
-from hpcstack_smoke.tasks import Task, address
 
-TIMEOUT_S = 120.0
+if TYPE_CHECKING:
+    from hpcstack_smoke.tasks import Task
+
+TIMEOUT_S, ALL_NODES = 120.0, 16
 
 
 def exchange(task: Task) -> Result:
@@ -18,8 +22,8 @@ def exchange(task: Task) -> Result:
         server.bind(("", 0))
         server.listen(1)
         server.settimeout(TIMEOUT_S)
-        places = task.all("place", [address(), server.getsockname()[1], socket.gethostname()])
-        after = places[(task.rank + 1) % task.world]
+        places = task.first_gets("place", [address(), server.getsockname()[1], socket.gethostname()])
+        after = task.read("place", (task.rank + 1) % task.world)
         with socket.create_connection((after[0], after[1]), TIMEOUT_S) as forward:
             before, _ = server.accept()
             with before:
@@ -30,28 +34,49 @@ def exchange(task: Task) -> Result:
                 if task.rank:
                     forward.sendall(f"{got + task.rank + 1}\n".encode())
     want = task.world * (task.world + 1) // 2 if task.rank == 0 else task.rank * (task.rank + 1) // 2
-    hosts = sorted({place[2] for place in places})
-    measured = f"{task.world} tasks on {len(hosts)} host(s), sum {got}"
+    hosts = f" on {len({place[2] for place in places})} host(s)" if places else ""
+    measured = f"{task.world} tasks{hosts}, sum {got}"
     return judge(got == want, measured, f"sum {want}", "1 + 2 + ... + n", remedy="nodes do not reach each other by TCP")
 
 
 def shared(task: Task) -> Result:
-    """What one task wrote into the run's folder, every other reads, whole."""
-    data = hashlib.sha256(str(task.rank).encode()).digest() * 4096
-    path = os.path.join(task.output, f".shared-{task.rank}")
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    hosts = task.all("written", socket.gethostname())
-    wrong = []
-    for rank in range(task.world):
-        with open(os.path.join(task.output, f".shared-{rank}"), "rb") as file:
-            if file.read() != hashlib.sha256(str(rank).encode()).digest() * 4096:
-                wrong.append(rank)
-    task.all("read", 1)
-    os.unlink(path)
-    measured = f"another content of {wrong}" if wrong else f"{task.world} files of {len(set(hosts))} host(s) read"
+    """What the first task of a node wrote into the run's folder, those of other nodes read, whole: of all nodes up to
+    ALL_NODES, else of those 1, 2, 4, ... further on, so that every node is read and the folder is not flooded."""
+    each = task.world // task.nodes
+    node, first = divmod(task.rank, each)
+    path = os.path.join(task.output, f".shared-{node}")
+    if not first:
+        with open(path, "wb") as file:
+            file.write(_content(node))
+            file.flush()
+            os.fsync(file.fileno())
+    task.wait("written")
+    others = [] if first else read_by(node, task.nodes)
+    wrong = [other for other in others if not _reads(os.path.join(task.output, f".shared-{other}"), _content(other))]
+    task.wait("read")
+    if not first:
+        os.unlink(path)
+    measured = f"another content of node {wrong}" if wrong else f"{len(others)} files of other nodes read"
     return judge(
         not wrong, measured, "each as written", "sha256", remedy="the folder is not one filesystem on all nodes"
     )
+
+
+def _content(node: int) -> bytes:
+    return hashlib.sha256(str(node).encode()).digest() * 4096
+
+
+def _reads(path: str, content: bytes) -> bool:
+    """Whether the file at PATH holds CONTENT. A file that is not there is as bad as another one."""
+    try:
+        with open(path, "rb") as file:
+            return file.read() == content
+    except OSError:
+        return False
+
+
+def read_by(node: int, nodes: int) -> list[int]:
+    """The nodes whose files NODE of NODES reads."""
+    if nodes <= ALL_NODES:
+        return [other for other in range(nodes) if other != node]
+    return [(node + (1 << step)) % nodes for step in range((nodes - 1).bit_length())]

@@ -50,6 +50,7 @@ def exact(found: Any) -> Result:
 def device(found: Any) -> Result:
     """A GPU's memory, sent and received as it is."""
     if found.get("device", 2) == 2:
+        _gpus_are_missed(found)
         raise Skip("no GPU, or no CUDA driver, on these nodes")
     return judge(
         found["device"] == 0,
@@ -60,6 +61,14 @@ def device(found: Any) -> Result:
     )
 
 
+def _gpus_are_missed(found: Any) -> None:
+    """RuntimeError where GPUs were asked for and a rank found none: cuInit fails on a broken one."""
+    if found.get("gpus"):
+        raise RuntimeError(
+            f"{found['gpus']} GPU(s) a node were asked for, and a rank has none: nvidia-smi on each node"
+        )
+
+
 def compiled(found: Any) -> Result:
     """mpicc is in the image and what it makes runs."""
     return Result(PASS, f"{found['compiler']} in {found['compile_s']:.1f} s", "compiled and started in the image")
@@ -68,6 +77,8 @@ def compiled(found: Any) -> Result:
 def cuda(found: Any) -> Result:
     """pi by a kernel that the image's nvcc compiled, on every rank's GPU."""
     if "gpu_thrown" not in found:
+        if not found.get("cuda_skip"):
+            _gpus_are_missed(found)
         raise Skip(found.get("cuda_skip") or "no GPU, or no CUDA driver, on these nodes")
     if found["gpu_error"] or not found["gpu_thrown"]:
         remedy = "the image's CUDA and the node's driver do not fit: node.driver, hpcstack lint"
@@ -253,6 +264,7 @@ def main() -> int:
             found |= built | {
                 "tasks": tasks,
                 "nodes": request.nodes,
+                "gpus": request.gpus,
                 "samples": SAMPLES[request.tier],
                 "virtual": len(os.sched_getaffinity(0)) * request.nodes < tasks,
             }

@@ -13,9 +13,10 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from hpcstack_smoke.agent import address
 from hpcstack_smoke.node.host import open_gpus
 from hpcstack_smoke.result import Result, Skip, judge
-from hpcstack_smoke.tasks import Task, address, free_port
+from hpcstack_smoke.tasks import Task, free_port
 
 READY_S = 60.0
 
@@ -38,7 +39,7 @@ def triton(task: Task) -> Result:
     try:
         places = task.all("place", f"http://{address()}:{port}/v2/health/ready")
         ready = _ready(places[(task.rank + 1) % task.world])
-        task.all("asked", 1, READY_S + 10)
+        task.wait("asked", READY_S + 10)
     finally:
         child.terminate()
         child.wait(20)

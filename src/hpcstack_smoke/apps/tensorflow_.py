@@ -7,9 +7,10 @@ import json
 import os
 from typing import Any
 
+from hpcstack_smoke.agent import address
 from hpcstack_smoke.node.host import open_gpus
 from hpcstack_smoke.result import Result, Skip, judge
-from hpcstack_smoke.tasks import Task, address, free_port
+from hpcstack_smoke.tasks import Task, free_port
 
 
 def total(task: Task) -> Result:
@@ -46,5 +47,5 @@ def total(task: Task) -> Result:
     result = judge(
         good, measured, f"sum {want:g}, {task.world} workers", "1 + 2 + ... + n", f"tensorflow {tf.__version__}"
     )
-    task.all("done", 1)
+    task.wait("done")
     return result

@@ -246,6 +246,8 @@ def line_rate(context: Context) -> tuple[float, bool]:
     request = context.request
     ports = [port for port in sysfs.of_fabric(sysfs.ports(), request.fabric, tuple(request.hcas)) if port.active]
     share = min(1.0, context.per_node / request.node_gpus) if request.node_gpus else 1.0
+    if request.fabric == "ethernet" or sysfs.only_cards(ports, request.fabric, tuple(request.hcas)):
+        return 0.0, False
     if request.hcas and request.fabric_rate:
         return request.fabric_rate * len(request.hcas) / 8 * share, True
     return sum(port.rate for port in ports) / 8 * share, False

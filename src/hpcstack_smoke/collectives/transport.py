@@ -89,9 +89,7 @@ def check(context: Context) -> Result:
         raise Skip("no GPU: NCCL does not run here")
     if context.world < 2:
         raise Skip("one rank: nothing is connected")
-    import torch
-
-    name = torch.cuda.get_device_name(context.device).removeprefix("NVIDIA ")
+    name = context.gpu_name().removeprefix("NVIDIA ")
     fabric, perhaps = fabric_here(context.request)
     places = context.all((socket.gethostname(), domain_of_node(), fabric, perhaps))
     heard = summarise(read(lines(context.output)), context.rank, [(one[0], one[1]) for one in places])

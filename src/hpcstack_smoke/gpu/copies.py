@@ -31,7 +31,7 @@ def host(context: Context) -> Result:
             found = _host_copies(context)
     dist.barrier()
     there, back, rows = found
-    return judge_host(there, back, rows, torch.cuda.get_device_name(context.device))
+    return judge_host(there, back, rows, context.gpu_name())
 
 
 def _host_copies(context: Context) -> tuple[float, float, list[dict[str, str]]]:
@@ -62,7 +62,7 @@ def peers(context: Context) -> Result:
     table, wrong, busy = everyone[context.rank - context.local_rank] or ([[0.0]], [], "")
     if busy:
         raise Skip(f"GPUs that are another process's alone: {busy}")
-    name = torch.cuda.get_device_name(context.device)
+    name = context.gpu_name()
     return judge_peers(table, wrong, name, nvlink=context.request.nvlink)
 
 

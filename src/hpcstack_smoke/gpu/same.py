@@ -21,7 +21,7 @@ def mine(context: Context) -> dict[str, str]:
     out = {"torch": torch.__version__, "python": platform.python_version(),
            "image": _image(), "cuda": str(torch.version.cuda)}  # fmt: skip
     if context.gpu:
-        out["gpu"] = torch.cuda.get_device_name(context.device)
+        out["gpu"] = context.gpu_name()
         out["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
         try:
             with open("/proc/driver/nvidia/version") as file:

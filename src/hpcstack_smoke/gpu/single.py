@@ -85,7 +85,7 @@ def hbm(context: Context) -> Result:
     data = torch.empty(1 << 28, device=context.device, dtype=torch.float32)
     other = torch.empty_like(data)
     rate = 2 * data.numel() * 4 / timed(lambda: other.copy_(data)) / 1e12
-    name = torch.cuda.get_device_name(context.device)
+    name = context.gpu_name()
     return judge_hbm(rate, name)
 
 
@@ -117,5 +117,5 @@ def matmul(context: Context) -> Result:
         torch.cuda.synchronize()
 
     samples = [load.mine(context, rows) for rows in load.sample(work, LOADED_S)]
-    name = torch.cuda.get_device_name(context.device)
+    name = context.gpu_name()
     return judge_matmul(rates, [row for row in samples if row], name, right=right)

@@ -154,8 +154,11 @@ def memlock(request: Any) -> Result:
 
 def gdr(request: Any) -> Result:
     """The kernel's part of GPUDirect RDMA: nvidia-peermem, or dma-buf of the open driver, which NCCL's log proves."""
-    if not sysfs.ports() or not machine.HERE.exists(DRIVER):
+    ports = sysfs.of_fabric(sysfs.ports(), request.fabric, tuple(request.hcas))
+    if not ports or not machine.HERE.exists(DRIVER):
         raise Skip("no HCA or no NVIDIA driver on this node")
+    if request.fabric in WITHOUT_PORTS or sysfs.only_cards(ports, request.fabric, tuple(request.hcas)):
+        raise Skip("Ethernet ports that nobody calls a fabric")
     found = [path for path in PEERMEM if machine.HERE.exists(path)]
     expected = "nvidia-peermem, or dma-buf"
     if found:

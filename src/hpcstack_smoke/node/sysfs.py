@@ -121,6 +121,11 @@ def of_fabric(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> 
     return left
 
 
+def only_cards(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> bool:
+    """Whether FOUND are Ethernet ports that nobody promises: network cards, for all that one knows."""
+    return not kind and not hcas and all(port.ethernet for port in found)
+
+
 def adapters_without_driver() -> list[str]:
     """PCI addresses of InfiniBand or EFA adapters, where the kernel shows no such device: no module is loaded."""
     if ports():

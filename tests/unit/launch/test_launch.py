@@ -391,3 +391,18 @@ def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_
         with pytest.raises(InputError, match="--watchdog"):
             planned(extra, job=False, watchdog=60)
     assert planned("--output=x", watchdog=60).watchdog == 60
+
+
+def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """srun reads these from the job's environment (srun/opt.c); torchrun's one task would see one GPU."""
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "p", "SLURM_JOB_NUM_NODES": "1",
+                        "SLURM_GPUS_ON_NODE": "8", "SLURM_GPUS_PER_TASK": "1"}.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    made = plan(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), PYXIS)
+    assert made.argv[:4] == ("env", "-u", "SLURM_GPUS_PER_TASK", "srun") and "--gpu-bind=none" in made.argv
+    plain = plan(ARTIFACT, ("x.py",), "plain", Resources(), gpu_site(tmp_path), PYXIS)
+    assert plain.argv[0] == "srun"  # what the user asked for, as it is
+    with pytest.raises(InputError, match="--gpus-per-task in mode task-per-gpu"):
+        plan(ARTIFACT, ("x.py",), "task-per-gpu", Resources(extra=("--gpus-per-task=1",)), gpu_site(tmp_path), PYXIS)

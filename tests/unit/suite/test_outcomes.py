@@ -60,9 +60,9 @@ def test_families_stay_together() -> None:
 
 def test_a_gpu_that_lags_behind_the_others_is_named() -> None:
     rows = [row(rank, code="node.hbm", figures={"hbm_TB_s": 2.0 if rank != 3 else 1.2}) for rank in range(4)]
-    one = judge_lag(worst(rows))
+    one = judge_lag(worst(rows), {})
     assert one.status == "WARN" and "n1:3 1.2 of 2 hbm_TB_s" in one.measured
-    assert judge_lag(worst(rows[:3])).status == "PASS"
+    assert judge_lag(worst(rows[:3]), {}).status == "PASS"
 
 
 def test_figures_and_series_of_the_first_rank_are_kept() -> None:
