@@ -2,52 +2,73 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from hpcstack.cli.session import Session, answer, say, show_progress
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import InputError, counted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+class SweepOptions(NamedTuple):
+    """In pairs, so many ROUNDS, or by halves (BISECT); MINUTES for all jobs."""
+
+    rounds: int
+    bisect: bool
+    minutes: int
+
+
 def sweep_partition(
-    session: Session, name: str, wanted: Any, options: dict[str, Any], rounds: int, *, drain: bool, as_json: bool
+    session: Session, name: str, wanted: Any, options: dict[str, Any], how: SweepOptions, *, drain: bool, as_json: bool
 ) -> None:
     """Measure, name the odd ones, write the drain list; with DRAIN ask, then drain. Ends 1 if one is odd or failed."""
     from hpcstack.core.dirs import state_folder
     from hpcstack.core.outputs import write_output
     from hpcstack.suite import sweep
+    from hpcstack.suite.bisect import LEAST
 
     recipe = session.recipe(name)
     stack = recipe.stack.full_name
     sweep.check_image(stack, session.store)
-    nodes = sweep.idle_nodes(session.runner, options["partition"], options["nodelist"])
+    nodes, left_out = sweep.usable_nodes(
+        session.runner, options["partition"], options["nodelist"], options["reservation"]
+    )
+    if how.bisect and len(nodes) < LEAST:
+        raise InputError(f"--bisect with {len(nodes)} nodes: pairs are as quick below {LEAST}", "leave out --bisect")
     stamp = f"{datetime.now(timezone.utc).strftime('%Y%m%dT%H%M%SZ')}-{uuid.uuid4().hex[:6]}"
     folder = (wanted.parent or state_folder() / "sweeps" / stack) / stamp
     with session.store.acting("no folder for the sweep"):
         folder.mkdir(parents=True)
-    say(f"{len(nodes)} nodes in pairs, {counted(rounds, 'round')}; all of it is in {folder}")
+    if left_out:
+        shown = ", ".join(f"{node} ({state})" for node, state in list(left_out.items())[:8])
+        say(f"{counted(len(left_out), 'node')} left out: {shown}{', ...' if len(left_out) > 8 else ''}")
+    by = "by halves" if how.bisect else f"in pairs, {counted(how.rounds, 'round')}"
+    say(f"{len(nodes)} nodes {by}; all of it is in {folder}")
     slurm = [
         f"--{key}={options[key]}" for key in ("partition", "account", "qos", "reservation", "time") if options[key]
     ]
+    command = sweep.Command(tuple(session.words()), tuple(_rest(stack, wanted, options)), tuple(slurm))
+    until = time.monotonic() + how.minutes * 60
     with show_progress("sweeping") as progress:
-        pairs = sweep.submit_pairs(
-            nodes, rounds, folder, session.words(), _rest(stack, wanted, options), slurm, session.runner
-        )
-        sweep.follow(pairs, session.runner, progress)
-    swept = sweep.read(pairs, nodes)
+        if how.bisect:
+            swept = sweep.bisect(nodes, folder, command, session.runner, progress, until)
+        else:
+            groups = sweep.submit_groups(sweep.pairs_of(nodes, how.rounds), folder, "pair", command, session.runner)
+            late = sweep.follow(groups, session.runner, progress, until)
+            swept = sweep.read_pairs(groups, nodes, late)
     path = folder / "drain.txt"
     with session.store.acting("the drain list was not written"):
         write_output(path, swept.drain_list())
     answer({**swept.document(), "folder": str(folder)}, as_json, lambda: text(swept, path))
     if drain and swept.odd:
         _drain(swept.odd, session)
-    raise click.exceptions.Exit(1 if swept.odd or swept.failed else 0)
+    raise click.exceptions.Exit(1 if swept.odd or swept.failed or swept.unsure else 0)
 
 
 def _rest(stack: str, wanted: Any, options: dict[str, Any]) -> list[str]:
@@ -65,16 +86,23 @@ def _rest(stack: str, wanted: Any, options: dict[str, Any]) -> list[str]:
 
 def text(swept: Any, path: Path) -> str:
     """What a person reads: the pairs, the odd ones, what to do."""
-    lines = [f"{a:<16} {b:<16} {value:>10.4g} GB/s" for (a, b), value in sorted(swept.busbw.items())]
-    lines += [f"{a:<16} {b:<16} FAILED  {why}" for (a, b), why in sorted(swept.failed.items())]
+    lines = [f"{_names(group):<33} {value:>10.4g} GB/s" for group, value in sorted(swept.busbw.items())]
+    lines += [f"{_names(group):<33} FAILED  {why}" for group, why in sorted(swept.failed.items())]
     lines += ["", *(f"ODD {node}: {reason}" for node, reason in sorted(swept.odd.items()))]
     if swept.odd:
         lines += ["", f"the drain list is {path}; hpcstack test STACK --sweep --drain asks and drains"]
+    elif swept.unsure:
+        lines += [f"UNSURE: {swept.unsure}"]
     elif len(swept.nodes) < 3:
         lines += ["two nodes are only one pair: there is nothing to compare it with"]
     else:
         lines += [f"none of {len(swept.nodes)} nodes is odd"]
     return "\n".join(lines) + "\n"
+
+
+def _names(group: tuple[str, ...]) -> str:
+    """Two nodes, or how many from which to which."""
+    return f"{group[0]:<16} {group[1]}" if len(group) == 2 else f"{len(group)} nodes, {group[0]} to {group[-1]}"
 
 
 def _drain(odd: dict[str, str], session: Session) -> None:

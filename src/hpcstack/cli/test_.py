@@ -30,6 +30,12 @@ from hpcstack.cli.testing import one, shown
 @click.option(
     "--rounds", type=click.IntRange(1, 8), default=2, show_default=True, help="Partners of each node (--sweep)."
 )
+@click.option(
+    "--bisect", is_flag=True, help="Groups of nodes, the slow ones halved: few rounds for many nodes (--sweep)."
+)
+@click.option(
+    "--minutes", type=click.IntRange(1), default=240, show_default=True, help="Give up on a sweep's jobs then."
+)
 @click.option("--drain", is_flag=True, help="After --sweep: ask, then drain what was named.")
 @FORMS
 @json_option
@@ -47,6 +53,8 @@ def command(
     output: str,
     sweep: bool,
     rounds: int,
+    bisect: bool,
+    minutes: int,
     drain: bool,
     as_json: bool,
     **options: Any,
@@ -60,7 +68,7 @@ def command(
         return _listed(as_json)
     if not names or len(names) > 2:
         raise InputError("name one stack, or two to compare", "hpcstack test STACK, hpcstack list")
-    _refuse_what_does_nothing(names, options, sweep=sweep, drain=drain)
+    _refuse_what_does_nothing(names, options, sweep=sweep, drain=drain, bisect=bisect)
     wanted = run.Wanted(
         check_names(only),
         check_names(skip),
@@ -70,9 +78,10 @@ def command(
         Path(output).absolute() if output else None,
     )
     if sweep:
-        from hpcstack.cli.sweeping import sweep_partition
+        from hpcstack.cli.sweeping import SweepOptions, sweep_partition
 
-        sweep_partition(session, names[0], wanted, options, rounds, drain=drain, as_json=as_json)
+        how = SweepOptions(rounds, bisect, minutes)
+        sweep_partition(session, names[0], wanted, options, how, drain=drain, as_json=as_json)
     if len(names) == 2:
         from hpcstack.cli.comparing import compare
 
@@ -82,13 +91,17 @@ def command(
     raise click.exceptions.Exit(0 if report.verdict(strict=strict) == "PASS" else 1)
 
 
-def _refuse_what_does_nothing(names: tuple[str, ...], options: dict[str, Any], *, sweep: bool, drain: bool) -> None:
+def _refuse_what_does_nothing(
+    names: tuple[str, ...], options: dict[str, Any], *, sweep: bool, drain: bool, bisect: bool
+) -> None:
     """Options that would be left unheard."""
     from hpcstack.core.errors import InputError
 
     forms = [name for name in FORM_NAMES if options.get(name)]
     if drain and not sweep:
         raise InputError("--drain goes with --sweep", "hpcstack test STACK --sweep --drain")
+    if bisect and not sweep:
+        raise InputError("--bisect goes with --sweep", "hpcstack test STACK --sweep --bisect")
     if sweep and len(names) > 1:
         raise InputError("--sweep takes one stack", f"hpcstack test {names[0]} --sweep")
     if forms and (sweep or len(names) > 1):

@@ -1,6 +1,6 @@
-"""A partition in pairs: a job a pair, in rounds in which each node has another partner, and who is odd.
+"""A partition in pairs or by halves: a job a group of nodes, and who is odd.
 
-A job array cannot name other nodes for each element, so every pair is a job of its own; Slurm runs those whose nodes
+A job array cannot name other nodes for each element, so every group is a job of its own; Slurm runs those whose nodes
 are free, and the sweep takes no more of the cluster than it gets.
 """
 
@@ -19,6 +19,7 @@ from hpcstack.core.files import write_text
 from hpcstack.render.template import fill
 from hpcstack.slurm.jobs import cancel, submit
 from hpcstack.store.find import newest_image
+from hpcstack.suite.bisect import Bisection, Measured
 from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, tournament
 
 if TYPE_CHECKING:
@@ -35,28 +36,44 @@ WHICH = ("nccl.bandwidth/all_reduce_float32", "nccl.gloo-bandwidth/all_reduce_fl
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two nodes, the job that measures them, and where its report comes to lie."""
+class Group:
+    """Nodes that run together, the job that measures them, and where its report comes to lie."""
 
-    first: str
-    second: str
+    nodes: tuple[str, ...]
     report: Path
     job: str = ""
 
 
+@dataclass(frozen=True)
+class Command:
+    """What each job runs: hpcstack's OWN options, the REST of `test`, and sbatch's OPTIONS."""
+
+    own: tuple[str, ...]
+    rest: tuple[str, ...]
+    options: tuple[str, ...]
+
+
 @dataclass
 class Swept:
-    """What a sweep found: GB/s of each pair, what failed, and for each odd node the reason."""
+    """What a sweep found: GB/s of each group, what failed, and for each odd node the reason.
+
+    `together`: the groups that stayed in one NVLink domain; they are judged apart from those that crossed the network.
+    """
 
     nodes: list[str]
-    busbw: dict[tuple[str, str], float] = field(default_factory=dict)
-    failed: dict[tuple[str, str], str] = field(default_factory=dict)
+    busbw: dict[tuple[str, ...], float] = field(default_factory=dict)
+    failed: dict[tuple[str, ...], str] = field(default_factory=dict)
     odd: dict[str, str] = field(default_factory=dict)
+    together: set[tuple[str, ...]] = field(default_factory=set)
+    rounds: int = 0
+    unsure: str = ""
 
     def document(self) -> dict[str, Any]:
         return {
             "nodes": self.nodes,
             "odd": self.odd,
+            "rounds": self.rounds,
+            "unsure": self.unsure,
             "pairs": [{"nodes": list(pair), "busbw_GB_s": value} for pair, value in sorted(self.busbw.items())],
             "failed": [{"nodes": list(pair), "why": why} for pair, why in sorted(self.failed.items())],
         }
@@ -71,77 +88,91 @@ def check_image(stack: str, store: Store) -> None:
     newest_image(stack, store)
 
 
-def idle_nodes(runner: Runner, partition: str, nodelist: str) -> list[str]:
-    """The nodes of a PARTITION or a NODELIST that could run a job. SlurmError where Slurm does not say."""
+# Base states of a node that runs or will run jobs, as `sinfo --format=%T` prints them; a sign behind one says more
+GOOD_STATES, GOOD_SIGNS = ("idle", "mixed", "allocated", "completing", "planned"), "~-"
+
+
+def usable_nodes(
+    runner: Runner, partition: str, nodelist: str, reservation: str = ""
+) -> tuple[list[str], dict[str, str]]:
+    """(the nodes of a PARTITION or a NODELIST that could run a job, {those that could not: their state}).
+
+    `sinfo --states=idle` has drained nodes too: that is their base state. SlurmError where Slurm does not say.
+    """
     chosen = (["--partition", partition] if partition else []) + (["--nodes", nodelist] if nodelist else [])
-    done = runner.output(
-        ["sinfo", "--noheader", "--Node", "--responding", "--states=idle,alloc,mix", *chosen, "--format=%N"]
-    )
+    done = runner.output(["sinfo", "--noheader", "--Node", *chosen, "--format=%N %T"])
     if done.status:
         raise SlurmError(f"sinfo ended with {done.status}: {done.stdout.strip()}", "hpcstack doctor")
-    found = sorted(set(done.stdout.split()))
+    states = dict(line.split(None, 1) for line in done.stdout.splitlines() if len(line.split(None, 1)) == 2)
+    good = GOOD_STATES + (("reserved",) if reservation else ())
+    found = sorted(node for node, state in states.items() if state.strip().rstrip(GOOD_SIGNS) in good)
+    left_out = {node: state.strip() for node, state in sorted(states.items()) if node not in found}
     if len(found) < 2:
+        out = f" ({', '.join(f'{node} is {state}' for node, state in list(left_out.items())[:8])})" if left_out else ""
         raise InputError(
-            f"{counted(len(found), 'node')} that could run a job: a sweep takes two or more",
+            f"{counted(len(found), 'node')} that could run a job{out}: a sweep takes two or more",
             "sinfo; -p PARTITION, -w NODES",
         )
-    return found
+    return found, left_out
 
 
-def submit_pairs(
-    nodes: Sequence[str],
-    rounds: int,
-    folder: Path,
-    own: Sequence[str],
-    rest: Sequence[str],
-    options: Sequence[str],
-    runner: Runner,
-) -> list[Pair]:
-    """A job for each pair of the first ROUNDS of a tournament. OWN are hpcstack's own options, REST those of test."""
-    pairs: list[Pair] = []
-    for number, round_ in enumerate(tournament(len(nodes))[:rounds]):
-        for a, b in round_:
-            name = f"{number}-{nodes[a]}-{nodes[b]}"
-            report = folder / f"{name}.json"
-            mine = ["-N", "2", "-o", str(folder / name), "--json-file", str(report)]
-            command = [sys.executable, "-m", "hpcstack", *own, "test", *rest, *mine]
-            script = folder / f"{name}.sbatch"
-            text = fill(
-                "launchers",
-                "jobs/sweep.sbatch.j2",
-                command=command,
-                log=str(folder / f"{name}.log"),
-                ended=str(folder / f"{name}.ended"),
-                nodes=f"{nodes[a]},{nodes[b]}",
-                options=list(options),
-            )
-            write_text(script, text)
-            try:
-                pairs.append(Pair(nodes[a], nodes[b], report, submit(script, runner)))
-            except SlurmError:
-                cancel([pair.job for pair in pairs], runner)
-                raise
-    return pairs
+def pairs_of(nodes: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
+    """The pairs of the first ROUNDS of a tournament."""
+    return [(nodes[a], nodes[b]) for round_ in tournament(len(nodes))[:rounds] for a, b in round_]
 
 
-def follow(pairs: Sequence[Pair], runner: Runner, say: Callable[[str], None]) -> None:
-    """Wait for all jobs, and tell of each that ends. Interrupted, the rest are cancelled."""
-    left = {pair.job: pair for pair in pairs}
+def submit_groups(
+    groups: Sequence[tuple[str, ...]], folder: Path, name: str, command: Command, runner: Runner
+) -> list[Group]:
+    """A job for each of GROUPS; NAME begins the names of their files."""
+    made: list[Group] = []
+    for number, nodes in enumerate(groups):
+        stem = f"{name}-{number}-{nodes[0]}-{nodes[-1]}"
+        report = folder / f"{stem}.json"
+        mine = ["-N", str(len(nodes)), "-o", str(folder / stem), "--json-file", str(report)]
+        script = folder / f"{stem}.sbatch"
+        text = fill(
+            "launchers",
+            "jobs/sweep.sbatch.j2",
+            command=[sys.executable, "-m", "hpcstack", *command.own, "test", *command.rest, *mine],
+            log=str(folder / f"{stem}.log"),
+            ended=str(folder / f"{stem}.ended"),
+            nodes=",".join(nodes),
+            count=len(nodes),
+            options=list(command.options),
+        )
+        write_text(script, text)
+        try:
+            made.append(Group(nodes, report, submit(script, runner)))
+        except SlurmError:
+            cancel([group.job for group in made], runner)
+            raise
+    return made
+
+
+def follow(groups: Sequence[Group], runner: Runner, say: Callable[[str], None], until: float) -> dict[str, str]:
+    """Wait for all jobs, and tell of each that ends. {job: why} of those that had not by UNTIL (monotonic), which are
+    cancelled, as all are where this is interrupted."""
+    left = {group.job: group for group in groups}
     try:
         while left:
-            done = runner.output(["squeue", "--noheader", "--format=%i", "--jobs", ",".join(left)])
-            if done.status and "Invalid job id" not in done.stdout:  # slurmctld is busy: ask again
-                time.sleep(POLL_S)
-                continue
-            running = set(done.stdout.split()) if done.status == 0 else set()
-            for job in [job for job in left if job not in running]:
-                pair = left.pop(job)
-                say(f"{len(pairs) - len(left)} of {len(pairs)}: {pair.first} and {pair.second}")
+            done = runner.output(["squeue", "--noheader", "--format=%i %T %r", "--jobs", ",".join(left)])
+            busy = done.status and "Invalid job id" not in done.stdout  # slurmctld is: ask again
+            rows = [line.split(None, 1) for line in done.stdout.splitlines()] if done.status == 0 else []
+            running = {row[0]: row[1] if len(row) > 1 else "" for row in rows if row}
+            for job in [job for job in left if job not in running and not busy]:
+                group = left.pop(job)
+                shown = " and ".join(group.nodes) if len(group.nodes) < 3 else f"{group.nodes[0]} to {group.nodes[-1]}"
+                say(f"{len(groups) - len(left)} of {len(groups)}: {shown}")
+            if left and time.monotonic() > until:
+                cancel(list(left), runner)
+                return {job: f"not ended in time ({running.get(job, 'Slurm did not say').strip()})" for job in left}
             if left:
                 time.sleep(POLL_S)
     except KeyboardInterrupt:
         cancel(list(left), runner)
         raise
+    return {}
 
 
 def _last_word(log: Path) -> str:
@@ -154,21 +185,58 @@ def _last_word(log: Path) -> str:
     return f"; it wrote no log ({log})"
 
 
-def read(pairs: Sequence[Pair], nodes: Sequence[str]) -> Swept:
+def measured(group: Group, late: dict[str, str]) -> Measured:
+    """What the job of GROUP left. LATE: {job: why it was cancelled}."""
+    if group.job in late:
+        return Measured(failed=f"{NO_REPORT}: {late[group.job]}")
+    document = _report(group.report)
+    if document is None:
+        return Measured(failed=f"{NO_REPORT}{_last_word(group.report.with_suffix('.log'))}")
+    failed = ""
+    if document["verdict"] in ("FAIL", "ERROR"):
+        bad = next(one for one in document["outcomes"] if one["status"] in ("FAIL", "ERROR"))
+        failed = f"{bad['code']}: {bad['measured'] or bad['evidence']}"[:300]
+    domains = {str(node.get("domain") or "") for node in document.get("inventory", {}).values()}
+    return Measured(_busbw(document), failed, len(domains) == 1 and domains != {""})
+
+
+def read_pairs(groups: Sequence[Group], nodes: Sequence[str], late: dict[str, str]) -> Swept:
     """What the jobs left, judged."""
     swept = Swept(list(nodes))
-    for pair in pairs:
-        names = (pair.first, pair.second)
-        document = _report(pair.report)
-        if document is None:
-            swept.failed[names] = f"{NO_REPORT}{_last_word(pair.report.with_suffix('.log'))}"
-            continue
-        if document["verdict"] in ("FAIL", "ERROR"):
-            bad = next(one for one in document["outcomes"] if one["status"] in ("FAIL", "ERROR"))
-            swept.failed[names] = f"{bad['code']}: {bad['measured'] or bad['evidence']}"[:300]
-        if (value := _busbw(document)) is not None:
-            swept.busbw[names] = value
+    for group in groups:
+        add(swept, group.nodes, measured(group, late))
     judge(swept)
+    return swept
+
+
+def add(swept: Swept, nodes: tuple[str, ...], one: Measured) -> None:
+    """What the group of NODES gave."""
+    if one.failed:
+        swept.failed[nodes] = one.failed
+    if one.busbw is not None:
+        swept.busbw[nodes] = one.busbw
+    if one.together:
+        swept.together.add(nodes)
+
+
+def bisect(
+    nodes: Sequence[str], folder: Path, command: Command, runner: Runner, say: Callable[[str], None], until: float
+) -> Swept:
+    """Groups of nodes, the slow ones halved until each bad node is alone with a good one."""
+    state, swept = Bisection(tuple(nodes)), Swept(list(nodes))
+    while groups := state.next_groups():
+        submitted = submit_groups(groups, folder, f"round{state.rounds + 1}", command, runner)
+        late = follow(submitted, runner, lambda text: say(f"round {state.rounds + 1}: {text}"), until)
+        found = {group.nodes: measured(group, late) for group in submitted}
+        for names, one in found.items():
+            add(swept, names, one)
+        state.learn(found)
+        if late:
+            state.unsure = "time was up"
+            break
+    swept.odd, swept.rounds = state.odd, state.rounds
+    left = [node for group in state.suspects for node in group]
+    swept.unsure = state.unsure and f"{state.unsure}; not told apart: {', '.join(left) or 'none'}"
     return swept
 
 
@@ -202,19 +270,21 @@ def _busbw(document: dict[str, Any]) -> float | None:
 
 
 def judge(swept: Swept) -> None:
-    """Odd: slow with every partner, or failing with every partner while no pair of others fails."""
+    """Odd: slow with every partner of a class of pairs, or failing with every partner while no pair of others fails."""
     index = {node: number for number, node in enumerate(swept.nodes)}
-    matrix = {(index[a], index[b]): value for (a, b), value in swept.busbw.items()}
-    for number in odd_ones(matrix, len(swept.nodes)):
-        node = swept.nodes[number]
-        best = max(value for pair, value in matrix.items() if number in pair)
-        rest = statistics.median(value for pair, value in matrix.items() if number not in pair)
-        swept.odd[node] = f"hpcstack sweep: best pair {best:.3g} GB/s, others' median {rest:.3g} (limit {SLOW:g})"
+    for together in (True, False):
+        matrix = {(index[pair[0]], index[pair[1]]): value for pair, value in swept.busbw.items()
+                  if (pair in swept.together) == together}  # fmt: skip
+        for number in odd_ones(matrix, len(swept.nodes)):
+            best = max(value for pair, value in matrix.items() if number in pair)
+            rest = statistics.median(value for pair, value in matrix.items() if number not in pair)
+            reason = f"hpcstack sweep: best pair {best:.3g} GB/s, others' median {rest:.3g} (limit {SLOW:g})"
+            swept.odd[swept.nodes[number]] = reason
     for node in swept.nodes:
         own = [pair for pair in (*swept.busbw, *swept.failed) if node in pair]
         bad = [pair for pair in own if not swept.failed.get(pair, NO_REPORT).startswith(NO_REPORT)]
         others = [pair for pair in swept.failed if node not in pair]
-        if own and len(bad) == len(set(own)) and len(set(own)) > 1 and not others:
+        if own and len(set(bad)) == len(set(own)) and len(set(own)) > 1 and not others:
             swept.odd.setdefault(node, f"hpcstack sweep: failed with every partner: {swept.failed[bad[0]]}")
 
 
