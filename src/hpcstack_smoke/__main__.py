@@ -20,7 +20,7 @@ import tempfile
 from hpcstack_smoke import __version__
 from hpcstack_smoke.agent import Agent
 from hpcstack_smoke.request import Request, read_request, write_request
-from hpcstack_smoke.select import CHECKS, STALL_S, TIERS
+from hpcstack_smoke.select import BURN, CHECKS, MINUTES, STALL_S, TIERS
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -32,7 +32,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--output", default="", help="folder that all nodes see; a temporary one by default")
     parser.add_argument("--tests", "--only", default="", help="codes, families or groups, by comma; all by default")
     parser.add_argument("--skip", default="", help="codes, families or groups to leave out")
-    parser.add_argument("--tier", choices=TIERS, default="quick", help="how much is run")
+    parser.add_argument("--tier", choices=(*TIERS, BURN), default="quick", help="how much is run")
     parser.add_argument("--stack", default="", help="the stack that the image should be")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that the node should have")
     parser.add_argument("--ranks", type=int, default=2, help="ranks on each node")
@@ -40,6 +40,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--stall", type=float, default=0.0, help="seconds without a result before ranks are ended")
     parser.add_argument("--deadline", type=float, default=0.0, help="seconds for all of it; none by default")
     parser.add_argument("--fabric-rate", type=float, default=0.0, help="Gb/s that each port should have")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="of a burn")
     parser.add_argument("--list", action="store_true", help="print the checks and end")
     return parser.parse_args(arguments[:split]), arguments[split + 1 :]
 
@@ -49,7 +50,7 @@ def given(options: argparse.Namespace) -> Request:
     output = options.output or tempfile.mkdtemp(prefix="hpcstack-smoke-")
     request = Request(
         output, options.tests, options.tier, options.skip, options.stack, options.gpus, options.ranks, options.nodes,
-        options.stall or STALL_S[options.tier], options.deadline, options.fabric_rate,
+        options.stall or STALL_S[options.tier], options.deadline, options.fabric_rate, minutes=options.minutes,
     )  # fmt: skip
     write_request(request)
     return request

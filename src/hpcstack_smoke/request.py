@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass, fields
 
 from hpcstack_smoke.result import write
-from hpcstack_smoke.select import Check, selected
+from hpcstack_smoke.select import MINUTES, Check, selected
 
 FILE = "request.json"
 
@@ -18,7 +18,7 @@ class Request:
 
     `gpus` and `ranks` are those that the run has of each node. What site.yaml promises of the nodes: `fabric_rate`
     (Gb/s of each port), `fabric` (its kind), `hcas`, `gpu` (the model), `node_gpus` (of the whole node), `nvlink`;
-    0 or empty where it says nothing.
+    0 or empty where it says nothing. `minutes`: how long a burn lasts.
     """
 
     output: str
@@ -37,6 +37,7 @@ class Request:
     gpu: str = ""
     node_gpus: int = 0
     nvlink: bool = False
+    minutes: float = MINUTES
 
     def checks(self, scope: str, done: str = "") -> list[Check]:
         """What is to be run in SCOPE, but for the codes in DONE."""

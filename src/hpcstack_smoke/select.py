@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 TIERS = ("quick", "standard", "full")
-STALL_S = {"quick": 150.0, "standard": 240.0, "full": 600.0}  # what is compiled first may take minutes
-TIER_SECONDS = {"quick": 120, "standard": 900, "full": 7200}
+BURN = "burn"  # a tier of its own: minutes of load, between the quick checks of a node and its counters
+STALL_S = {"quick": 150.0, "standard": 240.0, "full": 600.0, BURN: 240.0}  # what is compiled first may take minutes
+TIER_SECONDS = {"quick": 120, "standard": 900, "full": 7200, BURN: 600}
+MINUTES = 10.0
 
 
 class Check(NamedTuple):
@@ -110,6 +112,7 @@ train.digits        standard training.digits:digits        a network learns gene
 train.horovod       full     training.extras:horovod       Horovod's all-reduce
 train.lightning     full     training.extras:lightning     Lightning's trainer
 train.dali          full     training.extras:dali          DALI's pipeline
+burn.compute        burn     gpu.burn:burn                 minutes of matrix products, each compared bit for bit
 scaling.strong      standard training.scaling:strong       the same work on more ranks
 scaling.weak        standard training.scaling:weak         more work on more ranks
 """
@@ -176,15 +179,21 @@ def meant(check: Check, words: str) -> bool:
 def selected(tests: str, scope: str, tier: str = "full", skip: str = "", done: str = "") -> list[Check]:
     """The checks of SCOPE that TESTS names, up to TIER; those named by their own code run at any tier.
 
-    Without TESTS: all. What SKIP names is left out, and the codes of DONE, which ran before.
+    Without TESTS: all. What SKIP names is left out, and the codes of DONE, which ran before. The tier `burn` has its
+    own checks, whatever a recipe's TESTS are, and the quick ones of nodes and fabric around them.
     """
-    limit = TIERS.index(tier)
+    words = tests.split(",")
     out = []
     for check in CHECKS:
-        if check.scope != scope or (tests and not meant(check, tests)) or meant(check, skip):
+        if check.scope != scope or meant(check, skip) or check.code in done.split(","):
             continue
-        if check.code in done.split(","):
-            continue
-        if TIERS.index(check.tier) <= limit or check.code in tests.split(","):
+        if tier == BURN:
+            wanted = check.tier == BURN or (check.tier == "quick" and check.family in ("node", "fabric"))
+        elif check.tier == BURN:
+            wanted = check.family in words or check.code in words
+        else:
+            wanted = not tests or meant(check, tests)
+            wanted = wanted and (TIERS.index(check.tier) <= TIERS.index(tier) or check.code in words)
+        if wanted:
             out.append(check)
     return out

@@ -21,7 +21,7 @@ class SweepOptions(NamedTuple):
 
     rounds: int
     bisect: bool
-    minutes: int
+    minutes: float
 
 
 def sweep_partition(

@@ -17,9 +17,9 @@ from hpcstack.cli.testing import one, shown
 @click.argument("names", metavar="STACK [STACK]", nargs=-1,
                 shell_complete=lambda ctx, _param, start: complete(ctx, start))  # fmt: skip
 @resource_options
-@click.option("--tier", type=click.Choice(["quick", "standard", "full"]), default=None,
-              help="Under 2 minutes and one launch; under 15 minutes; all there is. quick by default, standard with "
-              "--only.")  # fmt: skip
+@click.option("--tier", type=click.Choice(["quick", "standard", "full", "burn"]), default=None,
+              help="Under 2 minutes and one launch; under 15 minutes; all there is; minutes of load, each result "
+              "compared bit for bit. quick by default, standard with --only.")  # fmt: skip
 @click.option("--only", default="", help="Checks, families or groups, by comma; the recipe's by default.")
 @click.option("--skip", default="", help="Checks, families or groups to leave out.")
 @click.option("--list", "list_", is_flag=True, help="Only list the checks.")
@@ -33,9 +33,8 @@ from hpcstack.cli.testing import one, shown
 @click.option(
     "--bisect", is_flag=True, help="Groups of nodes, the slow ones halved: few rounds for many nodes (--sweep)."
 )
-@click.option(
-    "--minutes", type=click.IntRange(1), default=240, show_default=True, help="Give up on a sweep's jobs then."
-)
+@click.option("--minutes", type=click.FloatRange(0.1), default=None, help="Of --tier burn (10); of a sweep, after which "
+              "its jobs are given up (240).")  # fmt: skip
 @click.option("--drain", is_flag=True, help="After --sweep: ask, then drain what was named.")
 @FORMS
 @json_option
@@ -54,7 +53,7 @@ def command(
     sweep: bool,
     rounds: int,
     bisect: bool,
-    minutes: int,
+    minutes: float | None,
     drain: bool,
     as_json: bool,
     **options: Any,
@@ -63,6 +62,7 @@ def command(
     from hpcstack.core.errors import InputError
     from hpcstack.suite import run
     from hpcstack.suite.run import check_names
+    from hpcstack_smoke.select import MINUTES
 
     if list_:
         return _listed(as_json)
@@ -76,11 +76,12 @@ def command(
         options["runtime"],
         suite_from_host,
         Path(output).absolute() if output else None,
+        minutes or MINUTES,
     )
     if sweep:
         from hpcstack.cli.sweeping import SweepOptions, sweep_partition
 
-        how = SweepOptions(rounds, bisect, minutes)
+        how = SweepOptions(rounds, bisect, minutes or 240.0)
         sweep_partition(session, names[0], wanted, options, how, drain=drain, as_json=as_json)
     if len(names) == 2:
         from hpcstack.cli.comparing import compare

@@ -26,7 +26,7 @@ from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, host_rows
 from hpcstack.suite.steps import Say, old_words, python_path, reads_requests, watched
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.request import Request, write_request
-from hpcstack_smoke.select import STALL_S, TIER_SECONDS, selected
+from hpcstack_smoke.select import BURN, MINUTES, STALL_S, TIER_SECONDS, selected
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +51,7 @@ class Wanted:
     runtime: str = "auto"
     suite_from_host: bool = False
     parent: Path | None = None
+    minutes: float = MINUTES
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class SuiteRun:
     ranks_per_node: int
     share: Share
     here: bool = False
+    minutes: float = MINUTES
 
 
 def check_names(words: str) -> tuple[str, ...]:
@@ -85,7 +87,12 @@ def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, h
     ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
     tests, skip = ",".join(wanted.tests or stack.tests), ",".join(wanted.skip)
     return SuiteRun(
-        folder, Size(resources.nodes, ranks * resources.nodes, tests, wanted.tier, skip), ranks, taken, here
+        folder,
+        Size(resources.nodes, ranks * resources.nodes, tests, wanted.tier, skip),
+        ranks,
+        taken,
+        here,
+        wanted.minutes,
     )
 
 
@@ -94,8 +101,13 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
     size, node = run.size, None if run.here else node_of(resources, site, allocation(os.environ))
     return Request(
         str(run.folder), size.tests, size.tier, size.skip, artifact.stack, run.share.gpus, run.ranks_per_node,
-        size.nodes, STALL_S[size.tier], 2.0 * TIER_SECONDS[size.tier], **promised(node, site),
+        size.nodes, STALL_S[size.tier], _deadline(run), minutes=run.minutes, **promised(node, site),
     )  # fmt: skip
+
+
+def _deadline(run: SuiteRun) -> float:
+    """Seconds for all of a run: twice what its tier takes, and what a burn lasts besides."""
+    return 2.0 * TIER_SECONDS[run.size.tier] + (60.0 * run.minutes if run.size.tier == BURN else 0.0)
 
 
 def promised(node: NodeType | None, site: Site) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import hpcstack_smoke
-from hpcstack_smoke.select import CHECKS, FAMILIES, SCOPES, TIERS, names, selected
+from hpcstack_smoke.select import BURN, CHECKS, FAMILIES, SCOPES, TIERS, names, selected
 
 PACKAGE = Path(hpcstack_smoke.__file__).parent
 
@@ -21,7 +21,7 @@ def test_every_check_has_a_function_and_a_known_tier() -> None:
         module, _, function = check.where.partition(":")
         tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, check
-        assert check.tier in TIERS and check.scope in SCOPES and check.about
+        assert check.tier in (*TIERS, BURN) and check.scope in SCOPES and check.about
     assert set(FAMILIES) < set(names())
 
 
@@ -44,3 +44,11 @@ def test_every_check_stands_in_the_docs() -> None:
     docs = (PACKAGE.parents[1] / "docs/testing.md").read_text()
     for check in CHECKS:
         assert f"| `{check.code}` | {check.tier} | {check.about} |" in docs, check.code
+
+
+def test_a_burn_is_a_tier_of_its_own() -> None:
+    """Whatever the recipe's tests are; and no other tier burns unasked."""
+    assert codes("deepspeed", "ranks", "burn") == ["node.same", "node.arch", "burn.compute"]
+    assert "node.counters" in codes("deepspeed", "after", "burn") and codes("", "tasks", "burn") == []
+    assert not {"burn.compute"} & set(codes("", "ranks", "full"))
+    assert codes("burn", "ranks", "standard") == ["burn.compute"]
