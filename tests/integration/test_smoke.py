@@ -153,3 +153,17 @@ def test_a_sweep_measures_the_pair_and_blames_nobody(testbed: Testbed, built: di
     assert document["nodes"] == ["node1", "node2"] and document["odd"] == {}
     assert document["pairs"][0]["busbw_GB_s"] > 0
     assert Path(document["folder"], "drain.txt").read_text() == ""
+
+
+def test_a_burn_finds_one_wrong_bit_and_is_quiet_without(testbed: Testbed, built: dict[str, Any], plants: Path) -> None:
+    """On the CPU, which computes the same product over and over, too."""
+    burn = ("--tier", "burn", "--minutes", "0.2")
+    status, document = run(testbed, *burn, HPCSTACK_SMOKE_PLANT=str(plants / "bitflip.py"))
+    found = {one["code"]: one for one in document["outcomes"]}
+    one = found["burn.compute"]
+    assert status == 1 and one["status"] == "FAIL" and "1 wrong: 1 value(s)" in one["measured"], one
+    assert one["where"] == ["node1:1"] and "drain the node" in one["remedy"]
+    status, document = run(testbed, *burn)
+    found = {one["code"]: one for one in document["outcomes"]}
+    assert status == 0 and found["burn.compute"]["status"] == "PASS", found["burn.compute"]
+    assert found["burn.compute"]["figures"]["products"] > 100 and found["burn.compute"]["informational"]
