@@ -33,8 +33,9 @@ from hpcstack.cli.testing import one, shown
 @click.option(
     "--bisect", is_flag=True, help="Groups of nodes, the slow ones halved: few rounds for many nodes (--sweep)."
 )
-@click.option("--minutes", type=click.FloatRange(0.1), default=None, help="Of --tier burn (10); of a sweep, after which "
-              "its jobs are given up (240).")  # fmt: skip
+@click.option(
+    "--minutes", type=click.FloatRange(0.1), help="Of --tier burn (10); of a sweep, whose jobs are then given up (240)."
+)
 @click.option("--drain", is_flag=True, help="After --sweep: ask, then drain what was named.")
 @FORMS
 @json_option
