@@ -1,7 +1,8 @@
 """What a log says went wrong: known messages, ranked, each with its cause, what to type next, and where it was seen.
 
-The messages are data (facts/signatures.yaml). A log may have millions of lines: each signature is looked for by a
-literal part of its pattern first, in the whole text at once; only lines that hold it are searched.
+The messages are data (facts/signatures.yaml, signatures-system.yaml). A log may have millions of lines: a signature none
+of whose words is in the log at all is left out; others are looked for by a literal part of their pattern, in the whole
+text at once, and only lines that hold it are searched.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Signature:
     cause: str
     remedy: str
     source: str
-    literal: str
+    literals: tuple[str, ...]
+    words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -52,19 +54,50 @@ class KnownFailure:
 
 @cache
 def signatures() -> tuple[Signature, ...]:
-    """All known messages."""
+    """All known messages: of programs (signatures.yaml) and of the system below them (signatures-system.yaml)."""
     return tuple(
         Signature(row["id"], row["family"], int(row["rank"]), re.compile(row["pattern"]), row["cause"], row["remedy"],
-                  row["source"], literal_of(row["pattern"]))
-        for row in table("signatures")["signatures"]
+                  row["source"], literals_of(row["pattern"]), words_of_pattern(row["pattern"]))
+        for name in ("signatures", "signatures-system") for row in table(name)["signatures"]
     )  # fmt: skip
 
 
-def literal_of(pattern: str) -> str:
-    """The longest text that every match of PATTERN holds, as far as it is easily seen; empty where none is."""
-    if pattern.startswith("(?i") or "|" in _outside(pattern):
-        return ""
-    return max(re.split("\0+", _outside(pattern)), key=len)
+def literals_of(pattern: str) -> tuple[str, ...]:
+    """Texts, in small letters, of which every match of PATTERN holds one; none where that is not easily seen."""
+    found = tuple(max(re.split("\0+", part), key=len).lower() for part in _ways(pattern))
+    return found if all(len(one) >= LITERAL for one in found) else ()
+
+
+def _ways(pattern: str) -> list[str]:
+    """What PATTERN matches in one way or the other, as `_outside` has it."""
+    inner = re.fullmatch(r"\(\?i?:((?:[^()\\]|\\.|\((?:[^()\\]|\\.)*\))*)\)", pattern)
+    return _outside(inner[1] if inner else pattern.removeprefix("(?i)")).split("|")
+
+
+def words_of_pattern(pattern: str) -> tuple[str, ...]:
+    """Words, in small letters, of which every text that PATTERN matches has one; none where that is not easily seen."""
+    out = []
+    for part in _ways(pattern):
+        found = max(re.findall(r"[A-Za-z]{3,}", part), key=len, default="")
+        if not found:
+            return ()
+        out.append(found.lower())
+    return tuple(out)
+
+
+SMALL = {byte: byte + 32 for byte in range(ord("A"), ord("Z") + 1)}
+LETTERS = bytes(byte if chr(byte).isalpha() and byte < 128 else 32 for byte in range(256))
+CHUNK, OVERLAP = 1 << 20, 64
+
+
+def words_of_text(text: str) -> str:
+    """Every word of TEXT, once, in small letters, a line each: a log repeats itself, and most signatures are told to be
+    absent by this alone."""
+    data = text.encode("utf-8", "replace")
+    found: set[bytes] = set()
+    for at in range(0, len(data), CHUNK):
+        found.update(data[max(0, at - OVERLAP) : at + CHUNK].translate(LETTERS).split())
+    return b"\n".join(found).decode("ascii").lower()
 
 
 def _outside(pattern: str) -> str:
@@ -105,14 +138,19 @@ def plain(text: str) -> str:
 def explain(log: str) -> list[KnownFailure]:
     """What is known of the lines of LOG, the likeliest root first; of equals the earlier one."""
     text = plain(log)
-    found = [finding for signature in signatures() if (finding := _find(signature, text))]
+    words = words_of_text(text)
+    likely = [one for one in signatures() if not one.words or any(word in words for word in one.words)]
+    small = text.lower()
+    if len(small) != len(text):  # a few letters of other scripts are two in small
+        small = text.translate(SMALL)
+    found = [finding for signature in likely if (finding := _find(signature, text, small))]
     return sorted(found, key=lambda finding: (-finding.signature.rank, finding.number))
 
 
-def _find(signature: Signature, text: str) -> KnownFailure | None:
+def _find(signature: Signature, text: str, small: str) -> KnownFailure | None:
     first: re.Match[str] | None = None
     number = count = 0
-    for start, line in _lines(signature.literal, text):
+    for start, line in _lines(signature.literals, text, small):
         if match := signature.pattern.search(line):
             count += 1
             if first is None:
@@ -124,14 +162,21 @@ def _find(signature: Signature, text: str) -> KnownFailure | None:
     return KnownFailure(signature, first.string.strip(), number, count, cause, remedy)
 
 
-def _lines(literal: str, text: str) -> Iterator[tuple[int, str]]:
-    """(where it begins, the line) of every line that may match: those with LITERAL, or all where it says too little."""
+def _lines(literals: tuple[str, ...], text: str, small: str) -> Iterator[tuple[int, str]]:
+    """(where it begins, the line) of every line that may match: those with one of LITERALS, or all without any.
+
+    SMALL is TEXT in small letters, as the literals are.
+    """
+    nexts = dict.fromkeys(literals, -1)
     at = 0
     while at < len(text):
-        if len(literal) >= LITERAL:
-            at = text.find(literal, at)
-            if at < 0:
-                return
+        for literal, place in nexts.items():
+            if place < at:
+                nexts[literal] = small.find(literal, at) if place != len(text) else place
+                nexts[literal] = len(text) if nexts[literal] < 0 else nexts[literal]
+        at = min(nexts.values(), default=at)
+        if at >= len(text):
+            return
         start = text.rfind("\n", 0, at) + 1
         end = text.find("\n", at)
         end = len(text) if end < 0 else end
