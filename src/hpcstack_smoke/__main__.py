@@ -19,7 +19,7 @@ import tempfile
 
 from hpcstack_smoke import __version__
 from hpcstack_smoke.agent import Agent
-from hpcstack_smoke.request import Request, read_request, write_request
+from hpcstack_smoke.request import FILE, Request, read_request, write_request
 from hpcstack_smoke.select import BURN, CHECKS, MINUTES, STALL_S, TIERS
 
 
@@ -48,6 +48,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 def given(options: argparse.Namespace) -> Request:
     """The request that the options make, written where ranks find it."""
     output = options.output or tempfile.mkdtemp(prefix="hpcstack-smoke-")
+    if os.path.exists(os.path.join(output, FILE)):
+        raise SystemExit(f"{output} holds an earlier run: name another folder")
     request = Request(
         output, options.tests, options.tier, options.skip, options.stack, options.gpus, options.ranks, options.nodes,
         options.stall or STALL_S[options.tier], options.deadline, options.fabric_rate, minutes=options.minutes,

@@ -7,7 +7,6 @@ other. All nodes decide the same: they read what the ranks of all nodes left in 
 from __future__ import annotations
 
 import contextlib
-import glob
 import importlib
 import json
 import os
@@ -21,6 +20,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke import __version__
+from hpcstack_smoke.leftovers import attempted, failed, moved
+from hpcstack_smoke.processes import ask_for_stacks, end, environment, ranks_here
 from hpcstack_smoke.result import ERROR, SKIP, Result, run, write
 
 if TYPE_CHECKING:
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 
     from hpcstack_smoke.request import Request
     from hpcstack_smoke.select import Check
-    from hpcstack_smoke.store import Client
+    from hpcstack_smoke.store import Client, Store
 
 ROUNDS = 6
 BROKEN_S, LOOK_S = 20.0, 3.0
 MEET_S, A_NODE_S = 240.0, 0.25  # to meet: so long, and so much longer for each node
+HEARD_S = 30.0
 STORE = "store.json"  # where the first node's store listens
 START_S, START_A_NODE_S = 180.0, 1.0  # for imports from a filesystem that all nodes read at once, and to connect
 
@@ -58,7 +60,7 @@ class Agent:
         self.request, self.output = request, request.output
         self.launcher = launcher
         self.host = socket.gethostname()
-        self.first = os.environ.get("SLURM_NODEID", "0") == "0"
+        self.first = self.node == 0
         self.rows: list[dict[str, Any]] = []
         self.inventory: dict[str, Any] = {}
         self.began = time.monotonic()
@@ -68,7 +70,8 @@ class Agent:
 
     @property
     def node(self) -> int:
-        return int(os.environ.get("SLURM_NODEID", "0"))
+        """This node's place in the run: of one node the first, whatever step it is in."""
+        return int(os.environ.get("SLURM_NODEID", "0")) if self.request.nodes > 1 else 0
 
     @property
     def meet_s(self) -> float:
@@ -81,20 +84,33 @@ class Agent:
         OSError or TimeoutError where that cannot be found or reached.
         """
         if self.client is None:
-            from hpcstack_smoke.store import Client, Store
+            from hpcstack_smoke.store import Client, Store, address
 
             if self.first:
                 token = secrets.token_hex(16)
                 mine = Store(token)
                 write(self.output, STORE, {"address": address(), "port": mine.port, "token": token}, 0o600)
             else:
-                place = self._found(STORE)
-                token = place["token"]
-                mine = Store(token, (place["address"], place["port"]))
+                mine, token = self._joined()
             mine.start()
             self.place = (mine.port, token)
             self.client = Client("127.0.0.1", mine.port, token)
         return self.client
+
+    def _joined(self) -> tuple[Store, str]:
+        """(this node's part of the store, its token). An older store of that folder refuses: then once more."""
+        from hpcstack_smoke.store import Store
+
+        until = time.monotonic() + self.meet_s
+        while True:
+            place = self._found(STORE)
+            try:
+                return Store(place["token"], (place["address"], place["port"])), place["token"]
+            except OSError as error:
+                if time.monotonic() > until:
+                    where = f"{place['address']}:{place['port']}"
+                    raise TimeoutError(f"no TCP from {self.host} to the first node, {where}: {error}") from None
+                time.sleep(2.0)
 
     def _found(self, name: str) -> dict[str, Any]:
         """The document NAME of the run's folder, once it is there."""
@@ -137,10 +153,30 @@ class Agent:
         request = self.request
         for check in request.checks("after"):
             self.add(run(check.code, lambda found=check: function(found)(request), self.host))  # type: ignore[misc]
-        if self.first and failed(self.output):
+        if self.run_failed():
             from hpcstack_smoke.bundle import write as bundle
 
-            print(f"hpcstack: what helps to find out why is in {bundle(self.output)}", flush=True)
+            folder = bundle(self.output, self.host)
+            if self.first:
+                print(f"hpcstack: what helps to find out why is in {os.path.dirname(folder)}", flush=True)
+
+    def run_failed(self) -> bool:
+        """Whether anything of the run failed: the first node looks and tells the others, who take silence for a yes."""
+        try:
+            if self.first:
+                bad = failed(self.output)
+                if self.request.nodes > 1:
+                    self.store().put("failed", 0, bad)
+                    self.store().put("heard", 0, 1)
+                    self.store().wait("heard", self.request.nodes, HEARD_S)  # the store ends with this process
+                return bad
+            bad = bool(self.store().get("failed", 0, self.meet_s))
+            self.store().put("heard", self.node, 1)
+            return bad
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
 
     def rank_checks(self) -> int:
         """The torchrun rounds; the status of the last."""
@@ -215,9 +251,12 @@ class Agent:
             )
             try:
                 return self.watch(child, file)
-            finally:  # interrupted, or told to end: the ranks are in a session of their own and would go on
+            finally:  # interrupted, or told to end: the ranks are in sessions of their own and would go on
                 if child.poll() is None:
                     end(child)
+                for rank in ranks_here():
+                    with contextlib.suppress(OSError):
+                        os.kill(rank, signal.SIGKILL)
 
     def watch(self, child: subprocess.Popen[bytes], file: Any) -> int:
         """Pass on what CHILD says, and end it where nothing has moved for too long."""
@@ -238,6 +277,7 @@ class Agent:
                 if not broken and os.path.exists(os.path.join(self.output, f"broken-{self.round}")):
                     broken = now
                 if why := self._over(now, since, broken):
+                    ask_for_stacks(self.output)
                     print(f"hpcstack: {why}: the ranks are ended", flush=True)
                     write(self.output, f"ended-{self.host}-{self.round}.json", {"host": self.host, "why": why})
                     end(child)
@@ -250,7 +290,7 @@ class Agent:
             return "a rank elsewhere broke the process group"
         if request.deadline_s and now - self.began > request.deadline_s:
             return "the run's time is up"
-        limit = request.stall_s
+        limit = float(os.environ.get("HPCSTACK_SMOKE_STALL") or request.stall_s)
         if self.round and not os.path.exists(os.path.join(self.output, f"joined-{self.round}")):
             limit = max(limit, start_s(request.nodes))
         return f"nothing has moved for {now - since:.0f} s" if now - since > limit else ""
@@ -275,67 +315,3 @@ def start_s(nodes: int) -> float:
     """Seconds that ranks of NODES may take until all have joined; HPCSTACK_SMOKE_START says otherwise."""
     said = os.environ.get("HPCSTACK_SMOKE_START", "")
     return float(said) if said else START_S + START_A_NODE_S * nodes
-
-
-def address() -> str:
-    """This host's address, as the others reach it: Debian's /etc/hosts gives the host's own name a loopback address.
-
-    A UDP socket is not used, only asked which address it would send from.
-    """
-    with contextlib.suppress(OSError):
-        found = socket.gethostbyname(socket.gethostname())
-        if not found.startswith("127."):
-            return found
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or "192.0.2.1", 9))
-        return str(one.getsockname()[0])
-    return "127.0.0.1"
-
-
-def environment(elastic: bool) -> dict[str, str]:
-    """The ranks' own: where they may start again, each start has a store of its own (pytorch #135712)."""
-    return {**os.environ, **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if elastic else {})}
-
-
-def end(child: subprocess.Popen[bytes]) -> None:
-    """CHILD and all that it started, kindly, then not."""
-    for how, wait in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, how)
-        try:
-            child.wait(wait)
-            return
-        except subprocess.TimeoutExpired:
-            continue
-
-
-def documents(output: str, pattern: str) -> list[dict[str, Any]]:
-    """What the ranks of one round left."""
-    out = []
-    for path in glob.glob(os.path.join(glob.escape(output), pattern)):
-        with contextlib.suppress(OSError, ValueError), open(path) as file:  # it may be replaced while it is read
-            out.append(json.load(file))
-    return out
-
-
-def failed(output: str) -> bool:
-    """Whether a row of any node or rank is a FAIL or an ERROR, or a rank ended in the middle of a check."""
-    found = [one for pattern in ("node-*.json", "rank-*.json", "task-*.json") for one in documents(output, pattern)]
-    bad = any(row["status"] in ("FAIL", "ERROR") for one in found for row in one.get("rows", []))
-    return bad or bool(glob.glob(os.path.join(glob.escape(output), "ended-*.json")))
-
-
-def moved(output: str) -> float:
-    """When the folder last changed, by the file server's clock: every file of a run appears there by rename."""
-    try:
-        return os.stat(output).st_mtime
-    except OSError:
-        return 0.0
-
-
-def attempted(output: str, number: int) -> list[str]:
-    """The codes that any rank began in round NUMBER."""
-    codes = []
-    for document in documents(output, f"rank-*-{number}.json"):
-        codes += [row["code"] for row in document["rows"]] + [document.get("running", "")]
-    return sorted({code for code in codes if code})

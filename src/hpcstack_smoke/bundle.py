@@ -1,6 +1,6 @@
 """What helps to find out why a run failed: reports of torch, DeepSpeed, GPUs and network, and the environment.
 
-Written below the run's folder by the first node's agent after a failure. Nothing that looks like a secret is kept.
+Written below the run's folder by each node's agent after a failure. Nothing that looks like a secret is kept.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ COMMANDS = {
     "ibstat.txt": ["ibstat"],
     "addresses.txt": ["ip", "-brief", "address"],
     "limits.txt": ["sh", "-c", "ulimit -a; df -h /dev/shm /tmp"],
+    "kernel.txt": ["sh", "-c", "dmesg --ctime 2>/dev/null | tail -n 200"],
 }
 
 
@@ -35,10 +36,11 @@ def cleaned(environment: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def nccl_summary(output: str) -> str:
-    """What NCCL's logs of all ranks say, in a few lines; empty where there are none."""
+def nccl_summary(output: str, host: str) -> str:
+    """What NCCL's logs of this HOST's ranks say, in a few lines; empty where there are none."""
     lines: list[str] = []
-    for path in sorted(glob.glob(os.path.join(glob.escape(output), "nccl-*.*"))):
+    short = glob.escape(host.partition(".")[0])
+    for path in sorted(glob.glob(os.path.join(glob.escape(output), f"nccl-*.{short}*.*"))):
         with open(path, errors="replace") as file:
             lines += file.readlines()
     if not lines:
@@ -52,11 +54,11 @@ def nccl_summary(output: str) -> str:
     return "\n".join([*out, *dict.fromkeys(warnings[:50])]) + "\n"
 
 
-def write(output: str) -> str:
-    """The bundle's folder. A tool that is missing, hangs or fails leaves what it said, or nothing."""
-    folder = os.path.join(output, "bundle")
+def write(output: str, host: str) -> str:
+    """The folder of HOST's part of the bundle. A tool that is missing, hangs or fails leaves its words, or nothing."""
+    folder = os.path.join(output, "bundle", host)
     os.makedirs(folder, exist_ok=True)
-    texts = {"environment.txt": cleaned(dict(os.environ)), "nccl.txt": nccl_summary(output)}
+    texts = {"environment.txt": cleaned(dict(os.environ)), "nccl.txt": nccl_summary(output, host)}
     for name, argv in COMMANDS.items():
         texts[name] = said(argv)
     for name, text in texts.items():

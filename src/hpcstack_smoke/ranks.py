@@ -58,13 +58,35 @@ def nccl_log(output: str, number: str) -> None:
         os.environ["NCCL_DEBUG_FILE"] = os.path.join(output, f"nccl-{number}.%h.%p")
 
 
+def tell_stacks(number: str, rank: int) -> None:
+    """On SIGUSR1 the Python stacks of all threads go into the agent's folder: it asks before it ends a stall."""
+    import faulthandler
+    import signal
+
+    folder = os.environ.get("HPCSTACK_SMOKE_SCRATCH", "")
+    if not folder:
+        return
+    path = os.path.join(folder, f"stacks-{rank}-{number}.txt")
+    faulthandler.register(signal.SIGUSR1, file=open(path, "w"), all_threads=True)  # noqa: SIM115 # open to the end
+
+
+def record_flights(folder: str) -> None:
+    """torch's flight recorder: what each rank's last collectives were, written when one takes too long."""
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):  # the first since torch 2.8
+        os.environ.setdefault(name, "2000")
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", os.path.join(folder, "flights-"))
+
+
 def main() -> None:
     folder, number, done = sys.argv[1:]
     request = read_request(folder)
+    record_flights(folder)
     keep_to_scratch()
     nccl_log(folder, number)
     rank = int(os.environ.get("RANK", "0"))
     name, where = f"rank-{rank}-{number}.json", f"{socket.gethostname()}:{rank}"
+    tell_stacks(number, rank)
     document: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "rows": [], "planted": planted()}
     write(folder, name, document)  # what has started is told from what never came
     quiet_cpu()
@@ -73,7 +95,12 @@ def main() -> None:
     from hpcstack_smoke.context import join
 
     timeout = float(os.environ.get("HPCSTACK_SMOKE_TIMEOUT", TIMEOUT_S))
-    context = join(timeout, request)
+    try:
+        context = join(timeout, request)
+    except Exception as error:  # the others would wait for this rank until their patience ends
+        why = f"{type(error).__name__}: {error}"[:400]
+        write(folder, f"broken-{number}", {"code": "join", "where": where, "why": why})
+        raise
     if context.rank == 0:
         write(folder, f"joined-{number}", {"world": context.world})  # from here on a silence is a stall
     document |= {"world": context.world, "backend": context.backend}

@@ -17,8 +17,8 @@ class Request:
     """`output` is the run's folder, which all nodes see. `tests` and `skip`: codes, families or groups, by comma.
 
     `gpus` and `ranks` are those that the run has of each node. What site.yaml promises of the nodes: `fabric_rate`
-    (Gb/s of each port), `fabric` (its kind), `hcas`, `gpu` (the model), `node_gpus` (of the whole node), `nvlink`;
-    0 or empty where it says nothing. `minutes`: how long a burn lasts.
+    (Gb/s of each port), `fabric` (its kind), `hcas`, `gpu` (the model), `node_gpus` (of the whole node), `nvlink`,
+    `domain_nodes` (that one NVLink domain spans); 0 or empty where it says nothing. `minutes`: how long a burn lasts.
     """
 
     output: str
@@ -37,6 +37,7 @@ class Request:
     gpu: str = ""
     node_gpus: int = 0
     nvlink: bool = False
+    domain_nodes: int = 0
     minutes: float = MINUTES
 
     def checks(self, scope: str, done: str = "") -> list[Check]:

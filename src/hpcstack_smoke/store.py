@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import os
+import resource
 import selectors
 import socket
 import threading
@@ -18,8 +20,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-LINE_MOST, NAMED = 64 << 20, 8
-POLL_S = 0.2
+LINE_MOST, TOKEN_MOST, NAMED = 64 << 20, 256, 8
+POLL_S, SILENT_S = 0.2, 10.0
+STRANGERS, STRANGER_S = 64, 10.0  # who has not said the token: so many at once, so long
 
 
 @dataclass(eq=False)
@@ -28,6 +31,7 @@ class Peer:
 
     line: socket.socket
     known: bool = False
+    since: float = field(default_factory=time.monotonic)
     got: bytearray = field(default_factory=bytearray)
     unsent: bytearray = field(default_factory=bytearray)
 
@@ -52,7 +56,8 @@ class Store(threading.Thread):
         self.waiting: dict[str, Waiting] = {}
         self.peers: set[Peer] = set()
         self.selector = selectors.DefaultSelector()
-        self.listener = socket.create_server(("", 0), backlog=4096)
+        allow_many_files()
+        self.listener = socket.create_server(("127.0.0.1" if upstream else "", 0), backlog=4096)
         self.listener.setblocking(False)
         self.selector.register(self.listener, selectors.EVENT_READ)
         self.upstream: Peer | None = None
@@ -68,6 +73,9 @@ class Store(threading.Thread):
 
     def _join(self, place: tuple[str, int], seconds: float) -> Peer:
         line = socket.create_connection(place, seconds)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # a first node without power says nothing any more
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
         line.sendall(f"{self.token}\n".encode())
         line.setblocking(False)
         peer = Peer(line, known=True)
@@ -88,8 +96,16 @@ class Store(threading.Thread):
             self._expire()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+        unknown = sorted((one for one in self.peers if not one.known), key=lambda one: one.since)
+        if len(unknown) >= STRANGERS:
+            self._close(unknown[0])
+        try:
             line, _ = self.listener.accept()
+        except OSError:  # no file is left: whoever has not said the token gives his
+            if unknown:
+                self._close(unknown[0])
+            return
+        with contextlib.suppress(OSError):
             line.setblocking(False)
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             peer = Peer(line)
@@ -104,7 +120,8 @@ class Store(threading.Thread):
             return
         except OSError:
             data = b""
-        if not data or len(peer.got) + len(data) > (LINE_MOST if peer.known else 4096):
+        begun = len(peer.got) + (data.find(b"\n") if b"\n" in data else len(data))
+        if not data or begun > (LINE_MOST if peer.known else TOKEN_MOST):
             self._close(peer)
             return
         self.bytes += len(data)
@@ -131,7 +148,7 @@ class Store(threading.Thread):
                 self._put(document)
             else:
                 self._ask(peer, document)
-        except (ValueError, KeyError, TypeError):  # no line of ours
+        except (ValueError, KeyError, TypeError, RecursionError):  # no line of ours
             self._close(peer)
 
     def _put(self, document: dict[str, Any]) -> None:
@@ -149,10 +166,11 @@ class Store(threading.Thread):
         name = _question(document["op"], document["key"], document["rank"], document["want"])
         if document["op"] != "get":
             self.counting.setdefault(document["key"], set()).add(name)
+        until = time.monotonic() + float(document["seconds"])
         if name in self.waiting:
             self.waiting[name].askers.append((peer, document["id"]))
+            self.waiting[name].until = max(until, self.waiting[name].until)
             return
-        until = time.monotonic() + float(document["seconds"])
         self.waiting[name] = Waiting(document, until, [(peer, document["id"])])
         if self.upstream:
             number = len(self.asked) + 1
@@ -182,10 +200,11 @@ class Store(threading.Thread):
             self._tell(name, document)
 
     def _expire(self) -> None:
-        if self.upstream and self.upstream.known:  # the first node says who is missing
-            return
         now = time.monotonic()
-        for name in [name for name, one in self.waiting.items() if one.until < now]:
+        for peer in [one for one in self.peers if not one.known and now - one.since > STRANGER_S]:
+            self._close(peer)
+        patience = SILENT_S if self.upstream else 0.0  # the first node says who is missing, if it still speaks
+        for name in [name for name, one in self.waiting.items() if one.until + patience < now]:
             request = self.waiting[name].request
             found = self.values.get(request["key"], {})
             wanted = [request["rank"]] if request["op"] == "get" else range(request["want"])
@@ -220,9 +239,31 @@ class Store(threading.Thread):
                 self._tell(name, {"error": "the connection to the first node is gone"})
 
 
+def allow_many_files() -> None:
+    """As many open files as the hard limit lets: Slurm hands on the submitter's soft one, often 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _question(op: str, key: str, rank: int, want: int) -> str:
     """What is alike for all who ask the same."""
     return json.dumps([op, key, rank, want])
+
+
+def address() -> str:
+    """This host's address, as the others reach it: Debian's /etc/hosts gives the host's own name a loopback address.
+
+    A UDP socket is not used, only asked which address it would send from.
+    """
+    with contextlib.suppress(OSError):
+        found = socket.gethostbyname(socket.gethostname())
+        if not found.startswith("127."):
+            return found
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or "192.0.2.1", 9))
+        return str(one.getsockname()[0])
+    return "127.0.0.1"
 
 
 class Client:
@@ -230,6 +271,7 @@ class Client:
 
     def __init__(self, address: str, port: int, token: str, seconds: float = 60.0) -> None:
         self.line = socket.create_connection((address, port), seconds)
+        self.token = token
         self.line.sendall(f"{token}\n".encode())
         self.reader = self.line.makefile("rb")
         self.number = 0

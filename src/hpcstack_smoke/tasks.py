@@ -16,7 +16,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack_smoke.agent import A_NODE_S, end, function, tell
+from hpcstack_smoke.agent import A_NODE_S, function, tell
+from hpcstack_smoke.processes import end
 from hpcstack_smoke.request import Request, read_request
 from hpcstack_smoke.result import ERROR, run, write
 from hpcstack_smoke.select import CHECKS, Check
@@ -113,16 +114,16 @@ def _one(agent: Agent, check: Check) -> None:
     children = []
     agent.store()
     port, token = agent.place
-    for local in range(request.ranks):
-        argv = [sys.executable, "-m", "hpcstack_smoke.tasks", request.output, check.code]
-        env = {**os.environ, "RANK": str(first + local), "LOCAL_RANK": str(local),
-               "WORLD_SIZE": str(request.ranks * request.nodes), PORT: str(port), TOKEN: token}  # fmt: skip
-        with open(os.path.join(request.output, f"task-{check.code}-{first + local}.log"), "wb") as log:
-            children.append(
-                subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-            )
-    until = time.monotonic() + request.stall_s
+    until = time.monotonic() + max(request.stall_s, MEET_S + A_NODE_S * request.nodes + 30)
     try:
+        for local in range(request.ranks):
+            argv = [sys.executable, "-m", "hpcstack_smoke.tasks", request.output, check.code]
+            env = {**os.environ, "RANK": str(first + local), "LOCAL_RANK": str(local),
+                   "WORLD_SIZE": str(request.ranks * request.nodes), PORT: str(port), TOKEN: token}  # fmt: skip
+            with open(os.path.join(request.output, f"task-{check.code}-{first + local}.log"), "wb") as log:
+                children.append(
+                    subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+                )
         for child in children:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.1, until - time.monotonic()))

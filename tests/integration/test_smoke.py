@@ -167,3 +167,20 @@ def test_a_burn_finds_one_wrong_bit_and_is_quiet_without(testbed: Testbed, built
     found = {one["code"]: one for one in document["outcomes"]}
     assert status == 0 and found["burn.compute"]["status"] == "PASS", found["burn.compute"]
     assert found["burn.compute"]["figures"]["products"] > 100 and found["burn.compute"]["informational"]
+
+
+def test_a_stalled_run_leaves_what_all_nodes_know(testbed: Testbed, built: dict[str, Any], plants: Path) -> None:
+    """The stacks of every rank before the ranks are ended, and a bundle of each node."""
+    status, document = run(
+        testbed, "--only", "ddp.fp32", HPCSTACK_SMOKE_PLANT=str(plants / "sleeper.py"), HPCSTACK_SMOKE_TIMEOUT="300",
+        HPCSTACK_SMOKE_STALL="20",
+    )  # fmt: skip
+    (one,) = document["outcomes"]
+    assert status == 1 and one["status"] == "ERROR" and "in the middle of it" in one["measured"], one
+    folder = Path(document["folder"]) if "folder" in document else max(
+        (testbed.home / f".local/state/hpcstack/tests/{STACK}").iterdir(), key=lambda path: path.stat().st_mtime
+    )  # fmt: skip
+    assert {path.name for path in (folder / "bundle").iterdir()} == {"node1", "node2"}
+    stacks = {path.name: path.read_text() for path in folder.glob("stacks-*-1.txt")}
+    assert "asleep_here" in stacks["stacks-3-1.txt"] and "asleep_here" in stacks["stacks-0-1.txt"]
+    assert "sleeper.py" in stacks["stacks-3-1.txt"] and len(stacks) == 4

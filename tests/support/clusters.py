@@ -99,6 +99,7 @@ class Cluster:
             output="/run", gpus=ranks, ranks=ranks, nodes=len(self.nodes), tier="standard", fabric=site.get("fabric", ""),
             hcas=tuple(site.get("hcas", ())), fabric_rate=float(site.get("fabric_rate", 0)), gpu=site.get("gpu", ""),
             node_gpus=site.get("node_gpus", 0), nvlink=site.get("nvlink", False),
+            domain_nodes=site.get("domain_nodes", 0),
         )  # fmt: skip
         self.promised = {key: value for key, value in site.items() if key != "gpu"}
 
@@ -220,7 +221,7 @@ def _peers(cluster: Cluster, node: Node) -> Result | Skip:
         return Skip("one GPU")
     table = [[0.0 if a == b else min(node.figures(a)["p2p"], node.figures(b)["p2p"]) for b in range(count)]
              for a in range(count)]  # fmt: skip
-    return gpu_judge.judge_peers(table, [], node.gpu["name"], nvlink=cluster.request.nvlink)
+    return gpu_judge.judge_peers(table, [], node.gpu["name"], board=count)
 
 
 def _transport(cluster: Cluster) -> Result:
@@ -262,7 +263,9 @@ def _ring(cluster: Cluster) -> Result:
         with on(node):
             line, promised = bandwidth.line_rate(_context(cluster))
             lines.append(line)
-    return bandwidth.judge_ring(made, min(lines), promised=promised)
+    name = cluster.nodes[0].gpu["name"].removeprefix("NVIDIA ")
+    faster = cluster.request.nvlink or name in LINKS or name in gpu_judge.PEER_GATES or cluster.ranks == 1
+    return bandwidth.judge_ring(made, min(lines) if faster else 0.0, cluster.request.fabric, promised=promised)
 
 
 def _context(cluster: Cluster) -> Context:
@@ -281,9 +284,13 @@ def _pairs(cluster: Cluster) -> Result | Skip:
             matrix[a, b] = rails
     hosts = [node.host for node in cluster.nodes]
     request = cluster.request
-    rails_known = len(request.hcas) == cluster.ranks == (request.node_gpus or cluster.ranks)
-    line = request.fabric_rate / 8 if rails_known else 0.0
-    return pairs.judged(_context(cluster), matrix, hosts, [node.domain_name() for node in cluster.nodes], line)
+    apart = True
+    for node in cluster.nodes:
+        with on(node):
+            apart = apart and pairs.rails_here(_context(cluster))
+    line = request.fabric_rate / 8 if apart and len(request.hcas) == cluster.ranks else 0.0
+    domains = [node.domain_name() for node in cluster.nodes]
+    return pairs.judged(_context(cluster), matrix, hosts, domains, line, apart=apart)
 
 
 class Modelled(machine.Machine):

@@ -64,7 +64,8 @@ class Node:
         if self.spec.get("imex"):
             out["/dev/nvidia-caps-imex-channels/channel0"] = ""
         for number in range(self.spec.get("cxi", 0)):
-            out[f"/sys/class/cxi/cxi{number}/device"] = ""
+            up = "down" if number in self.spec.get("cxi_down", ()) else "up"
+            out[f"/sys/class/cxi/cxi{number}/device/net/hsn{number}/operstate"] = up
         for name, port in self._ports().items():
             out |= self._port(name, port)
         if self.spec.get("unloaded"):
@@ -186,9 +187,15 @@ class Node:
         for number in range(self.gpu["count"]):
             out.append(f"GPU {number}: {self.gpu['name']} (UUID: GPU-{number})")
             for link in range(self.gpu["links"]):
-                for name in ("Replay", "Recovery", "CRC"):
-                    out.append(f"\t Link {link}: {name} Errors: {gained.get(name, 0) if link == number == 0 else 0}")
+                for name in self._link_counters():
+                    out.append(f"\t Link {link}: {name}: {gained.get(name, 0) if link == number == 0 else 0}")
         return "\n".join(out) + "\n"
+
+    def _link_counters(self) -> tuple[str, ...]:
+        """Other names since Blackwell."""
+        if self.gpu["cc"] < "9.9" and not self.gpu["cc"].startswith("1"):
+            return "Replay Errors", "Recovery Errors", "CRC Errors"
+        return "Link recovery successful events", "Link recovery failed events", "Symbol Errors", "FEC Errors - 0"
 
     def _everything(self) -> str:
         """`nvidia-smi -q`, as far as the checks read it."""

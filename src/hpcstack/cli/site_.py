@@ -43,6 +43,29 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
     say(f"{path}: read it, then use it with: export HPCSTACK_SITE={path.resolve()}")
 
 
+@command.command("health")
+@click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
+@click.pass_obj
+def health(session: Session, output: str) -> None:
+    """Write a script that says in two seconds whether a node has what site.yaml says, whatever hangs.
+
+    In slurm.conf: HealthCheckProgram=FILE, HealthCheckInterval=300; or Prolog=FILE. It drains a node that is not fit,
+    with the reason, and prints JSON. `sh FILE` tries it by hand.
+    """
+    from hpcstack.core.files import writing_below
+    from hpcstack.core.outputs import write_output
+    from hpcstack.render.launchers import health as script
+
+    text = script(session.site)
+    if not output:
+        echo(text.rstrip("\n"))
+        return
+    path = Path(output)
+    with writing_below(path.parent, "the script was not written"):
+        write_output(path, text, 0o755)
+    say(f"{path}: in slurm.conf on every node: HealthCheckProgram={path.resolve()} and HealthCheckInterval=300")
+
+
 @command.command("importer")
 @click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
 @click.option(

@@ -92,11 +92,12 @@ def text(swept: Any, path: Path) -> str:
     if swept.odd:
         lines += ["", f"the drain list is {path}; hpcstack test STACK --sweep --drain asks and drains"]
     elif swept.unsure:
-        lines += [f"UNSURE: {swept.unsure}"]
+        pass
     elif len(swept.nodes) < 3:
         lines += ["two nodes are only one pair: there is nothing to compare it with"]
     else:
         lines += [f"none of {len(swept.nodes)} nodes is odd"]
+    lines += [f"UNSURE: {swept.unsure}"] if swept.unsure else []
     return "\n".join(lines) + "\n"
 
 

@@ -1,8 +1,8 @@
 """What a log says went wrong: known messages, ranked, each with its cause, what to type next, and where it was seen.
 
-The messages are data (facts/signatures.yaml, signatures-system.yaml). A log may have millions of lines: a signature none
-of whose words is in the log at all is left out; others are looked for by a literal part of their pattern, in the whole
-text at once, and only lines that hold it are searched.
+The messages are data (facts/signatures.yaml, signatures-system.yaml). A log may have millions of lines: a signature
+none of whose words is in the log at all is left out; others are looked for by a literal part of their pattern, in the
+whole text at once, and only lines that hold it are searched.
 """
 
 from __future__ import annotations

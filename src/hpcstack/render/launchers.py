@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.core.quote import sh, unbroken
 from hpcstack.render.template import fill, plain
 from hpcstack.site.model import NodeType
+from hpcstack_smoke.node.gpu import BAD_XIDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,6 +110,37 @@ def job_template(
         for one in lines
     ]
     return "\n".join(shown) + "\n"
+
+
+HEALTH_TENTHS, TMP_MIB = 16, 512  # how long the checks have together; what /tmp should have left
+
+
+def health(site: Site) -> str:
+    """A script for Slurm's HealthCheckProgram and Prolog: whether a node has what SITE says of its kind."""
+    types = {name: _health_checks(node) for name, node in site.node_types.items()}
+    numbers = {name: number for number, name in enumerate(types, 1)}
+    folders = [site.store, *(Path(mount.partition(":")[0]) for mount in site.mounts)]
+    return fill(
+        "launchers",
+        "on-node/health.sh.j2",
+        site=site.name,
+        types=types or {"any": []},
+        partitions={name: numbers[one.node_type] for name, one in site.partitions.items()},
+        folders=list(dict.fromkeys(map(str, folders))),
+        limit_tenths=HEALTH_TENTHS,
+        tmp_mib=TMP_MIB,
+        xids="|".join(map(str, BAD_XIDS)),
+    )
+
+
+def _health_checks(node: NodeType) -> list[tuple[str, list[str]]]:
+    """(name, command) of each check of one kind of node."""
+    out = []
+    if node.real_gpus:
+        out.append(("gpus", ["gpus", str(node.real_gpus), node.driver]))
+        if node.gpus and node.gpus.nvlink:
+            out.append(("nvlink", ["nvlinks"]))
+    return out + [(f"port-{n}", ["port", hca, str(node.hca_rate)]) for n, hca in enumerate(node.hcas, 1)]
 
 
 def importer(site: Site, check: str) -> str:

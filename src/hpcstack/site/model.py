@@ -109,6 +109,7 @@ class Gpus(Model):
     model: str = Field(description="e.g. H100; `virtual` where Slurm has a gres and no device is behind it")
     count: int = Field(ge=0)
     nvlink: bool = Field(False, description="the node's GPUs are joined by NVLink")
+    domain_nodes: int = Field(0, ge=0, description="nodes that one NVLink domain spans: 18 of GB200 NVL72, 1 of NVL4")
 
 
 class NodeType(Model):

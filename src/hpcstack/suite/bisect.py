@@ -9,22 +9,30 @@ groups could all hold a bad one, and pairs are as quick.
 from __future__ import annotations
 
 import itertools
-import statistics
 from dataclasses import dataclass, field
 
 from hpcstack_smoke.collectives.pairs import SLOW
 
-FIRST_GROUPS, LEAST = 8, 16  # with at most three bad nodes most of the first groups are clean
+FIRST_GROUPS, LEAST, MOST_BAD, MANY_ODD = (
+    8,
+    16,
+    0.5,
+    6,
+)  # with at most three bad nodes most of the first groups are clean
 Group = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one group's job found: GB/s (None: it gave none), why it failed, whether it stayed in one NVLink domain."""
+    """What one group's job found: GB/s (None: it gave none), why it failed, whether it stayed in one NVLink domain.
+
+    `lost`: the job left no report, which says nothing of its nodes.
+    """
 
     busbw: float | None = None
     failed: str = ""
     together: bool = False
+    lost: bool = False
 
 
 @dataclass
@@ -38,6 +46,7 @@ class Bisection:
     rounds: int = 0
     control: Group = ()
     unsure: str = ""
+    untold: list[str] = field(default_factory=list)
 
     def next_groups(self) -> list[Group]:
         """The groups of the next round; none where all is known. Suspects that are alone get a good node each."""
@@ -63,17 +72,26 @@ class Bisection:
     def learn(self, found: dict[Group, Measured]) -> None:
         """What a round found. Every group of `next_groups` is in FOUND."""
         bad = slow_groups(found, self.control)
+        if not self.rounds and len(bad) > len(found) * MOST_BAD:
+            self.unsure = f"{len(bad)} of {len(found)} groups are slow or failed: more than a few bad nodes"
         self.rounds += 1
         known = set(self.good)
         self.suspects = []
+        alone = alone_of_their_kind(found) if not self.control else set()
         for group, one in found.items():
             unknown = tuple(node for node in group if node not in known)
-            if group not in bad:
+            if one.lost or (group in alone and group not in bad):
+                self.untold += unknown
+            elif group not in bad:
                 self.good += [node for node in unknown if node not in self.odd]
             elif len(unknown) > 1:
                 self.suspects.append(unknown)
             elif unknown:
                 self.odd[unknown[0]] = f"hpcstack sweep: {reason(one, found, self.control)}"
+        if self.untold:
+            self.unsure = "jobs that left no report, or nothing to compare a group with"
+        if len(self.odd) > MANY_ODD:
+            self.unsure = f"{len(self.odd)} odd nodes are more than a few: are they another kind of node?"
 
 
 def split(nodes: Group, count: int) -> list[Group]:
@@ -84,16 +102,23 @@ def split(nodes: Group, count: int) -> list[Group]:
 
 
 def slow_groups(found: dict[Group, Measured], control: Group) -> set[Group]:
-    """Groups that failed or are slow against the CONTROL, else against the median of groups that were as they."""
-    bad = {group for group, one in found.items() if one.failed or one.busbw is None}
+    """Groups that failed or are slow against the CONTROL, else against the fastest of those that were as they."""
+    bad = {group for group, one in found.items() if not one.lost and (one.failed or one.busbw is None)}
     for together in (True, False):
-        values = {group: one.busbw for group, one in found.items()
-                  if one.busbw is not None and one.together == together and group not in bad}  # fmt: skip
+        told = [(group, one) for group, one in found.items() if group not in bad and not one.lost]
+        values = {group: one.busbw for group, one in told if one.busbw is not None and one.together == together}
         if not values:
             continue
-        measure = values[control] if control in values else statistics.median(values.values())
+        measure = values[control] if control in values else max(values.values())
         bad |= {group for group, value in values.items() if value < SLOW * measure}
     return bad
+
+
+def alone_of_their_kind(found: dict[Group, Measured]) -> set[Group]:
+    """Groups that no other is like: the only one within an NVLink domain, or the only one that crosses the network."""
+    kinds = {together: [group for group, one in found.items() if one.together == together and not one.lost]
+             for together in (True, False)}  # fmt: skip
+    return {groups[0] for groups in kinds.values() if len(groups) == 1}
 
 
 def reason(one: Measured, found: dict[Group, Measured], control: Group) -> str:

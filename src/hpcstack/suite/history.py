@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from hpcstack.report import Outcome, Report
 
-ENOUGH, LAST, SHARE = 8, 50, 0.05
+ENOUGH, MANY, LAST, SHARE, LEAST_MAD = 8, 20, 50, 0.05, 0.01
 # What figures must differ by at least to matter, by the unit that their names end with
 FLOORS = {"GB_s": 0.5, "TB_s": 0.02, "TFLOP_s": 5.0, "us": 1.0, "per_s": 10.0}
 LESS_IS_BETTER = ("us",)
@@ -142,11 +143,31 @@ def load(path: Path) -> list[Past]:
 
 
 def allowed(values: list[float], name: str) -> float:
-    """How far from their median a new value may be: the larger of three scaled MADs and 5 %, and at least the floor."""
+    """How far from their median a new value may be: the larger of three scaled MADs (four with few runs) and 5 %, and
+    at least the floor."""
     middle = statistics.median(values)
     mad = statistics.median([abs(value - middle) for value in values])
     floor = next((floor for unit, floor in FLOORS.items() if name.endswith(unit)), 0.0)
-    return max(3 * 1.4826 * mad, SHARE * abs(middle), floor)
+    scaled = 1.4826 * max(mad, LEAST_MAD * abs(middle))  # eight runs may be alike by chance
+    return max((3 if len(values) >= MANY else 4) * scaled, SHARE * abs(middle), floor)
+
+
+SIZED = re.compile(r"(?P<what>.+)_(?P<size>\d+)_(?:busbw_GB_s|us)")
+
+
+def compared(figures: dict[str, float]) -> dict[str, float]:
+    """Those of FIGURES that are held against the past: of one collective at many sizes the largest alone, as each more
+    figure is one more chance to be wrong."""
+    largest: dict[str, int] = {}
+    for name in figures:
+        if match := SIZED.fullmatch(name):
+            largest[match["what"]] = max(largest.get(match["what"], 0), int(match["size"]))
+    out = {}
+    for name, value in figures.items():
+        match = SIZED.fullmatch(name)
+        if name.endswith(COMPARED) and (not match or int(match["size"]) == largest[match["what"]]):
+            out[name] = value
+    return out
 
 
 def judge_regression(outcome: Outcome, pasts: list[Past]) -> Outcome:
@@ -154,9 +175,7 @@ def judge_regression(outcome: Outcome, pasts: list[Past]) -> Outcome:
     if outcome.status != "PASS" or outcome.informational:
         return outcome
     worse = []
-    for name, value in outcome.figures.items():
-        if not name.endswith(COMPARED):
-            continue
+    for name, value in compared(outcome.figures).items():
         past = [one.figures[f"{outcome.code}/{name}"] for one in pasts if f"{outcome.code}/{name}" in one.figures][
             -LAST:
         ]

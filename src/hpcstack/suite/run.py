@@ -25,6 +25,7 @@ from hpcstack.suite.mpi import mpi_step
 from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, host_rows, outcomes
 from hpcstack.suite.steps import Say, old_words, python_path, reads_requests, watched
 from hpcstack_smoke import __version__ as suite_version
+from hpcstack_smoke.agent import start_s
 from hpcstack_smoke.request import Request, write_request
 from hpcstack_smoke.select import BURN, MINUTES, STALL_S, TIER_SECONDS, selected
 
@@ -106,8 +107,9 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
 
 
 def _deadline(run: SuiteRun) -> float:
-    """Seconds for all of a run: twice what its tier takes, and what a burn lasts besides."""
-    return 2.0 * TIER_SECONDS[run.size.tier] + (60.0 * run.minutes if run.size.tier == BURN else 0.0)
+    """Seconds for all of a run: until all ranks have joined, twice what its tier takes, and what a burn lasts."""
+    start = start_s(run.size.nodes)
+    return start + 2.0 * TIER_SECONDS[run.size.tier] + (60.0 * run.minutes if run.size.tier == BURN else 0.0)
 
 
 def promised(node: NodeType | None, site: Site) -> dict[str, Any]:
@@ -118,6 +120,7 @@ def promised(node: NodeType | None, site: Site) -> dict[str, Any]:
     return {
         "fabric_rate": float(node.hca_rate), "fabric": site.fabric.kind, "hcas": node.hcas,
         "gpu": gpus.model if gpus else "", "node_gpus": node.real_gpus, "nvlink": bool(gpus and gpus.nvlink),
+        "domain_nodes": gpus.domain_nodes if gpus else 0,
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from hpcstack.render.template import fill
 from hpcstack.slurm.jobs import cancel, submit
 from hpcstack.store.find import newest_image
 from hpcstack.suite.bisect import Bisection, Measured
-from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, tournament
+from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, slow_pairs, tournament
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +89,7 @@ def check_image(stack: str, store: Store) -> None:
 
 
 # Base states of a node that runs or will run jobs, as `sinfo --format=%T` prints them; a sign behind one says more
-GOOD_STATES, GOOD_SIGNS = ("idle", "mixed", "allocated", "completing", "planned"), "~-"
+GOOD_STATES, GOOD_SIGNS = ("idle", "mixed", "allocated", "completing", "planned"), "~-+"
 
 
 def usable_nodes(
@@ -144,7 +144,7 @@ def submit_groups(
         write_text(script, text)
         try:
             made.append(Group(nodes, report, submit(script, runner)))
-        except SlurmError:
+        except BaseException:  # interrupted, or a full disk: nothing is left in the queue
             cancel([group.job for group in made], runner)
             raise
     return made
@@ -157,7 +157,9 @@ def follow(groups: Sequence[Group], runner: Runner, say: Callable[[str], None], 
     try:
         while left:
             done = runner.output(["squeue", "--noheader", "--format=%i %T %r", "--jobs", ",".join(left)])
-            busy = done.status and "Invalid job id" not in done.stdout  # slurmctld is: ask again
+            busy = done.status and "Invalid job id" not in " ".join(
+                (done.stdout, *done.tail)
+            )  # slurmctld is: ask again
             rows = [line.split(None, 1) for line in done.stdout.splitlines()] if done.status == 0 else []
             running = {row[0]: row[1] if len(row) > 1 else "" for row in rows if row}
             for job in [job for job in left if job not in running and not busy]:
@@ -185,13 +187,12 @@ def _last_word(log: Path) -> str:
     return f"; it wrote no log ({log})"
 
 
-def measured(group: Group, late: dict[str, str]) -> Measured:
-    """What the job of GROUP left. LATE: {job: why it was cancelled}."""
-    if group.job in late:
-        return Measured(failed=f"{NO_REPORT}: {late[group.job]}")
-    document = _report(group.report)
+def measured(group: Group, late: dict[str, str], until: float) -> Measured:
+    """What the job of GROUP left. LATE: {job: why it was cancelled}. UNTIL (monotonic): reports are waited for."""
+    document = _report(group.report, 0.0 if group.job in late else until)
     if document is None:
-        return Measured(failed=f"{NO_REPORT}{_last_word(group.report.with_suffix('.log'))}")
+        why = f": {late[group.job]}" if group.job in late else _last_word(group.report.with_suffix(".log"))
+        return Measured(failed=f"{NO_REPORT}{why}", lost=True)
     failed = ""
     if document["verdict"] in ("FAIL", "ERROR"):
         bad = next(one for one in document["outcomes"] if one["status"] in ("FAIL", "ERROR"))
@@ -202,9 +203,9 @@ def measured(group: Group, late: dict[str, str]) -> Measured:
 
 def read_pairs(groups: Sequence[Group], nodes: Sequence[str], late: dict[str, str]) -> Swept:
     """What the jobs left, judged."""
-    swept = Swept(list(nodes))
+    swept, until = Swept(list(nodes)), time.monotonic() + LOST_S
     for group in groups:
-        add(swept, group.nodes, measured(group, late))
+        add(swept, group.nodes, measured(group, late, until))
     judge(swept)
     return swept
 
@@ -227,7 +228,8 @@ def bisect(
     while groups := state.next_groups():
         submitted = submit_groups(groups, folder, f"round{state.rounds + 1}", command, runner)
         late = follow(submitted, runner, lambda text: say(f"round {state.rounds + 1}: {text}"), until)
-        found = {group.nodes: measured(group, late) for group in submitted}
+        lost = time.monotonic() + LOST_S
+        found = {group.nodes: measured(group, late, lost) for group in submitted}
         for names, one in found.items():
             add(swept, names, one)
         state.learn(found)
@@ -235,14 +237,13 @@ def bisect(
             state.unsure = "time was up"
             break
     swept.odd, swept.rounds = state.odd, state.rounds
-    left = [node for group in state.suspects for node in group]
+    left = [node for group in state.suspects for node in group] + state.untold
     swept.unsure = state.unsure and f"{state.unsure}; not told apart: {', '.join(left) or 'none'}"
     return swept
 
 
-def _report(path: Path) -> dict[str, Any] | None:
-    """The report of one pair; a shared filesystem may show it later than Slurm ends the job."""
-    until = time.monotonic() + LOST_S
+def _report(path: Path, until: float) -> dict[str, Any] | None:
+    """The report of one group; a shared filesystem may show it later than Slurm ends the job."""
     while not path.exists() and time.monotonic() < until and path.parent.is_dir():
         if path.with_suffix(".ended").exists():
             break
@@ -286,6 +287,21 @@ def judge(swept: Swept) -> None:
         others = [pair for pair in swept.failed if node not in pair]
         if own and len(set(bad)) == len(set(own)) and len(set(own)) > 1 and not others:
             swept.odd.setdefault(node, f"hpcstack sweep: failed with every partner: {swept.failed[bad[0]]}")
+    swept.unsure = unsure(swept)
+
+
+def unsure(swept: Swept) -> str:
+    """What pairs leave open; empty where nothing."""
+    if not swept.busbw and not swept.failed:
+        return "no pair gave a bandwidth: --only must name checks that measure one"
+    index = {node: number for number, node in enumerate(swept.nodes)}
+    open_ = []
+    for together in (True, False):
+        matrix = {(index[pair[0]], index[pair[1]]): value for pair, value in swept.busbw.items()
+                  if (pair in swept.together) == together}  # fmt: skip
+        slow = slow_pairs(matrix, [index[node] for node in swept.odd])
+        open_ += [f"{swept.nodes[a]} and {swept.nodes[b]}" for a, b in slow]
+    return f"slow, and one of both or what is between: {', '.join(open_)}; more --rounds tell" if open_ else ""
 
 
 def drain(odd: dict[str, str], runner: Runner) -> list[str]:

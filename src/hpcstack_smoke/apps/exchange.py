@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from hpcstack_smoke.agent import address
 from hpcstack_smoke.result import Result, judge
+from hpcstack_smoke.store import address
 
 if TYPE_CHECKING:
     from hpcstack_smoke.tasks import Task
@@ -25,18 +26,30 @@ def exchange(task: Task) -> Result:
         places = task.first_gets("place", [address(), server.getsockname()[1], socket.gethostname()])
         after = task.read("place", (task.rank + 1) % task.world)
         with socket.create_connection((after[0], after[1]), TIMEOUT_S) as forward:
-            before, _ = server.accept()
+            forward.sendall(f"{task.client.token}\n".encode())
+            before, lines = _neighbour(server, task.client.token)
             with before:
-                before.settimeout(TIMEOUT_S)
                 if task.rank == 0:
                     forward.sendall(b"1\n")
-                got = int(before.makefile().readline())
+                got = int(lines.readline())
                 if task.rank:
                     forward.sendall(f"{got + task.rank + 1}\n".encode())
     want = task.world * (task.world + 1) // 2 if task.rank == 0 else task.rank * (task.rank + 1) // 2
     hosts = f" on {len({place[2] for place in places})} host(s)" if places else ""
     measured = f"{task.world} tasks{hosts}, sum {got}"
     return judge(got == want, measured, f"sum {want}", "1 + 2 + ... + n", remedy="nodes do not reach each other by TCP")
+
+
+def _neighbour(server: socket.socket, token: str) -> tuple[socket.socket, TextIO]:
+    """The connection of the task before, and what it says: others that come to the port do not know TOKEN."""
+    while True:
+        line, _ = server.accept()
+        line.settimeout(TIMEOUT_S)
+        words = line.makefile()
+        with contextlib.suppress(OSError, ValueError):
+            if words.readline(256).strip() == token:
+                return line, words
+        line.close()
 
 
 def shared(task: Task) -> Result:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from hpcstack_smoke.agent import address
 from hpcstack_smoke.result import Result, Skip, judge
+from hpcstack_smoke.store import address
 from hpcstack_smoke.tasks import Task, free_port
 
 

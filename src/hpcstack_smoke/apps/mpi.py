@@ -257,8 +257,12 @@ def main() -> int:
     if "compiler" in built:
         device = any(check.code == "mpi.device" for check in checks)
         found, why = start(request.output, request.tier, rank, device=device)
-    if any(check.code == "mpi.nccl" for check in checks) and found is not None:
-        found |= nccl_tests(request.tier)
+    if (
+        any(check.code == "mpi.nccl" for check in checks)
+        and "compiler" in built
+        and _goes_on(request.output, rank, found)
+    ):
+        found = (found or {}) | nccl_tests(request.tier)
     if rank == 0:
         if found is not None:
             found |= built | {
@@ -273,6 +277,22 @@ def main() -> int:
             tell(row)
         write(request.output, "mpi-0.json", {"rows": made})
     return 0
+
+
+def _goes_on(output: str, rank: int, found: dict[str, Any] | None) -> bool:
+    """Whether the first rank's program went well: else it starts no second one, and the others would wait for it."""
+    path = os.path.join(output, "mpi-went.json")
+    if rank == 0:
+        write(output, "mpi-went.json", {"well": found is not None})
+        return found is not None
+    until = time.monotonic() + WAIT_S
+    while not os.path.exists(path) and time.monotonic() < until:
+        time.sleep(0.1)
+    try:
+        with open(path) as file:
+            return bool(json.load(file)["well"])
+    except OSError:
+        return False
 
 
 def nccl_tests(tier: str) -> dict[str, Any]:

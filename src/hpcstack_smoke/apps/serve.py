@@ -13,9 +13,9 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from hpcstack_smoke.agent import address
 from hpcstack_smoke.node.host import open_gpus
 from hpcstack_smoke.result import Result, Skip, judge
+from hpcstack_smoke.store import address
 from hpcstack_smoke.tasks import Task, free_port
 
 READY_S = 60.0

@@ -7,9 +7,9 @@ import json
 import os
 from typing import Any
 
-from hpcstack_smoke.agent import address
 from hpcstack_smoke.node.host import open_gpus
 from hpcstack_smoke.result import Result, Skip, judge
+from hpcstack_smoke.store import address
 from hpcstack_smoke.tasks import Task, free_port
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hpcstack_smoke.collectives.bandwidth import MIB, needs_nccl
 from hpcstack_smoke.collectives.domain import domain_of_node, pair_class
 from hpcstack_smoke.collectives.exact import on_cpu
+from hpcstack_smoke.node import sysfs
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 
 if TYPE_CHECKING:
@@ -51,17 +52,21 @@ def odd_ones(matrix: dict[tuple[int, int], float], count: int, slow: float = SLO
     """Nodes whose best pair is still slow against the median of all pairs without them.
 
     With two nodes there is one pair and nobody to blame; with three or more a slow node is slow with everybody, and
-    a slow LINK leaves each of its two nodes a fast pair elsewhere.
+    a slow LINK leaves each of its two nodes a fast pair elsewhere. Who has but one pair, or only pairs with nodes that
+    are odd themselves (in a sweep of few rounds), is not blamed: what is slow may be the other.
     """
     if count < 3:
         return []
-    out = []
-    for node in range(count):
-        own = [value for pair, value in matrix.items() if node in pair]
+    own: dict[int, dict[int, float]] = {}
+    for (a, b), value in matrix.items():
+        own.setdefault(a, {})[b] = value
+        own.setdefault(b, {})[a] = value
+    found = []
+    for node, values in sorted(own.items()):
         rest = [value for pair, value in matrix.items() if node not in pair]
-        if own and rest and max(own) < slow * statistics.median(rest):
-            out.append(node)
-    return out
+        if rest and max(values.values()) < slow * statistics.median(rest):
+            found.append(node)
+    return [node for node in found if sum(other not in found for other in own[node]) > 1]
 
 
 def slow_pairs(matrix: dict[tuple[int, int], float], guilty: list[int], slow: float = SLOW) -> list[tuple[int, int]]:
@@ -152,8 +157,13 @@ class Found:
     bad: bool = False
 
 
-def slow_in(matrix: Matrix, hosts: list[str], line: float = 0.0) -> Found:
-    """What is slow among the pairs of one class. LINE: GB/s that the port of each rail carries, 0 where nobody says."""
+def slow_in(matrix: Matrix, hosts: list[str], line: float = 0.0, *, rails_apart: bool = True) -> Found:
+    """What is slow among the pairs of one class. LINE: GB/s that the port of each rail carries, 0 where nobody says.
+
+    RAILS_APART: each local rank has a port of its own; else they share, and only their sum says something.
+    """
+    if not rails_apart:
+        matrix = {pair: [sum(values)] for pair, values in matrix.items()}
     nodes, rails = guilty(matrix, len(hosts))
     rails += [(-1, rail) for rail in odd_rails(matrix)]
     least = {pair: min(values) for pair, values in matrix.items()}
@@ -173,9 +183,11 @@ def slow_in(matrix: Matrix, hosts: list[str], line: float = 0.0) -> Found:
     return found
 
 
-def judged(context: Context, matrix: Matrix, hosts: list[str], domains: list[str], line: float = 0.0) -> Result:
-    """PASS, or FAIL with the slow nodes' names; a single slow pair is a WARN. LINE: as in `slow_in`."""
-    found = [slow_in(part, hosts, line if kind == "network" else 0.0)
+def judged(
+    context: Context, matrix: Matrix, hosts: list[str], domains: list[str], line: float = 0.0, *, apart: bool = True
+) -> Result:
+    """PASS, or FAIL with the slow nodes' names; a single slow pair is a WARN. LINE, APART: as in `slow_in`."""
+    found = [slow_in(part, hosts, line if kind == "network" else 0.0, rails_apart=apart or kind == "nvlink")
              for kind, part in classes(matrix, domains).items()]  # fmt: skip
     names = list(dict.fromkeys(name for one in found for name in one.names))
     links = [name for one in found for name in one.links]
@@ -211,9 +223,19 @@ def _run(context: Context, group: Any, size: int, repeat: int) -> Result:
     domains = context.all(domain_of_node() if context.gpu else "")
     firsts = [domains[node * context.per_node] for node in range(context.nodes)]
     request = context.request
-    rails = len(request.hcas) == context.per_node == (request.node_gpus or context.per_node)
-    line = request.fabric_rate / 8 if rails and context.gpu else 0.0
-    return judged(context, measured(context, group, size, repeat), hosts, firsts, line)
+    apart = context.gpu and all(context.all(rails_here(context)))
+    line = request.fabric_rate / 8 if apart and len(request.hcas) == context.per_node else 0.0
+    return judged(context, measured(context, group, size, repeat), hosts, firsts, line, apart=apart)
+
+
+def rails_here(context: Context) -> bool:
+    """Whether each local rank has as many ports of this node as the others, and one at least."""
+    request = context.request
+    ports = [port for port in sysfs.of_fabric(sysfs.ports(), request.fabric, tuple(request.hcas)) if port.active]
+    fastest = max((port.rate for port in ports), default=0.0)
+    same = [port for port in ports if port.rate == fastest]
+    count = len(request.hcas) or len(same) or sum(sysfs.cassini().values())
+    return count > 0 and count % context.per_node == 0
 
 
 def nccl(context: Context) -> Result:

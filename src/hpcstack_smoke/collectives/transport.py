@@ -209,7 +209,9 @@ def _slower(
         said = f"by Socket: ranks {', '.join(examples['between Socket'])}" + _because(off, reason)
         hint = "" if expected.fabric else "; a network card, not a fabric? `fabric: {kind: ethernet}` in site.yaml"
         found.append((FAIL if sure else WARN, said, REMEDY["Socket"] + hint))
-    if plain := [name for name in between if name not in ("P2P", "Socket") and "+GDR" not in name]:
+    plain = [name for name in between if name not in ("P2P", "Socket") and "+GDR" not in name]
+    direct = any("+GDR" in name for name in between)
+    if plain and (expected.nvlink or not direct):  # a GPU on PCIe that is far from the port goes by the host's memory
         said = f"without GPUDirect: ranks {', '.join(examples[f'between {plain[0]}'])}"
         found.append((WARN, said, REMEDY["IB"]))
     if (slow := [name for name in ("Socket", "SHM") if name in within]) and (expected.nvlink or slow[0] == "Socket"):

@@ -23,13 +23,16 @@ def host(context: Context) -> Result:
     """Pinned host memory to the GPU and back, one GPU of each node after another: they share sockets and switches."""
     import torch.distributed as dist
 
+    from hpcstack_smoke.collectives.exact import on_cpu
+
     needs_gpu(context)
     found: tuple[float, float, list[dict[str, str]]] = (0.0, 0.0, [])
-    for turn in range(context.per_node):
-        dist.barrier()
-        if turn == context.local_rank:
-            found = _host_copies(context)
-    dist.barrier()
+    with on_cpu(context) as (_, group), load.near(context):
+        for turn in range(context.per_node):
+            dist.barrier(group=group)
+            if turn == context.local_rank:
+                found = _host_copies(context)
+        dist.barrier(group=group)
     there, back, rows = found
     return judge_host(there, back, rows, context.gpu_name())
 
@@ -50,20 +53,26 @@ def _host_copies(context: Context) -> tuple[float, float, list[dict[str, str]]]:
 
 def peers(context: Context) -> Result:
     """Each two GPUs of the node, one after another, by the first local rank: the values, and a matrix of GB/s."""
+    import torch.distributed as dist
+
+    from hpcstack_smoke.collectives.exact import on_cpu
+
     needs_gpu(context)
     count = torch.cuda.device_count()
     mine: Any = None
     if context.local_rank == 0 and count > 1:
         mine = _copies(count)
     torch.cuda.set_device(context.device)
-    everyone = context.all(mine)
+    everyone: list[Any] = [None] * context.world
+    with on_cpu(context) as (_, group):  # who waits by NCCL would keep the GPU busy that is measured
+        dist.all_gather_object(everyone, mine, group=group)
     if not any(everyone):
         raise Skip("one GPU")
     table, wrong, busy = everyone[context.rank - context.local_rank] or ([[0.0]], [], "")
     if busy:
         raise Skip(f"GPUs that are another process's alone: {busy}")
     name = context.gpu_name()
-    return judge_peers(table, wrong, name, nvlink=context.request.nvlink)
+    return judge_peers(table, wrong, name, board=context.request.node_gpus)
 
 
 def _copies(count: int) -> tuple[list[list[float]], list[str], str]:

@@ -28,7 +28,13 @@ MAMF, DATASHEET, MEASURED = "stas00/ml-engineering, measured", "NVIDIA's data sh
 HOST_GATES = {"A100-SXM4-40GB": 21.0, "A100-SXM4-80GB": 21.0, "A100 80GB PCIe": 21.0, "H100 80GB HBM3": 48.0,
               "H100 NVL": 48.0, "H200": 48.0}  # fmt: skip
 # GB/s of one GPU to another by NVLink
-PEER_GATES = {"A100-SXM4-40GB": 235.0, "A100-SXM4-80GB": 238.0, "H100 80GB HBM3": 335.0, "H200": 335.0}
+PEER_GATES = {  # on boards of eight, by NVSwitch: a pair of four has a third of the links
+    "A100-SXM4-40GB": 235.0,
+    "A100-SXM4-80GB": 238.0,
+    "H100 80GB HBM3": 335.0,
+    "H200": 335.0,
+}
+SWITCHED = 8
 LAGS, BAD = 0.8, 0.5  # of the median of the node's pairs
 CLOCKS = "look at clocks, power limit and temperature: nvidia-smi -q -d PERFORMANCE"
 
@@ -66,8 +72,9 @@ def judge_matmul(rates: dict[str, float], rows: list[dict[str, str]], name: str,
         remedy = "look at the node's cooling and power supply; drain it"
         return Result(FAIL if hard else WARN, slowed, "no slowdown by hardware or heat", "nvidia-smi under load",
                       remedy=remedy, figures=figures)  # fmt: skip
+    unseen = "" if rows else "nvidia-smi did not say how this GPU was under load"
     result = _against(rates.get("bf16", 0.0), known(RATES, name), SHARE, "TFLOP/s in bf16", "bf16", MAMF, name)
-    return Result(result.status, said, result.expected, result.source, "", result.remedy, figures)
+    return Result(result.status, said, result.expected, result.source, unseen, result.remedy, figures)
 
 
 def judge_host(there: float, back: float, rows: list[dict[str, str]], name: str) -> Result:
@@ -86,8 +93,8 @@ def judge_host(there: float, back: float, rows: list[dict[str, str]], name: str)
                  figures=figures)  # fmt: skip
 
 
-def judge_peers(table: list[list[float]], wrong: list[str], name: str, *, nvlink: bool) -> Result:
-    """TABLE: GB/s of GPU to GPU; NVLINK: the site says that they are joined by it."""
+def judge_peers(table: list[list[float]], wrong: list[str], name: str, *, board: int = 0) -> Result:
+    """TABLE: GB/s of GPU to GPU, of a node with BOARD GPUs in all (0: as many as TABLE has)."""
     values = [value for row in table for value in row if value] or [0.0]
     labels = [str(n) for n in range(len(table))]
     heat = [{"kind": "matrix", "name": "GPU to GPU", "labels": labels, "values": table, "y_unit": "GB/s"}]
@@ -96,8 +103,9 @@ def judge_peers(table: list[list[float]], wrong: list[str], name: str, *, nvlink
     remedy = "look at nvidia-smi topo -p2p r, nvidia-smi nvlink -s, ACS and the IOMMU"
     if wrong:
         return Result(FAIL, f"wrong: {', '.join(wrong)}; {measured}", "each copy right", remedy=remedy, **more)
-    want, middle = known(PEER_GATES, name), statistics.median(values)
-    joined = nvlink or bool(want) or name.removeprefix("NVIDIA ") in LINKS
+    want = known(PEER_GATES, name) if (board or len(table)) >= SWITCHED else 0.0
+    middle = statistics.median(values)
+    joined = bool(known(PEER_GATES, name)) or name.removeprefix("NVIDIA ") in LINKS  # alike between each two
     bad = _below(table, want) if want else []
     if bad:
         return Result(FAIL, f"{', '.join(bad[:8])}; {measured}", f">= {want:g} GB/s", AZURE, remedy=remedy, **more)

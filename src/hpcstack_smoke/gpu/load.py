@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -9,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from hpcstack_smoke.node import nvidia
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hpcstack_smoke.context import Context
 
-FIELDS = ("index", "pci.bus_id", *nvidia.PCIE, *nvidia.UNDER_LOAD, *nvidia.THROTTLE)
+FIELDS = ("index", "uuid", "pci.bus_id", *nvidia.PCIE, *nvidia.UNDER_LOAD, *nvidia.THROTTLE)
 HARD = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 WARM_UP_S = 1.0
 
@@ -56,12 +59,42 @@ def mine(context: Context, rows: list[dict[str, str]]) -> dict[str, str]:
     import torch
 
     properties = torch.cuda.get_device_properties(context.device)
-    bus = getattr(properties, "pci_bus_id", None)
-    if bus is not None:
-        domain, device = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
-        want = f"{domain:08X}:{bus:02X}:{device:02X}.0"
-        return next((row for row in rows if row.get("pci.bus_id", "").upper() == want), {})
+    uuid = str(getattr(properties, "uuid", "")).lower()
+    if found := [row for row in rows if uuid and row.get("uuid", "").lower().removeprefix("gpu-") == uuid]:
+        return found[0]
+    if want := address_of(properties):
+        return next((row for row in rows if row.get("pci.bus_id", "").lower().endswith(want)), {})
     return rows[context.local_rank] if len(rows) == context.per_node else {}
+
+
+def address_of(properties: Any) -> str:
+    """0000:18:00.0 of a GPU, as /sys has it; empty where this torch does not know."""
+    bus = getattr(properties, "pci_bus_id", None)
+    if bus is None:
+        return ""
+    return f"{getattr(properties, 'pci_domain_id', 0):04x}:{bus:02x}:{getattr(properties, 'pci_device_id', 0):02x}.0"
+
+
+@contextlib.contextmanager
+def near(context: Context) -> Iterator[None]:
+    """On the cores near this rank's GPU, as far as the kernel says and the step has them: pinned memory comes to lie
+    there. Afterwards as before."""
+    import torch
+
+    from hpcstack_smoke.node import machine
+
+    before = os.sched_getaffinity(0)
+    text = machine.HERE.line(
+        f"/sys/bus/pci/devices/{address_of(torch.cuda.get_device_properties(context.device))}/local_cpulist"
+    )
+    cores = {core for part in text.split(",") if (span := re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()))
+             for core in range(int(span[1]), int(span[2] or span[1]) + 1)} & before  # fmt: skip
+    try:
+        if cores:
+            os.sched_setaffinity(0, cores)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def judge_slowdown(rows: list[dict[str, str]]) -> tuple[list[str], list[str]]:

@@ -18,8 +18,11 @@ COUNTED = {
     "Counters/HW Thermal Slowdown": True, "Counters/SW Thermal Slowdown": False,
     "Counters/HW Power Braking": True, "Counters/HW Power Brake Slowdown": True,
 }  # fmt: skip
-REPLAYS_MAX, SLOWED_MAX_US = 100, 100_000  # a few replays and a tenth of a second are healthy
-NVLINK_ERROR = re.compile(r"^\s*Link (\d+): (CRC|Replay|Recovery|ECC)[^:]*: (\d+)", re.IGNORECASE)
+SOFT_MAX, SLOWED_MAX_US = 100, 100_000  # so many corrected errors, or a tenth of a second of slowdown, are healthy
+NVLINK_ERROR = re.compile(r"^\s*Link (\d+): (.+?)(?: Errors?| events)?: *(\d+)\s*$", re.IGNORECASE)
+# What `nvidia-smi nvlink -e` counts, to Hopper (Replay, Recovery, CRC) and since Blackwell; FEC bins are left out
+NVLINK_HARD = ("recovery", "link recovery failed")
+NVLINK_SOFT = ("replay", "crc", "ecc", "link recovery successful", "local link integrity", "rx", "symbol", "effective")
 
 
 def read() -> dict[str, int]:
@@ -35,8 +38,10 @@ def read() -> dict[str, int]:
         if owner := nvidia.LINK_OWNER.match(line):
             gpu_number = int(owner[1])
         elif match := NVLINK_ERROR.match(line):
-            name = f"GPU {gpu_number}/NVLink {match[1]} {match[2].lower()}"
-            out[name] = out.get(name, 0) + int(match[3])
+            kind = next((one for one in (*NVLINK_HARD, *NVLINK_SOFT) if match[2].lower().startswith(one)), "")
+            if kind:
+                name = f"GPU {gpu_number}/NVLink {match[1]} {kind}"
+                out[name] = out.get(name, 0) + int(match[3])
     return out
 
 
@@ -59,13 +64,16 @@ def judge_gain(before: dict[str, int], after: dict[str, int]) -> Result:
         said = f"{name} +{count}{' us' if _slowed(name) else ''}"
         if _is_hard(name):
             hard.append(said)
-        elif count > (REPLAYS_MAX if "replay" in name.lower() else 0):
+        elif count > SOFT_MAX:
             soft.append(said)
     measured = "; ".join([*hard, *soft]) or f"{len(after)} counters, none of which moved much"
+    evidence = ", ".join(f"{name} +{count}" for name, count in up.items())[:300]
     expected = "no uncorrectable error, no recovery of a link, no slowdown by hardware"
     remedy = "that GPU's cooling, power, NVLink and PCIe slot: nvidia-smi -q, nvidia-smi nvlink -e; drain the node"
     status = FAIL if hard else WARN if soft else PASS
-    return Result(status, measured, expected, "nvidia-smi, before and after", remedy="" if status == PASS else remedy)
+    return Result(
+        status, measured, expected, "nvidia-smi, before and after", evidence, remedy="" if status == PASS else remedy
+    )
 
 
 def _slowed(name: str) -> bool:
@@ -75,5 +83,5 @@ def _slowed(name: str) -> bool:
 def _is_hard(name: str) -> bool:
     end = name.partition("/")[2]
     return any(end == one.rpartition("/")[2] or end == one for one, hard in COUNTED.items() if hard) or (
-        "NVLink" in name and name.endswith(("recovery", "ecc"))
+        "NVLink" in name and name.endswith(tuple(f" {one}" for one in NVLINK_HARD))
     )

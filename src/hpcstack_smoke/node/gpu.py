@@ -12,13 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 AZURE = "Azure/azurehpc-health-checks"
-# Xids that take a GPU out of service, if seen within two hours: those of Azure's node health checks, and what came with
-# Blackwell's driver (144 to 150, of NVLink, which may call themselves Nonfatal; leptonai/gpud #1160) and 46
-BAD_XIDS = (46, 48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 119, 120, *range(144, 151))
+# Xids that take a GPU out of service, if seen within two hours: those of Azure's node health checks, what came with
+# Blackwell's driver (144 to 150, of NVLink, which may call themselves Nonfatal; leptonai/gpud #1160), and of NVIDIA's
+# catalogue 46, 95 (an uncontained memory error), 140, 143 and 154 (the GPU asks for a reset, unless it says None)
+BAD_XIDS = (
+    46, 48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 95, 119, 120, 140, 143, *range(144, 151), 154,
+)  # fmt: skip
+HARMLESS = ("nonfatal", "(none)", "to 0x0 ")
 XID_SECONDS = 2 * 3600
 SRAM_MAX, DRAM_MAX, REMAPPED_MAX = 10_000, 20_000_000, 512  # check_gpu_ecc 20000000 10000
+EVER_MAX = 4  # uncorrectable in SRAM since it was made: above, GPUs are sent back (stas00/ml-engineering)
 RESET = "drain the node: look at dmesg for Xid, nvidia-smi -r"
 # GPUs whose memory is HBM: ECC costs them nothing, and a figure of one without it proves little
+BY_C2C = ("GH200", "GB200", "GB300", "GB10")
 HBM = ("V100", "A100", "A30", "H100", "H200", "GH200", "B200", "GB200", "B300", "GB300", "H800", "H20", "A800")
 
 
@@ -69,7 +75,8 @@ def model(row: dict[str, str]) -> str:
 def ecc(request: Any) -> Result:
     """ECC is on, no uncorrectable error in SRAM, few corrected ones, no row that waits to be remapped or could not be.
 
-    DRAM's uncorrectable errors are remapped: until the reset that does so, a row is pending, which is a FAIL.
+    DRAM's uncorrectable errors are remapped: until the reset that does so, a row is pending, which is a FAIL. One in
+    SRAM of long ago, which nothing takes back, is a WARN.
     """
     rows = read_rows(request, nvidia.ECC)
     bad = [said for row in rows for said in _ecc_of(row)]
@@ -81,6 +88,15 @@ def ecc(request: Any) -> Result:
             bad.append(f"GPU {place}: {nvidia.REMAPPED[2]} {row[nvidia.REMAPPED[2]]}")
     if not bad and not any(name.startswith("ecc.errors") for row in rows for name in row):
         raise Skip("these GPUs count no ECC errors, or do not say so to this process")
+    exceeded = nvidia.query(("index", nvidia.EXCEEDED))
+    bad += [
+        f"GPU {row['index']}: SRAM's threshold is exceeded" for row in exceeded if row.get(nvidia.EXCEEDED) == "Yes"
+    ]
+    ever = [f"GPU {row['index']}: {count:.0f} uncorrectable in SRAM since it was made" for row in rows
+            if (count := nvidia.number(row.get(nvidia.UNCORRECTED_SRAM[1], "")) or 0)]  # fmt: skip
+    if ever and not bad:
+        remedy = "note it; another one, or more than four in all: send the GPU back"
+        return Result(WARN, "; ".join(ever), "none; Azure drains such a node", AZURE, remedy=remedy)
     return judge(
         not bad,
         "; ".join(bad) or f"{len(rows)} GPU(s) within limits",
@@ -92,7 +108,8 @@ def ecc(request: Any) -> Result:
 
 def _ecc_of(row: dict[str, str]) -> list[str]:
     """What is wrong with the ECC of one GPU."""
-    limits = {**dict.fromkeys(nvidia.UNCORRECTED_SRAM, 0), **dict.fromkeys(nvidia.CORRECTED_SRAM, SRAM_MAX),
+    now, ever = nvidia.UNCORRECTED_SRAM
+    limits = {now: 0, ever: EVER_MAX, **dict.fromkeys(nvidia.CORRECTED_SRAM, SRAM_MAX),
               **dict.fromkeys(nvidia.DRAM, DRAM_MAX)}  # fmt: skip
     if not any(name in row for name in limits):
         limits = dict.fromkeys(nvidia.TOTALS, 0)
@@ -114,7 +131,7 @@ def xid(request: Any) -> Result:
         log = machine.HERE.kernel_log(XID_SECONDS)
     except OSError as error:
         raise Skip(f"kernel log not readable ({error.strerror})") from None
-    found = [("Xid", *one) for one in nvidia.xids(log) if one[1] in BAD_XIDS and "nonfatal" not in one[2].lower()]
+    found = [("Xid", *one) for one in nvidia.xids(log) if one[1] in BAD_XIDS and not _harmless(one[2])]
     found += [("SXid", *one) for one in nvidia.fatal_sxids(log)]
     measured = "; ".join(f"{kind} {number} on {where}" for kind, where, number, _ in found[:8]) or "none of them"
     return judge(
@@ -125,6 +142,12 @@ def xid(request: Any) -> Result:
         evidence=found[0][3] if found else "",
         remedy="drain the node; NVIDIA's Xid catalogue names the cause",
     )
+
+
+def _harmless(text: str) -> bool:
+    """Whether an Xid of several kinds is of the kind that asks for nothing."""
+    said = text.lower().rpartition(" to ")[2] if " to 0x" in text.lower() else text.lower()
+    return any(word in said or word in f"to {said} " for word in HARMLESS)
 
 
 def slowdowns() -> tuple[list[dict[str, str]], dict[str, list[str]]]:
@@ -157,9 +180,14 @@ def throttle(request: Any) -> Result:
 
 
 def narrow_links(rows: list[dict[str, str]]) -> tuple[list[str], list[str]]:
-    """(GPUs whose link has not its full width, those that rest at or trained to a lower generation)."""
+    """(GPUs whose link has not its full width, those that rest at or trained to a lower generation).
+
+    GPUs that reach the CPU by NVLink-C2C say nothing true of PCIe.
+    """
     narrow, slow = [], []
     for row in rows:
+        if model(row).startswith(BY_C2C):
+            continue
         now, most = row.get("pcie.link.width.current"), row.get("pcie.link.width.max")
         if now and most and now != most:
             narrow.append(f"GPU {row['index']}: x{now} of x{most}")
@@ -179,7 +207,9 @@ def pcie(request: Any) -> Result:
     rows = read_rows(request, nvidia.PCIE)
     narrow, slow = narrow_links(rows)
     if narrow:
-        return Result(FAIL, "; ".join([*narrow, *slow]), FULL_LINK, "nvidia-smi", remedy=PCIE_REMEDY)
+        alike = len(narrow) == len(rows) > 1 and len({said.partition(": ")[2] for said in narrow}) == 1
+        status = WARN if alike else FAIL  # all of a kind: so the board is wired, or so many went wrong alike
+        return Result(status, "; ".join([*narrow, *slow]), FULL_LINK, "nvidia-smi", remedy=PCIE_REMEDY)
     first = rows[0]
     generation, width = (first.get(f"pcie.link.{name}.max", "?") for name in ("gen", "width"))
     said = f"generation {generation} x{width} on {len(rows)} GPU(s)"

@@ -20,6 +20,8 @@ def inventory(request: Any = None) -> dict[str, Any]:
     if request is not None:
         ports = sysfs.of_fabric(ports, request.fabric, tuple(request.hcas))
     active = [port for port in ports if port.active]
+    if request is not None and request.fabric == "ethernet":
+        active = []
     out: dict[str, Any] = {
         "gpus": len(rows), "gpu": rows[0].get("name", "") if rows else "",
         "driver": rows[0].get("driver_version", "") if rows else "", "ports": len(active),
@@ -44,7 +46,7 @@ def alike(active: list[sysfs.Port], *, whole: bool) -> dict[str, str]:
         "GPUs": str(len(rows)) if rows else "",
         "PCIe addresses": ",".join(row.get("pci.bus_id", "?") for row in rows) if whole else "",
         "VBIOS": ",".join(sorted({row.get("vbios_version", "?") for row in rows})),
-        "ports": ",".join(port.name for port in active),
+        "ports": ",".join([*(port.name for port in active), *(name for name, up in sysfs.cassini().items() if up)]),
         "port rates": ",".join(sorted({f"{port.rate:g}" for port in active})),
         "HCA firmware": ",".join(sorted({port.firmware for port in active} - {""})),
         "MTU": ",".join(map(str, mtus)),

@@ -11,6 +11,7 @@ IDENTITY = ("index", "name", "uuid", "pci.bus_id", "driver_version", "memory.tot
 FIRMWARE = ("vbios_version", "inforom.image", "mig.mode.current")
 TOTALS = ("ecc.errors.uncorrected.volatile.total",)  # of GPUs older than Ampere, which do not tell SRAM from DRAM
 UNCORRECTED_SRAM = ("ecc.errors.uncorrected.volatile.sram", "ecc.errors.uncorrected.aggregate.sram")
+EXCEEDED = "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"  # since driver 550
 CORRECTED_SRAM = ("ecc.errors.corrected.volatile.sram", "ecc.errors.corrected.aggregate.sram")
 DRAM = (
     "ecc.errors.uncorrected.volatile.dram", "ecc.errors.uncorrected.aggregate.dram",
@@ -90,7 +91,7 @@ def links(text: str) -> dict[int, dict[int, LinkState]]:
             out[gpu] = {}
         elif (match := LINK.match(line)) and gpu >= 0:
             rate = re.match(r"[\d.]+(?= GB/s)", match[2])
-            out[gpu][int(match[1])] = LinkState("inactive" not in match[2], float(rate[0]) if rate else 0.0)
+            out[gpu][int(match[1])] = LinkState("inactive" not in match[2].lower(), float(rate[0]) if rate else 0.0)
     return out
 
 

@@ -13,6 +13,7 @@ from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge
 # (links, GB/s of each) that `nvidia-smi nvlink -s` shows of a healthy GPU: bottlerocket-os #4418, k8s-test-infra #371
 LINKS = {"H100 80GB HBM3": (18, 26.562), "GB200": (18, 53.125)}
 SPANNING = ("GB200", "GB300")  # their NVLink domain is a rack, not a node
+UNHEALTHY = ("Route Recovery in progress", "Route Unhealthy", "Access Timeout Recovery")
 NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
 DOMAIN_STATE = re.compile(r"^Domain State: (\S+)", re.MULTILINE)
@@ -39,15 +40,16 @@ def nvlink(request: Any) -> Result:
         raise Skip("no NVLink on this node")
     counts = Counter(len(links) for links in active.values())
     usual = want or (counts.most_common(1)[0][0] if counts else 0)
+    used = {n for links in found.values() for n, one in links.items() if one.active}  # a bridge leaves the others free
     bad = [f"GPU {gpu}: link {n} is inactive" for gpu, links in found.items() for n, one in links.items()
-           if not one.active]  # fmt: skip
+           if not one.active and (want or n in used)]  # fmt: skip
     named = {said.partition(":")[0] for said in bad}
     bad += [f"GPU {gpu}: {len(links)} active link(s)" for gpu, links in active.items()
             if (len(links) != usual or not links) and f"GPU {gpu}" not in named]  # fmt: skip
     rates = Counter(one.rate for links in active.values() for one in links if one.rate)
     rate = rate or (rates.most_common(1)[0][0] if rates else 0.0)
     bad += [f"GPU {gpu}: link {n} at {one.rate:g} GB/s" for gpu, links in found.items() for n, one in links.items()
-            if one.active and one.rate and one.rate < rate]  # fmt: skip
+            if one.active and one.rate < rate]  # fmt: skip
     if not found:
         bad.append("nvidia-smi shows no link")
     expected = f"{usual or 'all'} links on each GPU" + (f" at {rate:g} GB/s" if rate else "")
@@ -77,16 +79,20 @@ def fabric(request: Any) -> Result:
     states = [{name: gpu[f"Fabric/{name}"] for name in ("State", "Status", "CliqueId", "ClusterUUID")
                if f"Fabric/{name}" in gpu} for gpu in found]  # fmt: skip
     names = [gpu.get("Product Name", "").removeprefix("NVIDIA ") for gpu in found]
-    spanning = any(name.startswith(SPANNING) for name in names)
-    if not found or (not spanning and not any("State" in one for one in states)):
+    told = any("State" in one for one in states)
+    spanning = any(name.startswith(SPANNING) for name in names) and (told or request.domain_nodes != 1)
+    if not found or (not spanning and not told):
         raise Skip("these GPUs have no NVSwitch, or the driver does not say")
+    if spanning and not told and not request.domain_nodes:
+        remedy = "gpus: {domain_nodes: 1} in site.yaml for boards whose NVLink ends at the node (NVL4), 18 for NVL72"
+        return Result(WARN, "no GPU has joined a fabric", "completed", "nvidia-smi -q, Fabric", remedy=remedy)
     bad = [f"GPU {n}: {said}" for n, gpu in enumerate(found) if (said := _unfit(gpu, states[n], spanning=spanning))]
     kinds = Counter((one.get("ClusterUUID", ""), one.get("CliqueId", "")) for one in states)
     if spanning and not bad and len(kinds) > 1:
         bad.append(f"the GPUs of this node are in {len(kinds)} cliques")
     first = states[0]
-    said = f"completed on {len(found)} GPU(s)" + (f", clique {first.get('CliqueId', '?')}" if spanning else "")
-    return judge(not bad, "; ".join(bad) or said, "completed, with success, healthy", "nvidia-smi -q, Fabric",
+    measured = f"completed on {len(found)} GPU(s)" + (f", clique {first.get('CliqueId', '?')}" if spanning else "")
+    return judge(not bad, "; ".join(bad) or measured, "completed, with success, healthy", "nvidia-smi -q, Fabric",
                  remedy="systemctl status nvidia-fabricmanager (on a rack: nvidia-imex, NMX); NVLink falls back to "
                  "the network in silence")  # fmt: skip
 
@@ -103,14 +109,19 @@ def _unfit(gpu: dict[str, str], state: dict[str, str], *, spanning: bool) -> str
         return f"health {gpu['Fabric/Health/Summary']}"
     if gpu.get("Fabric/Health/Bandwidth", "Full") == "Degraded":
         return "degraded bandwidth"
-    return ""
+    wrong = [name for name in UNHEALTHY if gpu.get(f"Fabric/Health/{name}", "False") == "True"]
+    if gpu.get("Fabric/Health/Incorrect Configuration", "None") not in ("None", "False", "Not Supported"):
+        wrong.append(f"incorrect configuration: {gpu['Fabric/Health/Incorrect Configuration']}")
+    return ", ".join(wrong).lower()
 
 
 def imex(request: Any) -> Result:
     """Where NVLink spans nodes, memory is shared by IMEX: its channel is in this container, its daemon answers."""
     rows = nvidia.query(("index", "name"))
-    if not any(model(row).startswith(SPANNING) for row in rows):
+    if not any(model(row).startswith(SPANNING) for row in rows) or request.domain_nodes == 1:
         raise Skip("no GPU here whose NVLink spans nodes")
+    if not domains() and request.domain_nodes < 2:
+        raise Skip("these GPUs have joined no fabric: node.nvlink-fabric")
     if request.nodes < 2:
         raise Skip("one node: its own NVLink needs no IMEX")
     channels = machine.HERE.found(f"{IMEX_CHANNELS}/channel*")

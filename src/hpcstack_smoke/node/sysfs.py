@@ -141,10 +141,19 @@ def adapters_without_driver() -> list[str]:
     return out
 
 
-def counters() -> dict[str, int]:
-    """{HCA:PORT/COUNTER: value} of what counts errors."""
+def cassini() -> dict[str, bool]:
+    """{cxi0: whether its network interface is up} of Slingshot's adapters."""
     out = {}
-    for port in ports():
+    for place in machine.HERE.found(f"{CASSINI}/*"):
+        states = [machine.HERE.line(path) for path in machine.HERE.found(f"{place}/device/net/*/operstate")]
+        out[os.path.basename(place)] = not states or "up" in states
+    return out
+
+
+def counters(of: list[Port] | None = None) -> dict[str, int]:
+    """{HCA:PORT/COUNTER: value} of what counts errors, of all ports or OF some."""
+    out = {}
+    for port in ports() if of is None else of:
         for folder, names in (("counters", ERRORS), ("hw_counters", HW_ERRORS)):
             for name in names:
                 path = os.path.join(port.path, folder, name)

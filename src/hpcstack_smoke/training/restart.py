@@ -65,12 +65,14 @@ def main() -> None:
 
     keep_to_scratch()
     quiet_cpu()
+    from dataclasses import replace
+
     import torch
 
     from hpcstack_smoke.context import join
-    from hpcstack_smoke.request import Request
+    from hpcstack_smoke.request import read_request
 
-    context = join(90.0, Request(output))
+    context = join(90.0, replace(read_request(output), gpus=0))
     path = os.path.join(output, ".restart.pt")
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     losses, first = _steps(context, path, torch)

@@ -60,7 +60,9 @@ def test_uncorrectable_errors_and_rows_to_remap(monkeypatch: pytest.MonkeyPatch)
     smi(monkeypatch, good)
     assert gpu.ecc(HERE).status == PASS
     for change, said in (
-        ({"ecc.errors.uncorrected.aggregate.sram": "0|2"}, "GPU 1: uncorrected.aggregate.sram 2"),
+        ({"ecc.errors.uncorrected.aggregate.sram": "0|5"}, "GPU 1: uncorrected.aggregate.sram 5"),
+        ({"ecc.errors.uncorrected.volatile.sram": "0|1"}, "GPU 1: uncorrected.volatile.sram 1"),
+        ({nvidia.EXCEEDED: "Yes|No"}, "GPU 0: SRAM's threshold is exceeded"),
         ({"ecc.errors.corrected.aggregate.sram": "10001|0"}, "GPU 0: corrected.aggregate.sram 10001"),
         ({"ecc.errors.corrected.aggregate.dram": "0|20000001"}, "GPU 1: corrected.aggregate.dram 20000001"),
         ({"ecc.mode.current": "Enabled|Disabled"}, "GPU 1: ECC is off"),
@@ -96,6 +98,7 @@ def test_a_narrow_link_fails_and_a_resting_one_does_not(monkeypatch: pytest.Monk
         ({}, PASS),
         ({"pcie.link.gen.current": "1"}, PASS),
         ({"pcie.link.width.current": "8"}, FAIL),
+        ({"pcie.link.width.current": "8", "name": "NVIDIA GH200 480GB"}, PASS),  # it reaches the CPU by C2C
     ):
         smi(monkeypatch, {**link, **change})
         assert gpu.pcie(HERE).status == status
@@ -166,7 +169,6 @@ GPU 00000000:18:00.0
     (fabric(), ""),
     (fabric(health="Not Supported"), ""),
     (fabric(state="In Progress"), "GPU 0: state In Progress"),
-    (fabric(state="N/A"), "GPU 0: state not said"),
     (fabric(status="Insufficient Resources"), "GPU 0: status Insufficient Resources"),
     (fabric(uuid=nvlink.NO_CLUSTER), "GPU 0: no cluster UUID"),
     (fabric(health="Unhealthy"), "GPU 0: health Unhealthy"),
@@ -175,6 +177,25 @@ def test_a_gpu_outside_the_fabric_is_named(monkeypatch: pytest.MonkeyPatch, text
     smi(monkeypatch, {"-q": text})
     result = nvlink.fabric(HERE)
     assert (result.status, said in result.measured) == (FAIL if said else PASS, True)
+
+
+def test_a_gb200_without_a_fabric_is_judged_by_what_the_site_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    smi(monkeypatch, {"-q": fabric(state="N/A"), "index": "0", "name": "NVIDIA GB200"})
+    assert nvlink.fabric(HERE).status == WARN
+    assert nvlink.fabric(Request(output=".", domain_nodes=18)).status == FAIL
+    for check in (nvlink.fabric, nvlink.imex):
+        with pytest.raises(Skip):
+            check(Request(output=".", domain_nodes=1, nodes=2))  # NVL4
+
+
+def test_links_that_a_bridge_leaves_free_are_none_that_are_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H100 NVL, and `Inactive` with a capital as azurehpc-health-checks #162 has it."""
+    free = "".join(f"GPU {n}: NVIDIA H100 NVL (UUID: x)\n\t Link 0: 26.562 GB/s\n\t Link 4: Inactive\n" for n in (0, 1))
+    nvl = {"index": "0|1", "name": "NVIDIA H100 NVL|NVIDIA H100 NVL", "uuid": "a|b"}
+    smi(monkeypatch, {**nvl, "nvlink -s": free})
+    assert nvlink.nvlink(HERE).status == PASS
+    smi(monkeypatch, {**nvl, "nvlink -s": free.replace("Link 4: Inactive", "Link 4: 26.562 GB/s", 1)})
+    assert nvlink.nvlink(HERE).status == FAIL
 
 
 def test_mig_devices_are_counted_where_gpus_are_too_few(
@@ -240,6 +261,9 @@ def log(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     ("NVRM: Xid (PCI:0000:65:00): 79, pid=1, GPU has fallen off the bus.", FAIL),
     ("NVRM: Xid (PCI:0000:65:00): 46, pid=1, GPU stopped processing", FAIL),
     ("NVRM: Xid (PCI:0000:00:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)", FAIL),
+    ("NVRM: Xid (PCI:0000:65:00): 95, pid=1, Uncontained memory error", FAIL),
+    ("NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", FAIL),
+    ("NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", PASS),
     ("NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)", PASS),
     ("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ interrupt", PASS),
     ("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", FAIL),

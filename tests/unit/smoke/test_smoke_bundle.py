@@ -28,11 +28,13 @@ def test_no_secrets_value_is_shown(value: str, name: str) -> None:
 
 def test_nccls_logs_are_summed_up(tmp_path: Path) -> None:
     (tmp_path / "nccl-1.node1.4190").write_text(SOCKETS.read_text() + "node1:1:1 [0] NCCL WARN Connection refused\n")
-    text = nccl_summary(str(tmp_path))
+    text = nccl_summary(str(tmp_path), "node1.example")
+    assert nccl_summary(str(tmp_path), "node2") == ""  # each node tells of its own
     assert "network Socket" in text and "'Socket': 1" in text and "NCCL WARN Connection refused" in text
 
 
 def test_the_bundle_is_written_whatever_is_missing(tmp_path: Path) -> None:
     write_document(str(tmp_path), "rank-0-1.json", {"rows": []})
-    folder = Path(write(str(tmp_path)))
+    folder = Path(write(str(tmp_path), "n1"))
+    assert folder == tmp_path / "bundle/n1"
     assert (folder / "environment.txt").exists() and (folder / "limits.txt").read_text()

@@ -1,0 +1,18 @@
+"""Rank 3 sleeps in the middle of a check, and the others wait for it."""
+
+import os
+import time
+from typing import Any
+
+from hpcstack_smoke.training import ddp
+
+check = ddp.fp32
+
+
+def asleep_here(context: Any) -> Any:
+    if os.environ.get("RANK") == "3":
+        time.sleep(600)
+    return check(context)
+
+
+ddp.fp32 = asleep_here
