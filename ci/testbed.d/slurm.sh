@@ -20,6 +20,8 @@ write_slurm_conf() {
     local plugin i
     network_up
     write_hosts
+    printf '#!/bin/sh\nexit 0\n' >"$ETC/health" # what tests/integration/test_site_health.py puts its own in place of
+    chmod 755 "$ETC/health"
     {
         cat <<CONF
 ClusterName=hpcstack
@@ -49,6 +51,8 @@ KillWait=5
 InactiveLimit=60
 GresTypes=gpu
 PropagateResourceLimitsExcept=MEMLOCK
+HealthCheckProgram=$ETC/health
+HealthCheckInterval=15
 CONF
         if has_accounting; then
             printf '%s\n' AccountingStorageType=accounting_storage/slurmdbd AccountingStorageHost=localhost \

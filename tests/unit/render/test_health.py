@@ -61,7 +61,7 @@ def told(folder: Path, shell: str = "dash", **env: str) -> tuple[int, dict[str, 
     script = folder / "health.sh"
     script.write_text(health(Site.model_validate({**SITE, **paths})))
     base = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-    base |= {"PATH": f"{base['PATH']}:{folder}/bin", "HPCSTACK_HEALTH_ROOT": str(folder), "HPCSTACK_NODE_TYPE": "1"}
+    base |= {"PATH": f"{base['PATH']}:{folder}/bin", "HPCSTACK_HEALTH_ROOT": str(folder), "HPCSTACK_NODE_TYPE": "gpu"}
     began = time.monotonic()
     done = subprocess.run([shell, str(script)], env={**base, **env}, capture_output=True, text=True, timeout=60)
     took = time.monotonic() - began

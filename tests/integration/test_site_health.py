@@ -1,0 +1,66 @@
+"""`hpcstack site health` as Slurm's own HealthCheckProgram: a node whose nvidia-smi hangs is drained, with the reason."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.testbed import Testbed
+
+pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.alone]
+SITE = """\
+name: demo
+node_types: {sick: {gpus: {model: H100, count: 2}, driver: "550.54.15"}}
+"""
+WRAPPER = """\
+#!/bin/sh
+[ "$SLURMD_NODENAME" = node2 ] || exit 0
+export SLURM_CONF=%(conf)s HPCSTACK_HEALTH_ROOT=%(root)s HPCSTACK_NODE_TYPE=sick PATH=$PATH:%(root)s/bin
+sh %(root)s/health.sh >>%(root)s/log 2>&1
+"""
+
+
+def state(testbed: Testbed, node: str) -> str:
+    return testbed.run("sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T|%E", check=True).stdout.strip()
+
+
+@pytest.fixture
+def sick(testbed: Testbed) -> Iterator[Path]:
+    """node2, whose nvidia-smi waits for a device that does not answer; well again afterwards. (Nodes have own /tmp.)"""
+    place = testbed.folder / "sick"
+    shutil.rmtree(place, ignore_errors=True)
+    version = place / "proc/driver/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue\n")
+    tool = place / "bin/nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\ntrap '' TERM INT HUP\nsleep 30\n")
+    tool.chmod(0o755)
+    folder = testbed.give("health/site.yaml", SITE).parent
+    script = testbed.run("hpcstack", "--site", str(folder / "site.yaml"), "site", "health", check=True).stdout
+    (place / "health.sh").write_text(script)
+    program, conf = testbed.folder / "etc/health", testbed.folder / "etc/slurm.conf"
+    before = program.read_text()
+    program.write_text(WRAPPER % {"conf": conf, "root": place})
+    try:
+        yield place
+    finally:
+        program.write_text(before)
+        subprocess.run(["scontrol", "update", "nodename=node2", "state=resume"], env={"SLURM_CONF": str(conf), "PATH": "/usr/bin:/bin"},
+                       check=False)  # fmt: skip
+        shutil.rmtree(place)
+
+
+def test_slurm_drains_a_node_whose_gpus_hang(testbed: Testbed, sick: Path) -> None:
+    until = time.monotonic() + 90
+    while "drain" not in state(testbed, "node2") and time.monotonic() < until:
+        time.sleep(1)
+    assert state(testbed, "node2").startswith("drain"), (sick / "log").read_text()
+    assert "hpcstack: nvidia-smi does not answer" in state(testbed, "node2")
+    assert state(testbed, "node1").startswith(("idle", "mixed", "allocated"))
+    assert '"healthy": false' in (sick / "log").read_text()
