@@ -48,6 +48,16 @@ others() {
     python "$1" || return 1
     if python "$(field "$1" 2)"; then [ -n "$(of "$1" RANK)" ] && [ -z "$(of "$(field "$1" 2)" RANK)" ]; fi
 }
+# NCCL's own RAS, which listens on each node and knows of all: asked by the first task, through one rank of its node.
+ras() {
+    [ "${SLURM_PROCID:-0}" = 0 ] && command -v bash >/dev/null || return 0
+    address=$(of "$1" NCCL_RAS_ADDR)
+    case ${address:=localhost:28028} in *[!A-Za-z0-9._:-]* | *:*[!0-9]* | *:) return 0 ;; esac
+    # shellcheck disable=SC2016 # for the other shell
+    timeout 14 bash -c 'exec 3<>"/dev/tcp/$1/$2" || exit 1
+        printf "timeout 8\nset format json\nverbose status\n" >&3
+        cat <&3' ras "${address%:*}" "${address##*:}" 2>/dev/null | head -c 8000000 | sed 's/^/hpcstack-ras: /'
+}
 found=
 listed=$(grep -lzsxF "SLURM_JOB_ID=$job" /proc/[0-9]*/environ | cut -d/ -f3)
 for kind in ours others; do
@@ -57,7 +67,11 @@ for kind in ours others; do
         [ "$(of "$pid" SLURMD_NODENAME)" = "${SLURMD_NODENAME:-}" ] || continue # several slurmd on one machine
         found=yes
         look "$pid"
+        last=$pid
     done
-    [ -z "$found" ] || exit 0
+    if [ -n "$found" ]; then
+        ras "$last"
+        exit 0
+    fi
 done
 echo "hpcstack: no rank of job $job is on $host"

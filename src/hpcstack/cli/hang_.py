@@ -18,17 +18,28 @@ def command(session: Session, job: str, every: bool, as_json: bool) -> None:
     """Say where the ranks of a running job are, and which of them is not where the others are.
 
     JOB is its number, or NUMBER.STEP; the newest launch's by default. Every node is asked by a step of its own beside
-    the job's (Python stacks by py-spy); nothing is stopped. Exit 1: a rank stands out, or none was found.
+    the job's (Python stacks by py-spy; NCCL's own RAS, where it listens); nothing is stopped. Exit 1: a rank stands
+    out, or none was found.
     """
     from hpcstack.core.errors import counted
     from hpcstack.launch.hang import judge, parse, steps, told
+    from hpcstack.launch.ras import parse_ras, summarise_ras
     from hpcstack.launch.stacks import look, meant
 
     asked = meant(job)
     text, silent = look(asked, session.runner)
     ranks = parse(text)
     lines, well = told(ranks)
-    document: dict[str, Any] = {"job": asked.job, "steps": []}
+    answer_of_ras = parse_ras(text)
+    document: dict[str, Any] = {"job": asked.job, "steps": [], "ras": None}
+    if answer_of_ras:
+        document["ras"] = {
+            "odd": list(answer_of_ras.odd),
+            "notes": list(answer_of_ras.notes),
+            "text": answer_of_ras.text,
+        }
+        lines = [*lines, "", *summarise_ras(answer_of_ras)]
+        well = well and not answer_of_ras.odd
     for step, own in steps(ranks).items():
         verdict = judge(own)
         groups = [
