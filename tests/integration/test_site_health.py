@@ -7,12 +7,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.alone]
+pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.alone, pytest.mark.apptainer, pytest.mark.registry]
 SITE = """\
 name: demo
 node_types: {sick: {gpus: {model: H100, count: 2}, driver: "550.54.15"}}
@@ -64,3 +65,26 @@ def test_slurm_drains_a_node_whose_gpus_hang(testbed: Testbed, sick: Path) -> No
     assert "hpcstack: nvidia-smi does not answer" in state(testbed, "node2")
     assert state(testbed, "node1").startswith(("idle", "mixed", "allocated"))
     assert '"healthy": false' in (sick / "log").read_text()
+
+
+def test_a_spare_node_takes_the_place_of_one_that_is_not_fit(testbed: Testbed, built: dict[str, Any]) -> None:
+    """A folder that jobs mount is on node2 alone: of two nodes node1 is left out."""
+    fit = testbed.folder / "nodes/node2/tmp/fit"  # /tmp as node2 has it
+    fit.mkdir(exist_ok=True)
+    fit.chmod(0o777)
+    site = testbed.give("health/spare.yaml", 'mounts: ["/tmp/fit:/fit"]\n')
+    try:
+        done = testbed.run(
+            "hpcstack", "--site", str(site), "launch", "pytorch-24.11", "-N", "1", "--spare", "1", "--mode", "plain",
+            "--runtime", "apptainer", "--", "sh", "-c", "echo on $SLURMD_NODENAME of $SLURM_STEP_NUM_NODES",
+        )  # fmt: skip
+    finally:
+        fit.rmdir()
+    assert done.returncode == 0, done.stderr
+    assert "hpcstack: node1 is left out: /tmp/fit cannot be read" in done.stderr
+    assert "on node2 of 1" in done.stdout
+    none = testbed.run(
+        "hpcstack", "--site", str(site), "launch", "pytorch-24.11", "-N", "1", "--spare", "1", "--mode", "plain",
+        "--runtime", "apptainer", "--", "true",
+    )  # fmt: skip
+    assert none.returncode == 125 and "0 healthy nodes in this job, 1 are needed" in none.stderr

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 )
 @click.option("--watchdog", default=0, type=click.IntRange(0), metavar="SECONDS",
               help="Written nothing for so long: say what each rank does, and end it.")  # fmt: skip
+@click.option("--spare", default=0, type=click.IntRange(0), metavar="NODES",
+              help="So many nodes more, of which those that are not fit are left out.")  # fmt: skip
 @click.option("--no-bind", is_flag=True, help="Do not bind ranks to the cores near their GPUs.")
 @click.option("--batch", is_flag=True, help="Submit it as a job, and print the job's number.")
 @click.option("--dry-run", is_flag=True, help="Only print the script, with the reason for each line.")
@@ -108,6 +110,7 @@ OF_JOBS = ("ntasks_per_node", "gpus_per_node", "gpus", "cpus_per_task", "partiti
 OF_LAUNCHES = {
     "mode": "--mode", "elastic": "--elastic", "restarts": "--restarts", "mounts": "--mount", "wanted": "--with",
     "stage": "--stage", "data": "--stage-in", "grace": "--grace", "watchdog": "--watchdog",
+    "spare": "--spare",
     "nproc_per_node": "--nproc-per-node",
     "runtime": "--runtime", "home": "--home", "no_bind": "--no-bind",
 }  # fmt: skip
@@ -149,7 +152,8 @@ def _typed(ctx: click.Context, key: str) -> bool:
 
 def _request(
     ctx: click.Context, name: str, mode: str, mounts: tuple[str, ...], argv: tuple[str, ...], *,
-    wanted: tuple[str, ...], stage: str, data: tuple[str, ...], grace: int, watchdog: int, no_bind: bool, batch: bool,
+    wanted: tuple[str, ...], stage: str, data: tuple[str, ...], grace: int, watchdog: int, spare: int, no_bind: bool,
+    batch: bool,
     **options: Any,
 ) -> LaunchRequest:  # fmt: skip
     """What was typed; options that are not ours go to srun or sbatch, if they know them."""
@@ -165,7 +169,7 @@ def _request(
     check_srun_options(passed, own, session.runner, batch=batch)
     asked = resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
     return LaunchRequest(
-        name, argv, asked, mode, options["runtime"], mounts, wanted, stage, data, grace, watchdog,
+        name, argv, asked, mode, options["runtime"], mounts, wanted, stage, data, grace, watchdog, spare,
         bind=not no_bind, batch=batch,
     )  # fmt: skip
 

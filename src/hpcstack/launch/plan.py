@@ -15,7 +15,7 @@ from hpcstack.launch.binding import Binding, binding
 from hpcstack.launch.modes import MODES, check, command_in, tasks
 from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share
 from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, of_mode, told
-from hpcstack.render.launchers import watched, with_compat
+from hpcstack.render.launchers import health, watched, with_compat
 from hpcstack.runtimes import Part, Runtime, Step, choose
 from hpcstack.slurm.query import allocation, partitions, pmi_type
 
@@ -33,14 +33,25 @@ OWN_FAILURE = 125
 
 
 @dataclass(frozen=True)
+class Spare:
+    """MORE nodes than the step's NODES; SCRIPT says on each of them whether it is fit for work."""
+
+    nodes: int
+    more: int
+    script: str
+
+
+@dataclass(frozen=True)
 class Extras:
     """What a launch may have besides: what lies on the nodes' disks, added packages, seconds of warning before the
-    time is up, seconds of silence that it is ended after, and whether ranks are bound to the cores near their GPUs."""
+    time is up, seconds of silence that it is ended after, how many nodes more than it needs the job has, and whether
+    ranks are bound to the cores near their GPUs."""
 
     staged: Staging | None = None
     added: Added | None = None
     grace: int = 0
     watchdog: int = 0
+    spare: int = 0
     bind: bool = True
     asked: bool = False  # staging was asked for, and is not only the site's way
 
@@ -60,6 +71,7 @@ class Plan:
     watchdog: int = 0
     ranks: int = 1  # of a node
     virtual_gpus: int = 0  # of a node: asked for, and no device is behind them
+    spare: Spare | None = None
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -121,6 +133,7 @@ def plan(
         line, tuple(_settings(chosen, step, given)), chosen.name, reason, mode,
         _fit(artifact, node), staged, extras.grace, extras.watchdog, taken.ranks,
         0 if taken.gpus or here else gpus_said(resources),
+        Spare(resources.nodes, extras.spare, health(site)) if extras.spare else None,
     )  # fmt: skip
 
 
@@ -262,6 +275,8 @@ def _check(
     commands.check(mode, command)
     if extras.watchdog:
         _check_watchdog(resources.extra, job=job)
+    if extras.spare:
+        _check_spare(resources, extras, inside)
     if runtime.name == "local":
         _check_local(mode, resources, extras, job=job)
         if asked := replace(resources, nodes=0, gpus_per_node=0).slurm():
@@ -291,12 +306,27 @@ def _check_watchdog(extra: tuple[str, ...], *, job: bool) -> None:
         raise InputError(f"--watchdog sees what srun writes, and with {files[0]} the nodes write", "leave one out")
 
 
+def _check_spare(resources: Resources, extras: Extras, inside: Mapping[str, str]) -> None:
+    """InputError where the nodes are given already, or something else must run on all of them."""
+    if inside:
+        raise InputError("--spare wants a job of its own, and this shell is in one", "leave it out, or --batch")
+    if resources.elastic:
+        raise InputError("--spare and --elastic are two ways of doing without a node", "leave one of them out")
+    if resources.nodelist:
+        raise InputError("--spare chooses among nodes, and -w names them", "leave one of them out")
+    if extras.staged:
+        raise InputError("--spare with --stage or --stage-in: the nodes are chosen first", "leave one of them out")
+    if any(word.startswith("--pty") for word in resources.extra):
+        raise InputError("--spare is a script's, and --pty wants the terminal", "leave one of them out")
+
+
 def _check_local(mode: str, resources: Resources, extras: Extras, *, job: bool) -> None:
     """InputError for what means nothing without Slurm."""
     asked = {
         "--batch": job,
         "--grace": extras.grace,
         "--watchdog": extras.watchdog,
+        "--spare": extras.spare,
         "--stage and --stage-in": extras.staged and extras.asked,
     }
     if wrong := [option for option, value in asked.items() if value]:

@@ -42,6 +42,7 @@ class LaunchRequest:
     stage_in: tuple[str, ...] = ()
     grace: int = 0
     watchdog: int = 0
+    spare: int = 0
     bind: bool = True
     batch: bool = False
 
@@ -56,7 +57,8 @@ def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Si
         artifact, request.argv, request.mode or artifact.mode, request.resources, site, runner,
         runtime=request.runtime, mounts=request.mounts, job=request.batch, recorded=True,
         extras=Extras(plan_staging(artifact, site, request.stage, request.stage_in), more, request.grace,
-                      request.watchdog, bind=request.bind, asked=bool(request.stage or request.stage_in)),
+                      request.watchdog, request.spare, bind=request.bind,
+                      asked=bool(request.stage or request.stage_in)),
     )  # fmt: skip
     check_grace(request.grace, request.resources.time)
     runner.which(made.argv[0])

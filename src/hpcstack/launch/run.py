@@ -109,7 +109,7 @@ class PlannedLaunch:
         """
         folder, failure = self._record(), Failure()
         argv, errors = self.plan.argv, Stderr(folder, failure.feed)
-        scripted = bool(self.plan.staged or self.plan.grace or self.plan.watchdog)
+        scripted = bool(self.plan.staged or self.plan.grace or self.plan.watchdog or self.plan.spare)
         heard = self.plan.runtime != "local" and not on_terminal(self.plan.parts)
         watched = heard and not scripted
         if scripted:

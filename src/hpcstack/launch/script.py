@@ -68,6 +68,7 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
         title=f"{artifact.stack} ({why}), image sha256:{artifact.sha256}",
         runtime=f"{plan.runtime}: {plan.reason}", mode=f"{plan.mode}: {MODES[plan.mode].about}",
         directives=job, staging=staging, failure=failure, grace=plan.grace, watchdog=watchdog,
+        spare={"nodes": plan.spare.nodes, "script": plan.spare.script} if plan.spare else None,
         settings=plan.settings, scripts=scripts,
         parts=[(" ".join(word(one) for one in part.words), part.why) for part in parts],
     )  # fmt: skip
@@ -86,7 +87,7 @@ def quoted(text: str) -> str:
 
 def directives(plan: Plan) -> tuple[Part, ...]:
     """The #SBATCH lines of a job for PLAN: what its step asks for, what only a job can ask for, where it writes."""
-    own = [part for part in plan.parts if name_of(part) in (*OF_THE_JOB, *JOB_ONLY)]
+    own = [with_spare(part, plan) for part in plan.parts if name_of(part) in (*OF_THE_JOB, *JOB_ONLY)]
     if any(name_of(part) == "--output" for part in own):
         return tuple(own)
     array = any(name_of(part) == "--array" for part in own)
@@ -96,8 +97,15 @@ def directives(plan: Plan) -> tuple[Part, ...]:
 
 def allocation(plan: Plan) -> tuple[str, ...]:
     """salloc's line for a script of two steps: first what the nodes need, then PLAN's."""
-    own = [part for part in plan.parts if name_of(part) in {*OF_THE_JOB, *JOB_ONLY} - {*OF_THE_STEP}]
+    own = [with_spare(part, plan) for part in plan.parts if name_of(part) in {*OF_THE_JOB, *JOB_ONLY} - {*OF_THE_STEP}]
     return ("salloc", "--quiet", *(word for part in own for word in part.words))
+
+
+def with_spare(part: Part, plan: Plan) -> Part:
+    """PART as the job has it: --nodes with those that are spare."""
+    if not plan.spare or name_of(part) != "--nodes":
+        return part
+    return Part((f"--nodes={plan.spare.nodes + plan.spare.more}",), f"{part.why}, and {plan.spare.more} to spare")
 
 
 def name_of(part: Part) -> str:

@@ -406,3 +406,19 @@ def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(tmp_path: Path, mo
     assert plain.argv[0] == "srun"  # what the user asked for, as it is
     with pytest.raises(InputError, match="--gpus-per-task in mode task-per-gpu"):
         plan(ARTIFACT, ("x.py",), "task-per-gpu", Resources(extra=("--gpus-per-task=1",)), gpu_site(tmp_path), PYXIS)
+
+
+def test_spare_nodes_are_the_jobs_and_the_step_takes_the_healthy_ones(tmp_path: Path) -> None:
+    from hpcstack.launch.script import allocation, directives, text
+
+    extras = Extras(spare=2)
+    made = plan(ARTIFACT, ("x.py",), "torchrun", Resources(nodes=4), gpu_site(tmp_path), PYXIS, job=True, extras=extras)
+    script = text(made, ARTIFACT, "why", directives(made))
+    assert "#SBATCH --nodes=6\n" in script and "    --nodes=4\n" in script and "check gpus gpus 8" in script
+    assert "--nodes=6" in allocation(made)
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    for resources, word in ((Resources(nodelist="n1"), "-w names them"), (Resources(elastic="1:2"), "--elastic")):
+        with pytest.raises(InputError, match=word):
+            plan(ARTIFACT, ("x.py",), "torchrun", resources, gpu_site(tmp_path), PYXIS, extras=extras)
+    with pytest.raises(InputError, match="--spare: there is no Slurm"):
+        plan(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), ALONE, extras=extras)
