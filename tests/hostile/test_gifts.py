@@ -520,7 +520,9 @@ def _seconds(pattern: re.Pattern[str], line: str) -> float:
 
 
 def test_low_no_signature_takes_long_over_a_line() -> None:
-    lines = parse((Path(__file__).parents[1] / "fixtures/log-lines.yaml").read_text(), "x").value
+    fixtures = Path(__file__).parents[1] / "fixtures"
+    lines = {id_: line for name in ("log-lines.yaml", "log-lines-system.yaml")
+             for id_, line in parse((fixtures / name).read_text(), "x").value.items()}  # fmt: skip
     for one in signatures():
         words = lines[one.id].split(" ")
         for piece in {*words, *(lines[one.id][n : n + 9] for n in range(0, 60, 9)), "/manifests/", "a.", "a/"} - {""}:
