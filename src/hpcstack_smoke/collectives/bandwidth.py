@@ -61,7 +61,7 @@ def call(name: str, size: int, context: Context, group: Any, dtype: Any) -> Call
     dealt = name in ("all_gather", "reduce_scatter", "all_to_all")
     count = max(world, size // dtype.itemsize // world * world) if dealt else max(1, size // dtype.itemsize)
     whole = torch.ones(count, dtype=dtype, device=context.device)
-    part = torch.ones(max(1, count // world), dtype=dtype, device=context.device)
+    part = torch.ones(count // world if dealt else 1, dtype=dtype, device=context.device)
     if name == "all_reduce":
         # Zeros stay zeros however often they are added: no call between the calls that are timed
         whole.zero_()

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
 GPU_SIZE, CPU_SIZE, SEED = 8192, 384, 20240607
-BATCH_S, SAMPLE_S, POINTS, WRONG_MOST = 0.5, 5.0, 120, 50
+BATCH_S, SAMPLE_S, ALIVE_S, POINTS, WRONG_MOST = 0.5, 5.0, 10.0, 120, 50
+BATCH_MOST = 16  # results that lie in the GPU's memory at once
 SAGS = 0.9  # of the first third's rate in the last third
 REMEDY = "drain the node: a GPU (or CPU) that gives other bits for the same product corrupts every training on it"
 HOT = "look at the node's cooling and power supply: nvidia-smi -q -d PERFORMANCE,TEMPERATURE"
@@ -69,6 +70,7 @@ def _work(context: Context, mine: Burnt, seconds: float) -> None:
     watcher = threading.Thread(target=_watch, args=(context, mine, stop), daemon=True)
     watcher.start()
     began, in_batch = time.monotonic(), 4
+    told = began
     while (now := time.monotonic()) - began < seconds:
         results = [multiply(a, b) for _ in range(in_batch)]
         differ = [int((one != first).sum()) for one in results]  # waits for the device
@@ -78,8 +80,10 @@ def _work(context: Context, mine: Burnt, seconds: float) -> None:
             if count and len(mine.wrong) < WRONG_MOST:  # and on: who stops early leaves the others waiting
                 mine.wrong.append(_difference(one, first, count, now - began))
         mine.rates.append((round(now - began, 1), 2 * size**3 * in_batch / took / 1e12))
-        in_batch = max(1, min(256, int(in_batch * BATCH_S / max(took, 1e-3))))
-        context.alive()
+        in_batch = max(1, min(BATCH_MOST, int(in_batch * BATCH_S / max(took, 1e-3))))
+        if now - told > ALIVE_S:
+            told = now
+            context.alive()
     stop.set()
     watcher.join(60)
 
