@@ -81,7 +81,8 @@ node.p2p            standard gpu.copies:peers              copies between each t
 nccl.exact          quick    collectives.exact:nccl_exact  nine collectives by NCCL, compared with ==
 nccl.transport      quick    collectives.transport:check   what NCCL's log says of each pair of ranks
 nccl.bandwidth      quick    collectives.bandwidth:nccl    bus bandwidth by nccl-tests' definition
-nccl.ring           standard collectives.bandwidth:ring    all_reduce by rings over nodes, against their line rate
+nccl.ring           standard collectives.line:ring         all_reduce by rings over nodes, against their line rate
+nccl.node           standard collectives.bandwidth:node    all_reduce within each node, all nodes at once
 nccl.latency        standard collectives.bandwidth:nccl_latency   time of small collectives
 nccl.pairs          standard collectives.pairs:nccl        each two nodes alone: names the slow one
 nccl.gloo           quick    collectives.exact:gloo        nine collectives by gloo on the CPU, compared with ==

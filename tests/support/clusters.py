@@ -19,7 +19,7 @@ from hpcstack.report import Report
 from hpcstack.suite.judge import judge_report
 from hpcstack.suite.outcomes import RunFiles, Size, host_rows, outcomes
 from hpcstack_smoke.agent import function
-from hpcstack_smoke.collectives import bandwidth, pairs, transport
+from hpcstack_smoke.collectives import line, pairs, transport
 from hpcstack_smoke.collectives.nccllog import read
 from hpcstack_smoke.context import Context
 from hpcstack_smoke.gpu import judge as gpu_judge
@@ -261,11 +261,11 @@ def _ring(cluster: Cluster) -> Result:
     lines, promised = [], False
     for node in cluster.nodes:
         with on(node):
-            line, promised = bandwidth.line_rate(_context(cluster))
-            lines.append(line)
+            carried, promised = line.line_rate(_context(cluster))
+            lines.append(carried)
     name = cluster.nodes[0].gpu["name"].removeprefix("NVIDIA ")
     faster = cluster.request.nvlink or name in LINKS or name in gpu_judge.PEER_GATES or cluster.ranks == 1
-    return bandwidth.judge_ring(made, min(lines) if faster else 0.0, cluster.request.fabric, promised=promised)
+    return line.judge_ring(made, min(lines) if faster else 0.0, cluster.request.fabric, promised=promised)
 
 
 def _context(cluster: Cluster) -> Context:
@@ -288,9 +288,9 @@ def _pairs(cluster: Cluster) -> Result | Skip:
     for node in cluster.nodes:
         with on(node):
             apart = apart and pairs.rails_here(_context(cluster))
-    line = request.fabric_rate / 8 if apart and len(request.hcas) == cluster.ranks else 0.0
+    each = request.fabric_rate / 8 if apart and len(request.hcas) == cluster.ranks else 0.0
     domains = [node.domain_name() for node in cluster.nodes]
-    return pairs.judged(_context(cluster), matrix, hosts, domains, line, apart=apart)
+    return pairs.judged(_context(cluster), matrix, hosts, domains, each, apart=apart)
 
 
 class Modelled(machine.Machine):

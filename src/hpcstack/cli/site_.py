@@ -52,18 +52,9 @@ def health(session: Session, output: str) -> None:
     In slurm.conf: HealthCheckProgram=FILE, HealthCheckInterval=300; or Prolog=FILE. It drains a node that is not fit,
     with the reason, and prints JSON. `sh FILE` tries it by hand.
     """
-    from hpcstack.core.files import writing_below
-    from hpcstack.core.outputs import write_output
     from hpcstack.render.launchers import health as script
 
-    text = script(session.site)
-    if not output:
-        echo(text.rstrip("\n"))
-        return
-    path = Path(output)
-    with writing_below(path.parent, "the script was not written"):
-        write_output(path, text, 0o755)
-    say(f"{path}: in slurm.conf on every node: HealthCheckProgram={path.resolve()} and HealthCheckInterval=300")
+    _give(script(session.site), output, "in slurm.conf on every node: HealthCheckInterval=300 and HealthCheckProgram=")
 
 
 @command.command("importer")
@@ -78,15 +69,21 @@ def importer(session: Session, output: str, check: str) -> None:
 
     In plugstack.conf: required .../spank_pyxis.so importer=FILE. Any other image behaves as before.
     """
-    from hpcstack.core.files import writing_below
-    from hpcstack.core.outputs import write_output
     from hpcstack.render.launchers import importer as script
 
     text = script(session.site, check)
+    _give(text, output, "name it in plugstack.conf on every node: required .../spank_pyxis.so importer=")
+
+
+def _give(text: str, output: str, where: str) -> None:
+    """The script TEXT into the file OUTPUT, or printed; then WHERE to name it."""
+    from hpcstack.core.files import writing_below
+    from hpcstack.core.outputs import write_output
+
     if not output:
         echo(text.rstrip("\n"))
         return
     path = Path(output)
-    with writing_below(path.parent, "the importer was not written"):
+    with writing_below(path.parent, "the script was not written"):
         write_output(path, text, 0o755)
-    say(f"{path}: name it in plugstack.conf on every node: required .../spank_pyxis.so importer={path.resolve()}")
+    say(f"{path}: {where}{path.resolve()}")

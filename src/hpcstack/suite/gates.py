@@ -30,13 +30,20 @@ def table() -> dict[str, Any]:
     return loaded
 
 
-def fits(gate: dict[str, Any], report: Report) -> bool:
-    """Whether GATE is of the topology that REPORT ran on: all nodes alike, every GPU of a node in use."""
+WITHIN = {"nccl.node": "nccl.bandwidth"}  # each node of a run of several by the gates of one alone
+
+
+def fits(gate: dict[str, Any], report: Report, *, within: bool = False) -> bool:
+    """Whether GATE is of the topology that REPORT ran on: all nodes alike, every GPU of a node in use.
+
+    WITHIN: of each node by itself, however many there are.
+    """
     nodes = list(report.inventory.values())
     if not nodes or any(_kind(node) != _kind(nodes[0]) for node in nodes):
         return False
     first = nodes[0]
-    if gate.get("nodes", len(nodes)) != len(nodes) or report.backend != "nccl":
+    count = 1 if within else len(nodes)
+    if gate.get("nodes", count) != count or report.backend != "nccl":
         return False
     if "of" in gate and report.promised.get("node_gpus") not in gate["of"]:
         return False
@@ -60,7 +67,9 @@ def judged(outcome: Outcome, report: Report) -> Outcome:
     made = [
         _held_against(outcome, gate, *found)
         for gate in table()["gates"]
-        if gate["code"] == outcome.code and fits(gate, report) and (found := reached(outcome, gate))
+        if gate["code"] == WITHIN.get(outcome.code, outcome.code)
+        and fits(gate, report, within=outcome.code in WITHIN)
+        and (found := reached(outcome, gate))
     ]
     return min(made, key=lambda one: WORST.index(one.status), default=outcome)
 
@@ -76,13 +85,21 @@ def _held_against(outcome: Outcome, gate: dict[str, Any], size: int, value: floa
     return outcome.model_copy(
         update={
             "status": status,
-            "measured": outcome.measured if status == "PASS" else f"{value:g} GB/s at {size / 2**30:g} GiB",
+            "measured": outcome.measured if status == "PASS" else _slowest(outcome, gate, size, value),
             "expected": f">= {limit:g} GB/s at {size / 2**30:g} GiB",
             "source": table()["sources"][gate["source"]],
             "series": series,
             "remedy": "" if status == "PASS" else SLOWER,
         }
     )
+
+
+def _slowest(outcome: Outcome, gate: dict[str, Any], size: int, value: float) -> str:
+    """What was reached, and on which node where they differ."""
+    name = f"{gate['collective']}_float32_{size}_busbw_GB_s"
+    found = {where: figures[name] for where, figures in outcome.peers.items() if name in figures}
+    where = f" on {min(found, key=lambda one: found[one]).partition(':')[0]}" if found else ""
+    return f"{value:g} GB/s at {size / 2**30:g} GiB{where}"
 
 
 SLOWER = "hpcstack test STACK --sweep names the slow node; nccl.transport the path"

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack.report import Outcome, Report
+from hpcstack.site.fabric import Baseline
 from hpcstack.suite import gates, history
 from hpcstack.suite.judge import judge_report
 
@@ -48,6 +49,25 @@ def test_gates(made: Report, status: str) -> None:
     assert one.status == status
     if status != "PASS":
         assert one.source and one.expected.startswith(">= ") and one.series[0]["gate"] > 0
+
+
+def test_each_node_of_a_run_of_several_is_held_against_the_gate_of_one_and_named() -> None:
+    name = f"all_reduce_float32_{16 * GIB}_busbw_GB_s"
+    peers = {"n1:0": {name: 475.0}, "n2:8": {name: 300.0}}
+    one = Outcome(code="nccl.node", status="PASS", measured="m", figures={name: 300.0}, peers=peers)
+    inventory = {host: {"gpu": "NVIDIA H100 80GB HBM3", "gpus": 8} for host in ("n1", "n2")}
+    made = report(world_size=16, nodes=("n1", "n2"), inventory=inventory, outcomes=(one,))
+    found = judge_report(made, [], {}).outcomes[0]
+    assert found.status == "FAIL" and found.measured == "300 GB/s at 16 GiB on n2"
+
+
+def test_what_the_site_expects_of_its_nodes_warns_below_95_percent() -> None:
+    expects = Baseline(value=250.0, unit="GB/s", source="nccl-tests, 2026-03")
+    for value, status in ((240.0, "PASS"), (236.0, "WARN")):
+        found = judge_report(report(value=value), [], {"nccl.bandwidth": expects}).outcomes[0]
+        assert (found.status, found.source) == (status, "nccl-tests, 2026-03"), found
+    named = {f"nccl.bandwidth/all_reduce_float32_{16 * GIB}_busbw_GB_s": expects}
+    assert judge_report(report(value=236.0), [], named).outcomes[0].status == "WARN"
 
 
 def test_every_gate_has_a_source() -> None:
