@@ -11,7 +11,7 @@ from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.core.quote import sh, unbroken
 from hpcstack.render.template import fill, plain
 from hpcstack.site.model import NodeType
-from hpcstack_smoke.node.gpu import BAD_XIDS
+from hpcstack_smoke.node.gpu import BAD_XIDS, EVER_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,6 +129,7 @@ def health(site: Site) -> str:
         folders=list(dict.fromkeys(map(str, folders))),
         limit_tenths=HEALTH_TENTHS,
         tmp_mib=TMP_MIB,
+        sram_ever=EVER_MAX,
         xids="|".join(map(str, BAD_XIDS)),
     )
 

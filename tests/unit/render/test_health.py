@@ -21,7 +21,7 @@ SITE = {
     },
     "partitions": {"g": {"node_type": "gpu", "default": True}, "c": {"node_type": "cpu"}},
 }  # fmt: skip
-GOOD = "0, GPU-aa, 0, 0\n1, GPU-bb, 0, 0\n"
+GOOD = "0, GPU-aa, 0, 0, 0\n1, GPU-bb, 0, 0, 4\n"  # some of long ago, which nothing takes back, are no reason
 LINKS = "GPU 0: NVIDIA H100\n\t Link 0: 26.562 GB/s\n"
 
 
@@ -79,8 +79,9 @@ def test_a_node_that_is_well(node: Path, shell: str) -> None:
 
 
 @pytest.mark.parametrize(("change", "says"), [
-    ({"query": "0, GPU-aa, 0, 0\n"}, "1 of 2 GPUs"),
-    ({"query": GOOD.replace("bb, 0, 0", "bb, 3, 0")}, "GPU 1: 3 uncorrectable errors in SRAM"),
+    ({"query": "0, GPU-aa, 0, 0, 0\n"}, "1 of 2 GPUs"),
+    ({"query": GOOD.replace("bb, 0, 0", "bb, 3, 0")}, "GPU 1: 3 uncorrectable errors in SRAM since the driver was"),
+    ({"query": GOOD.replace("bb, 0, 0, 4", "bb, 0, 0, 5")}, "GPU 1: 5 uncorrectable errors in SRAM since it was made"),
     ({"query": GOOD.replace("aa, 0, 0", "aa, 0, 1")}, "GPU 0: a row waits to be remapped"),
     ({"query": GOOD.replace("bb, 0", "bb, [GPU requires reset]")}, "GPU 1 does not answer"),
     ({"query": GOOD.replace(" 0,", " [N/A],")}, ""),  # what a GPU does not say is no fault
