@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import runpy
 import socket
 import sys
 import tempfile
 from typing import Any
 
 from hpcstack_smoke.agent import function, tell
+from hpcstack_smoke.processes import planted
 from hpcstack_smoke.request import read_request
 from hpcstack_smoke.result import ERROR, PASS, run, write
 
@@ -31,14 +31,6 @@ def keep_to_scratch() -> None:
         os.environ[name] = os.path.join(scratch, name.lower())
     if not os.access(os.environ.get("HOME", "/"), os.W_OK):
         os.environ["HOME"] = scratch
-
-
-def planted() -> str:
-    """The file that plants a bug, run before anything: how the suite's own tests see that it is caught."""
-    path = os.environ.get("HPCSTACK_SMOKE_PLANT", "")
-    if path:
-        runpy.run_path(path)
-    return path
 
 
 def quiet_cpu() -> None:

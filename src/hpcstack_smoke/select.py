@@ -128,9 +128,10 @@ io.shared           quick    apps.exchange:shared        every node sees what an
 fabric.write        full     apps.perftest:write_bw      ib_write_bw between neighbouring nodes
 jax.psum            quick    apps.jax_:psum                jax.distributed: a sum over all processes
 tensorflow.sum      quick    apps.tensorflow_:total        tf.distribute: a sum over all workers
-serve.triton        quick    apps.serve:triton             Triton is ready, seen from every node
-serve.vllm          quick    apps.serve:vllm               vLLM is there and knows its platform
-serve.tensorrt-llm  quick    apps.serve:tensorrt_llm       TensorRT-LLM is there and knows its GPU
+serve.transformers  standard apps.serve:transformers       `transformers serve`: completions, a stream, 8 at once
+serve.triton        quick    apps.serve:triton             Triton is ready, a model answers 8 at once
+serve.vllm          quick    apps.serve:vllm               `vllm serve`: completions, a stream, 8 at once
+serve.tensorrt-llm  quick    apps.serve:tensorrt_llm       `trtllm-serve`: completions, a stream, 8 at once
 """
 
 AFTER = """

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.agent import A_NODE_S, function, tell
-from hpcstack_smoke.processes import end
+from hpcstack_smoke.processes import end, planted
 from hpcstack_smoke.request import Request, read_request
 from hpcstack_smoke.result import ERROR, run, write
 from hpcstack_smoke.select import CHECKS, Check
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hpcstack_smoke.agent import Agent
 
 MEET_S = 150.0
+LONG = {"serve": 900.0}  # families whose programs may take minutes to start
 PORT, TOKEN = "HPCSTACK_SMOKE_STORE", "HPCSTACK_SMOKE_STORE_TOKEN"
 
 
@@ -114,7 +115,8 @@ def _one(agent: Agent, check: Check) -> None:
     children = []
     agent.store()
     port, token = agent.place
-    until = time.monotonic() + max(request.stall_s, MEET_S + A_NODE_S * request.nodes + 30)
+    patience = MEET_S + A_NODE_S * request.nodes + 30
+    until = time.monotonic() + max(request.stall_s, patience, LONG.get(check.family, 0.0))
     try:
         for local in range(request.ranks):
             argv = [sys.executable, "-m", "hpcstack_smoke.tasks", request.output, check.code]
@@ -164,8 +166,9 @@ def main() -> None:
     client = Client("127.0.0.1", int(os.environ.pop(PORT)), os.environ.pop(TOKEN))
     task = Task(rank, int(os.environ["WORLD_SIZE"]), local, folder, code, client, read_request(folder))
     check = next(check for check in CHECKS if check.code == code)
+    bug = planted()
     row = run(check.code, lambda: function(check)(task), f"{socket.gethostname()}:{rank}")
-    write(folder, f"task-{code}-{rank}.json", {"rank": rank, "host": socket.gethostname(), "rows": [row]})
+    write(folder, f"task-{code}-{rank}.json", {"rank": rank, "host": socket.gethostname(), "plant": bug, "rows": [row]})
     sys.stdout.flush()
     os._exit(0)  # frameworks may wait in their own ends for tasks that are gone
 

@@ -20,8 +20,11 @@ TIMES = int(os.environ.get("HPCSTACK_TIMES", "1"))
 EVERYTHING = os.environ.get("HPCSTACK_TABLE") == "all"
 RUNTIMES = [pytest.param(one, marks=getattr(pytest.mark, one)) for one in ("apptainer", "pyxis", "enroot")]
 HANGS = """\
-import sys, time
+import os, signal, sys, time
 import torch, torch.distributed as dist
+print("begun", flush=True)
+if sys.argv[1] == "leaves" and os.environ["RANK"] == "3":
+    os._exit(0)
 dist.init_process_group("gloo")
 def sync(value):
     dist.all_reduce(value)
@@ -29,6 +32,10 @@ for step in range(5):
     odd = sys.argv[1] if step == 3 and dist.get_rank() == 3 else ""
     if odd == "sleeps":
         time.sleep(100)
+    if odd == "stops":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if odd == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
     if odd == "other":
         dist.broadcast(torch.ones(1), 0)
     if odd != "skips":
@@ -37,17 +44,21 @@ for step in range(5):
         print("step", step, flush=True)
 dist.barrier()
 """
+WAITS = "while 3 ranks are in all_reduce"
 SAYS = {
-    "sleeps": "at {}/hangs.py:9,",
-    "other": "in broadcast, called at {}/hangs.py:11,",
-    "skips": "in barrier, called at {}/hangs.py:16,",
+    "sleeps": "ODD: rank 3 on node2 is at {}/hangs.py:12, " + WAITS,
+    "other": "ODD: rank 3 on node2 is in broadcast, called at {}/hangs.py:18, " + WAITS,
+    "skips": "ODD: rank 3 on node2 is in barrier, called at {}/hangs.py:23, " + WAITS,
+    "stops": "ODD: rank 3 on node2 is stopped by a signal at {}/hangs.py:14, " + WAITS,
+    "leaves": "ODD: rank 3 is not there",  # it ended well, and torchrun waits for the others
 }
 # In each run of the tests one of each runtime; all of it in ci/soak
 ALL = [
     pytest.param(runtime, fault, marks=getattr(pytest.mark, runtime))
     for runtime in ("apptainer", "pyxis", "enroot")
     for fault in SAYS
-    if EVERYTHING or (runtime, fault) in (("apptainer", "other"), ("pyxis", "sleeps"), ("enroot", "skips"))
+    if EVERYTHING
+    or (runtime, fault) in (("apptainer", "other"), ("apptainer", "stops"), ("pyxis", "sleeps"), ("enroot", "skips"))
 ]
 
 
@@ -64,21 +75,30 @@ def test_the_odd_rank_is_named_while_it_hangs(testbed: Testbed, hangs: str, runt
             f"export XDG_STATE_HOME=$PWD/tests/launching/hang && cd tests/launching && hpcstack launch {words}"
         ).stdout.strip()
         try:
-            _until_it_hangs(testbed, job)
+            _until_it_hangs(testbed, job, fault)
             done = testbed.run("hpcstack", "hang", job)
-            said = f"ODD: rank 3 on node2 is {SAYS[fault].format(hangs.rpartition('/')[0])} while 3 ranks are in all_reduce"
+            said = SAYS[fault].format(hangs.rpartition("/")[0])
             assert done.returncode == 1 and said in done.stdout, (number, done.stdout, done.stderr)
             assert testbed.bash(f"squeue -h --jobs {job} -o %T").stdout.strip() == "RUNNING", "nothing happened to it"
         finally:
             testbed.bash(f"scancel {job}; while squeue -h --jobs {job} 2>/dev/null | grep -q .; do sleep 0.3; done")
 
 
-def _until_it_hangs(testbed: Testbed, job: str) -> None:
+def _until_it_hangs(testbed: Testbed, job: str, fault: str) -> None:
     until = time.monotonic() + 90
-    while "step 2" not in testbed.bash(f"cat tests/launching/*-{job}.out 2>/dev/null || true").stdout:
+    line, times = ("begun", 4) if fault == "leaves" else ("step 2", 1)
+    while testbed.bash(f"cat tests/launching/*-{job}.out 2>/dev/null || true").stdout.count(line) < times:
         assert time.monotonic() < until, "it does not run"
         time.sleep(0.5)
     time.sleep(1.5)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES if EVERYTHING else RUNTIMES[:1])
+def test_a_rank_that_is_killed_does_not_hang_but_is_named(testbed: Testbed, hangs: str, runtime: str) -> None:
+    for _ in range(TIMES):
+        done = launch(testbed, "-N2", "--nproc-per-node", "2", "--runtime", runtime, "--", "hangs.py", "dies")
+        assert done.returncode == 137, done.stderr[-3000:]
+        assert "hpcstack: rank 3 on node2" in done.stderr.rstrip().splitlines()[-1], done.stderr[-3000:]
 
 
 # By Apptainer, too, docs/first-hour.md is run by test_pages

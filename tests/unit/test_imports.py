@@ -18,7 +18,15 @@ ROOMS = (
     "launch", "build", "resolve", "publish", "diagnose", "suite", "lint", "preview", "cli",
 )  # fmt: skip
 CHAIN = 9  # files, of which each imports the next when it is loaded
-FRAMEWORKS = {"torch", "deepspeed", "horovod", "nvidia", "numpy"}  # what checks may import, in the check itself
+FRAMEWORKS = {
+    "torch",
+    "deepspeed",
+    "horovod",
+    "nvidia",
+    "numpy",
+    "transformers",
+    "tokenizers",
+}  # what checks may import, in the check itself
 HEAVY = ("docker", "spython", "requests", "jinja2", "pydantic", "torch", "rich", "yaml")
 EFFECTS = ("core.process", "oci.client", "oci.daemon")
 

@@ -21,6 +21,7 @@ FRAME = re.compile(r"      (\S.*) \((.+:\d+)\)")
 LABEL = re.compile(r" *(\d+): ?")
 LIBRARY = re.compile(r" \((.*/(site|dist)-packages/|.*/lib/python3|<)")
 COLLECTIVES = ("/torch/distributed/distributed_c10d.py", "/deepspeed/comm/", "/horovod/")
+STOPPED = ("T", "t")  # by SIGSTOP, SIGTSTP or a debugger
 WRAPPERS = ("wrapper", "_exception_logger", "inner", "_wrapper")
 
 
@@ -56,7 +57,8 @@ class Rank:
         """In a few words, alike for ranks that do the same."""
         if self.stack:
             where = self.place
-            return f"in {self.collective}, called at {where}" if self.collective else f"at {where}"
+            said = f"in {self.collective}, called at {where}" if self.collective else f"at {where}"
+            return f"stopped by a signal {said}" if self.state in STOPPED else said
         said = next((line for line in self.lines if line.startswith("  threads: ")), "")
         return said.replace("  threads: 1 ", "in ") or "at an unknown place"
 

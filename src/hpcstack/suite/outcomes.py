@@ -58,7 +58,7 @@ class RunFiles:
             self.hosts.add(document["host"])
             self.inventory[document["host"]] = document["inventory"]
         self.backend = document.get("backend", self.backend)
-        self.planted = document.get("planted", "") or self.planted
+        self.planted = document.get("planted", "") or document.get("plant", "") or self.planted
         if "planted" in document:  # a rank of torchrun's; tasks have numbers of their own
             self.seen.add(int(document["rank"]))
         if code := document.get("running"):

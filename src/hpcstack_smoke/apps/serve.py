@@ -1,62 +1,132 @@
-"""Serving stacks: that the server starts on each node and is seen from the others, or that it knows its platform."""
+"""Serving stacks: a server starts on each node, and the next node's clients get the answers that its model has.
+
+One server a node, by its first task, over all GPUs of the step there; the tasks of the node before ask it.
+"""
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import importlib.util
 import os
 import shutil
-import subprocess
+import socket
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from hpcstack_smoke.apps import alphabet, completions, kserve
+from hpcstack_smoke.apps.completions import Exercise, WrongAnswer
+from hpcstack_smoke.apps.servers import Server
 from hpcstack_smoke.node.host import open_gpus
-from hpcstack_smoke.result import Result, Skip, judge
+from hpcstack_smoke.result import FAIL, PASS, SKIP, Result, Skip
 from hpcstack_smoke.store import address
 from hpcstack_smoke.tasks import Task, free_port
 
-READY_S = 60.0
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READY_S, ASKED_S = 300.0, 180.0  # an engine that is compiled first takes minutes
+LOOK = "look at {} log in the run's folder: task-serve.*-server.log"
+SOURCE = "a model of the suite's own, whose answers are known"
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How one kind of server is started and asked.
+
+    `prepare` makes its model in a folder and says whether there is one to ask; `argv` is made of (folder, host, port,
+    GPUs); `exercise` of (host, port, model's folder).
+    """
+
+    name: str
+    prepare: Callable[[str], bool]
+    argv: Callable[[str, str, int, int], list[str]]
+    ready: str
+    exercise: Callable[[str, int, str], Exercise]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the server of a node is to be asked; `trouble`: why it is not there; `model`: empty where it has none."""
+
+    host: str = ""
+    port: int = 0
+    model: str = ""
+    trouble: str = ""
+
+
+def _alphabet(folder: str) -> bool:
+    alphabet.make(folder)
+    return True
+
+
+def _completions(host: str, port: int, model: str) -> Exercise:
+    return completions.exercise(host, port, model, ASKED_S / 2)
+
+
+def _transformers_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
+    device = ["--device", "auto" if gpus else "cpu"]
+    return ["transformers", "serve", "--host", host, "--port", str(port), "--force-model", folder, *device]
+
+
+def _vllm_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
+    split = ["--tensor-parallel-size", str(spread(gpus)), "--max-model-len", "1024", "--enforce-eager"]
+    return ["vllm", "serve", folder, "--host", host, "--port", str(port), "--gpu-memory-utilization", "0.5", *split]
+
+
+def _tensorrt_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
+    split = ["--backend", "pytorch", "--tp_size", str(spread(gpus)), "--max_seq_len", "1024"]
+    return ["trtllm-serve", folder, "--host", host, "--port", str(port), *split]
+
+
+def _triton_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
+    where = [f"--http-address={host}", f"--http-port={port}"]
+    return ["tritonserver", f"--model-repository={folder}", *where, "--allow-grpc=false", "--allow-metrics=false"]
+
+
+TRANSFORMERS = Serving("transformers", _alphabet, _transformers_argv, "/health", _completions)
+VLLM = Serving("vllm", _alphabet, _vllm_argv, "/health", _completions)
+TENSORRT_LLM = Serving("trtllm-serve", _alphabet, _tensorrt_argv, "/health", _completions)
+TRITON = Serving(
+    "tritonserver", kserve.make, _triton_argv, "/v2/health/ready", lambda host, port, _: kserve.exercise(host, port)
+)
+
+
+def spread(gpus: int) -> int:
+    """Over how many of a node's GPUs the model goes: as many as divide its heads."""
+    return max(n for n in (1, 2, 4, 8) if n <= max(gpus, 1) and alphabet.HEADS % n == 0)
+
+
+def transformers(task: Task) -> Result:
+    """`transformers serve` of the Hugging Face stack, on GPUs or CPUs."""
+    missing = [name for name in ("transformers", "fastapi", "uvicorn", "openai") if not importlib.util.find_spec(name)]
+    if missing:
+        return _missing(task, f"{missing[0]} (transformers[serving])")
+    return serve(task, TRANSFORMERS)
+
+
+def vllm(task: Task) -> Result:
+    """`vllm serve`, its tensors split over the node's GPUs."""
+    return _on_gpus(task, VLLM)
+
+
+def tensorrt_llm(task: Task) -> Result:
+    """`trtllm-serve` with its PyTorch back end."""
+    return _on_gpus(task, TENSORRT_LLM)
 
 
 def triton(task: Task) -> Result:
-    """Triton without a model on each task's own port; each task asks the next one's whether it is ready."""
-    server = shutil.which("tritonserver")
-    if not server:
-        return _missing(task, "tritonserver")
-    port, folder = free_port(), tempfile.mkdtemp(prefix="hpcstack-triton-")
-    argv = [
-        server,
-        f"--model-repository={folder}",
-        f"--http-port={port}",
-        "--allow-grpc=false",
-        "--allow-metrics=false",
-    ]
-    with open(os.path.join(folder, "log"), "wb") as log:
-        child = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        places = task.all("place", f"http://{address()}:{port}/v2/health/ready")
-        ready = _ready(places[(task.rank + 1) % task.world])
-        task.wait("asked", READY_S + 10)
-    finally:
-        child.terminate()
-        child.wait(20)
-        shutil.rmtree(folder, ignore_errors=True)
-    return judge(ready, "ready" if ready else f"not ready in {READY_S:.0f} s", "ready, seen from another task",
-                 "KServe v2 health", remedy="look at tritonserver's log in the image")  # fmt: skip
+    """Triton with a model of its Python back end; where the image has none, that it gets ready."""
+    return serve(task, TRITON)
 
 
-def _ready(url: str) -> bool:
-    until = time.monotonic() + READY_S
-    while time.monotonic() < until:
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    return False
+def _on_gpus(task: Task, kind: Serving) -> Result:
+    if not shutil.which(kind.name):
+        return _missing(task, kind.name)
+    if not open_gpus():
+        raise Skip(f"no GPU: {kind.name} is not started without one")
+    return serve(task, kind)
 
 
 def _missing(task: Task, name: str) -> Result:
@@ -65,21 +135,75 @@ def _missing(task: Task, name: str) -> Result:
     raise Skip(f"the image has no {name}")
 
 
-def vllm(task: Task) -> Result:
-    """vLLM starts and knows what it runs on. A model is not in the image: generation is not proven."""
-    return _imported(task, "vllm")
+def serve(task: Task, kind: Serving) -> Result:
+    """The server of this node, if this is its first task, and what the next node's answers."""
+    if not shutil.which(kind.name):
+        return _missing(task, kind.name)
+    each = task.world // task.nodes
+    node, local = divmod(task.rank, each)
+    if local:
+        return _ask(task, kind, (node + 1) % task.nodes * each)
+    with contextlib.ExitStack() as stack:
+        folder = tempfile.mkdtemp(prefix="hpcstack-serve-")
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            server, place, ready_s = _start(task, kind, folder)
+        except Exception as error:
+            task.post("place", vars(Place(trouble=str(error))))  # nobody waits for it
+            task.post("asked", 1)
+            raise
+        asked = _ask(task, kind, (node + 1) % task.nodes * each, place)
+        return _end(server, place, asked, ready_s)
 
 
-def tensorrt_llm(task: Task) -> Result:
-    """The same of TensorRT-LLM."""
-    return _imported(task, "tensorrt_llm")
+def _start(task: Task, kind: Serving, folder: str) -> tuple[Server, Place, float]:
+    """(the server, where it is to be asked, seconds until it was ready)."""
+    model = kind.prepare(folder)
+    host = "127.0.0.1" if task.nodes == 1 else "0.0.0.0"
+    log = os.path.join(task.output, f"task-{task.code}-{task.rank}-server.log")
+    began = time.monotonic()
+    for _ in range(3):  # a port that was free may be another one's now
+        port = free_port()
+        server = Server(kind.argv(folder, host, port, len(open_gpus())), folder, log)
+        trouble = server.ready(port, kind.ready, began + READY_S)
+        if not trouble or not server.address_taken():
+            break
+        server.stop()
+    seen = "127.0.0.1" if task.nodes == 1 else address()
+    return server, Place(seen, port, folder if model else "", trouble), time.monotonic() - began
 
 
-def _imported(task: Task, name: str) -> Result:
-    if not importlib.util.find_spec(name):
-        return _missing(task, name)
-    if not open_gpus():
-        raise Skip(f"no GPU: {name} is not started without one")
-    module: Any = importlib.import_module(name)
-    versions = task.all("version", str(module.__version__))
-    return judge(len(set(versions)) == 1, f"{name} {versions[0]} on {task.world} tasks", "the same on all tasks")
+def _ask(task: Task, kind: Serving, of: int, own: Place | None = None) -> Result:
+    """Ask the server of task OF. Whoever has none of its OWN waits for it, too."""
+    task.post("place", vars(own) if own else {})
+    place = Place(**task.read("place", of, READY_S + ASKED_S))
+    try:
+        if place.trouble:
+            return Result(SKIP, evidence="the next node's server did not start")
+        return _judge(kind, place)
+    finally:
+        task.wait("asked", READY_S + ASKED_S)
+
+
+def _judge(kind: Serving, place: Place) -> Result:
+    want = "ready, each answer as the model has it"
+    if not place.model:
+        return Result(PASS, f"{kind.name} is ready", "ready", evidence="no back end for the suite's model")
+    try:
+        found = kind.exercise(place.host, place.port, place.model)
+    except WrongAnswer as trouble:
+        return Result(FAIL, str(trouble), want, SOURCE, remedy=LOOK.format(f"{kind.name}'s"))
+    return Result(PASS, found.measured, want, SOURCE, figures=found.figures, informational=not open_gpus())
+
+
+def _end(server: Server, place: Place, asked: Result, ready_s: float) -> Result:
+    """ASKED, unless this node's own server did not start, has ended by itself, or does not end."""
+    ended = server.ended()
+    last = server.last_line()
+    left = server.stop()
+    found = replace(asked, figures={**asked.figures, "ready_s": round(ready_s, 2)})
+    trouble = place.trouble or (f"{ended} while it was asked: {last}" if ended else left)
+    if not trouble:
+        return found
+    said = f"the server of {socket.gethostname()}: {trouble}"
+    return replace(found, status=FAIL, measured=said, expected="it starts, serves and ends", remedy=LOOK.format("its"))

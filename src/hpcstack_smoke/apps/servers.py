@@ -1,0 +1,114 @@
+"""A server of an image as a process: started alone, asked whether it is ready, ended as Slurm ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import subprocess
+import time
+
+STOP_S = 30.0
+ADDRESS_TAKEN = ("address already in use", "Address already in use", "errno 98")
+# torchrun's, Slurm's and MPI's variables would make a server believe that it is a rank of theirs
+OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
+OF_STEPS = ("SLURM_", "PMI_", "PMIX_", "OMPI_", "HYDRA_")
+CACHES = ("HF_HOME", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+class Server:
+    """ARGV in a session of its own; what it says goes to LOG, what it keeps below FOLDER."""
+
+    def __init__(self, argv: list[str], folder: str, log: str) -> None:
+        self.log = log
+        with open(log, "wb") as file:
+            self.child = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, cwd=folder,
+                env=environment(folder), start_new_session=True,
+            )  # fmt: skip
+
+    def ready(self, port: int, path: str, until: float) -> str:
+        """Empty as soon as GET PATH answers 200; else why not, by UNTIL or when the server has ended."""
+        said = "nothing listens"
+        while time.monotonic() < until:
+            if ended := self.ended():
+                return f"{ended}: {self.last_line()}"
+            try:
+                status = get("127.0.0.1", port, path)
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.5)
+                continue
+            if status == 200:
+                return ""
+            said = f"GET {path} is answered by {status}"
+            time.sleep(0.5)
+        return f"not ready in time: {said}; {self.last_line()}"
+
+    def ended(self) -> str:
+        """How it ended; empty while it runs."""
+        status = self.child.poll()
+        if status is None:
+            return ""
+        return f"it was ended by {signal.Signals(-status).name}" if status < 0 else f"it ended with exit {status}"
+
+    def address_taken(self) -> bool:
+        """Whether its port was another one's."""
+        return any(words in self._tail() for words in ADDRESS_TAKEN)
+
+    def stop(self) -> str:
+        """TERM, and STOP_S for it: empty where nothing of it is left then; else what had to be killed."""
+        began = time.monotonic()
+        self.child.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.child.wait(STOP_S)
+        left = _members(self.child.pid)
+        while left and time.monotonic() - began < STOP_S:
+            time.sleep(0.2)
+            left = _members(self.child.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, signal.SIGKILL)
+        for one in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(one, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.child.wait(STOP_S)
+        return f"{len(left)} of its processes had to be killed {STOP_S:.0f} s after TERM" if left else ""
+
+    def last_line(self) -> str:
+        return ([line.strip() for line in self._tail().splitlines() if line.strip()] or ["it said nothing"])[-1][:300]
+
+    def _tail(self) -> str:
+        with contextlib.suppress(OSError), open(self.log, "rb") as file:
+            file.seek(max(0, os.path.getsize(self.log) - 20_000))
+            return file.read().decode(errors="replace")
+        return ""
+
+
+def environment(folder: str) -> dict[str, str]:
+    """This one's without what makes a server a rank, offline, with its caches below FOLDER."""
+    kept = {name: value for name, value in os.environ.items() if name not in OF_RANKS and not name.startswith(OF_STEPS)}
+    caches = {name: os.path.join(folder, name.lower()) for name in CACHES}
+    quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    return {**kept, **caches, **quiet}
+
+
+def get(host: str, port: int, path: str, seconds: float = 5.0) -> int:
+    """The status of GET PATH. OSError or HTTPException where there is none; no proxy is asked."""
+    line = http.client.HTTPConnection(host, port, timeout=seconds)
+    try:
+        line.request("GET", path)
+        return line.getresponse().status
+    finally:
+        line.close()
+
+
+def _members(session: int) -> list[int]:
+    """The living processes of a SESSION."""
+    out = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{int(name)}/stat") as file:
+            state, _, _, own = file.read().rpartition(")")[2].split()[:4]
+            if int(own) == session and state != "Z":
+                out.append(int(name))
+    return out
