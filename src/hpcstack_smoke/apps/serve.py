@@ -36,13 +36,15 @@ class Serving:
     """How one kind of server is started and asked.
 
     `prepare` makes its model in a folder and says whether there is one to ask; `argv` is made of (folder, host, port,
-    GPUs); `exercise` of (host, port, model's folder).
+    GPUs); `warm` is the first request, on the server's node, alone; `exercise` what the next node's task asks. Both
+    are given (host, port, model's folder).
     """
 
     name: str
     prepare: Callable[[str], bool]
     argv: Callable[[str, str, int, int], list[str]]
     ready: str
+    warm: Callable[[str, int, str], None]
     exercise: Callable[[str, int, str], Exercise]
 
 
@@ -54,6 +56,7 @@ class Place:
     port: int = 0
     model: str = ""
     trouble: str = ""
+    node: str = ""
 
 
 def _alphabet(folder: str) -> bool:
@@ -61,8 +64,12 @@ def _alphabet(folder: str) -> bool:
     return True
 
 
-def _completions(host: str, port: int, model: str) -> Exercise:
-    return completions.exercise(host, port, model, ASKED_S / 2)
+def _first_completion(host: str, port: int, model: str) -> None:
+    completions.warm(host, port, model, ASKED_S)
+
+
+def _first_request(host: str, port: int, _: str) -> None:
+    kserve.infer(host, port, 0)
 
 
 def _transformers_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
@@ -85,11 +92,18 @@ def _triton_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
     return ["tritonserver", f"--model-repository={folder}", *where, "--allow-grpc=false", "--allow-metrics=false"]
 
 
-TRANSFORMERS = Serving("transformers", _alphabet, _transformers_argv, "/health", _completions)
-VLLM = Serving("vllm", _alphabet, _vllm_argv, "/health", _completions)
-TENSORRT_LLM = Serving("trtllm-serve", _alphabet, _tensorrt_argv, "/health", _completions)
+TRANSFORMERS = Serving(
+    "transformers", _alphabet, _transformers_argv, "/health", _first_completion, completions.exercise
+)
+VLLM = Serving("vllm", _alphabet, _vllm_argv, "/health", _first_completion, completions.exercise)
+TENSORRT_LLM = Serving("trtllm-serve", _alphabet, _tensorrt_argv, "/health", _first_completion, completions.exercise)
 TRITON = Serving(
-    "tritonserver", kserve.make, _triton_argv, "/v2/health/ready", lambda host, port, _: kserve.exercise(host, port)
+    "tritonserver",
+    kserve.make,
+    _triton_argv,
+    "/v2/health/ready",
+    _first_request,
+    lambda host, port, _: kserve.exercise(host, port),
 )
 
 
@@ -169,18 +183,23 @@ def _start(task: Task, kind: Serving, folder: str) -> tuple[Server, Place, float
         if not trouble or not server.address_taken():
             break
         server.stop()
+    if model and not trouble:
+        try:
+            kind.warm("127.0.0.1", port, folder)
+        except WrongAnswer as wrong:
+            trouble = str(wrong)
     seen = "127.0.0.1" if task.nodes == 1 else address()
-    return server, Place(seen, port, folder if model else "", trouble), time.monotonic() - began
+    return server, Place(seen, port, folder if model else "", trouble, socket.gethostname()), time.monotonic() - began
 
 
 def _ask(task: Task, kind: Serving, of: int, own: Place | None = None) -> Result:
-    """Ask the server of task OF. Whoever has none of its OWN waits for it, too."""
+    """The first task of a node asks the server of task OF; the others only see that it got ready."""
     task.post("place", vars(own) if own else {})
     place = Place(**task.read("place", of, READY_S + ASKED_S))
     try:
         if place.trouble:
             return Result(SKIP, evidence="the next node's server did not start")
-        return _judge(kind, place)
+        return _judge(kind, place) if own else Result(PASS, f"{kind.name} of the next node is ready", "ready")
     finally:
         task.wait("asked", READY_S + ASKED_S)
 
@@ -192,7 +211,7 @@ def _judge(kind: Serving, place: Place) -> Result:
     try:
         found = kind.exercise(place.host, place.port, place.model)
     except WrongAnswer as trouble:
-        return Result(FAIL, str(trouble), want, SOURCE, remedy=LOOK.format(f"{kind.name}'s"))
+        return Result(FAIL, f"{place.node}'s server: {trouble}", want, SOURCE, remedy=LOOK.format(f"{kind.name}'s"))
     return Result(PASS, found.measured, want, SOURCE, figures=found.figures, informational=not open_gpus())
 
 
@@ -205,5 +224,5 @@ def _end(server: Server, place: Place, asked: Result, ready_s: float) -> Result:
     trouble = place.trouble or (f"{ended} while it was asked: {last}" if ended else left)
     if not trouble:
         return found
-    said = f"the server of {socket.gethostname()}: {trouble}"
+    said = f"{place.node}'s server: {trouble}"
     return replace(found, status=FAIL, measured=said, expected="it starts, serves and ends", remedy=LOOK.format("its"))

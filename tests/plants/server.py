@@ -1,0 +1,39 @@
+"""Node2's server, ready as it should be, is then killed, stopped, or has another model than it should have."""
+
+import os
+import signal
+import threading
+
+from hpcstack_smoke.apps import alphabet, completions, serve
+from hpcstack_smoke.apps.servers import Server
+
+FAULT = "killed"  # the test gives one of: killed, slow, nonsense
+completions.ANSWER_S, serve.ASKED_S = 6.0, 40.0  # seconds
+make, warm, children = alphabet.make, completions.warm, []
+
+
+class Watched(Server):
+    def __init__(self, *words):
+        super().__init__(*words)
+        children.append(self.child.pid)
+
+
+def warm_and_then(*words):
+    warm(*words)
+    if FAULT in ("killed", "slow"):
+        sign = signal.SIGKILL if FAULT == "killed" else signal.SIGSTOP
+        threading.Timer(0.2, os.kill, (children[-1], sign)).start()
+
+
+def make_another(folder):
+    alphabet.CIRCLE = alphabet.CIRCLE[::-1]
+    try:
+        make(folder)
+    finally:
+        alphabet.CIRCLE = alphabet.CIRCLE[::-1]
+
+
+if os.environ.get("RANK") == "2":
+    serve.Server, completions.warm = Watched, warm_and_then
+    if FAULT == "nonsense":
+        alphabet.make = make_another
