@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import MissingToolError
+from hpcstack.core.errors import InputError, MissingToolError
+from hpcstack.site.logins import HIDDEN, IN_URL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,8 +36,24 @@ def tensorboard(report: Report, folder: Path) -> None:
 
 
 def mlflow(report: Report, uri: str) -> None:
-    """One run in MLflow at URI, experiment hpcstack: figures as metrics, what was tested as tags."""
+    """One run in MLflow at URI, experiment hpcstack: figures as metrics, what was tested as tags.
+
+    InputError says in MLflow's own words why it does not take it: a server that does not answer, a kind of URI that
+    its installation has no library for.
+    """
+    for name, value in (("MAX_RETRIES", "2"), ("TIMEOUT", "20")):  # its own patience is many minutes
+        os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{name}", value)
     library = _library("mlflow", "mlflow")
+    try:
+        _log(library, report, uri)
+    except library.exceptions.MlflowException as error:
+        said = IN_URL.sub(
+            f"{HIDDEN}@", f"MLflow does not take the report at {uri}: {' '.join(str(error).split())[:300]}"
+        )
+        raise InputError(said, "give the URI of a server of MLflow's, http://HOST:PORT") from None
+
+
+def _log(library: Any, report: Report, uri: str) -> None:
     library.set_tracking_uri(uri)
     library.set_experiment("hpcstack")
     with library.start_run(run_name=report.stack):
