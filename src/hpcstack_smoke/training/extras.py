@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hpcstack_smoke.result import Result, Skip, judge
+from hpcstack_smoke.store import address
 from hpcstack_smoke.training import task
 
 if TYPE_CHECKING:
@@ -22,22 +24,61 @@ def _needs(module: str) -> None:
 
 
 def horovod(context: Context) -> Result:
-    """Horovod over gloo meets by torchrun's addresses; the mean of ranks is compared with ==."""
+    """Horovod by its own gloo controller; a sum over ranks is compared with ==, and a step of its optimizer.
+
+    What horovodrun does for it, rank 0 does here: a rendezvous of Horovod's, whose address the others get by torchrun's
+    group.
+    """
     _needs("horovod")
-    names = {"RANK": "RANK", "SIZE": "WORLD_SIZE", "LOCAL_RANK": "LOCAL_RANK", "LOCAL_SIZE": "LOCAL_WORLD_SIZE"}
-    for name, source in names.items():
-        os.environ[f"HOROVOD_{name}"] = os.environ[source]
     import horovod.torch as hvd
 
-    if hvd.mpi_built() and not hvd.gloo_built():
+    if not hvd.gloo_built():
         raise Skip("this Horovod meets by MPI only: hpcstack launch --mode mpi")
-    if not os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
-        raise Skip("Horovod's gloo wants horovodrun's rendezvous, which torchrun is not")
-    hvd.init()
-    total = hvd.allreduce(torch.full((8,), float(context.rank)), op=hvd.Sum)
+    server = _meet(context)
+    try:
+        hvd.init()
+        return _summed(context, hvd)
+    finally:
+        hvd.shutdown()
+        if server:
+            server.stop()
+
+
+def _meet(context: Context) -> Any:
+    """Horovod's variables, as horovodrun would set them; on rank 0 its rendezvous, too."""
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    names: list[Any] = [None] * context.world
+    torch.distributed.all_gather_object(names, socket.gethostname())
+    hosts = ",".join(f"{name}:{context.per_node}" for name in dict.fromkeys(names))
+    slots = get_host_assignments(parse_hosts(hosts), context.world)
+    server = RendezvousServer(verbose=0) if context.rank == 0 else None
+    place: list[Any] = [None]
+    if server:
+        place = [(address(), server.start())]
+        server.init(slots)
+    torch.distributed.broadcast_object_list(place, 0)
+    own = slots[context.rank]
+    numbers = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+    more = {"HOSTNAME": names[context.rank], "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo",
+            "GLOO_RENDEZVOUS_ADDR": place[0][0], "GLOO_RENDEZVOUS_PORT": place[0][1],
+            **{name.upper(): getattr(own, name) for name in numbers}}  # fmt: skip
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in more.items()})
+    return server
+
+
+def _summed(context: Context, hvd: Any) -> Result:
+    total = hvd.allreduce(torch.full((8,), float(context.rank), device=context.device), op=hvd.Sum)
     expected = float(sum(range(context.world)))
-    good = hvd.size() == context.world and bool((total == expected).all())
-    return judge(good, f"{hvd.size()} ranks, sum {float(total[0]):g}", f"{context.world} ranks, sum {expected:g}")
+    weight = torch.nn.Parameter(torch.zeros(4, device=context.device))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), named_parameters=[("weight", weight)])
+    (weight * float(context.rank)).sum().backward()  # the gradient is the rank; its mean is the same on all
+    optimizer.step()
+    mean = -expected / context.world
+    good = hvd.size() == context.world and bool((total == expected).all()) and bool((weight == mean).all())
+    said = f"{hvd.size()} ranks, sum {float(total[0]):g}, a step by {float(weight.detach()[0]):g}"
+    return judge(good, said, f"{context.world} ranks, sum {expected:g}, a step by {mean:g}", "the ranks' numbers")
 
 
 def lightning(context: Context) -> Result:
