@@ -58,6 +58,42 @@ ras() {
         printf "timeout 8\nset format json\nverbose status\n" >&3
         cat <&3' ras "${address%:*}" "${address##*:}" 2>/dev/null | head -c 8000000 | sed 's/^/hpcstack-ras: /'
 }
+# What the node's GPUs do, and what its ports moved and counted within a second.
+gpus() {
+    command -v nvidia-smi >/dev/null 2>&1 || return 0
+    said=$(timeout -k 1 8 nvidia-smi --query-gpu=index,utilization.gpu,power.draw,clocks.sm,temperature.gpu \
+        --format=csv,noheader,nounits 2>&1) || said="failed: $(printf '%s' "$said" | tail -n 1)"
+    printf '%s\n' "$said" | head -n 64 | sed "s/^/hpcstack-gpu: $host, /"
+}
+counted() { # every counter of every port: DEVICE/PORT NAME VALUE
+    for port in "${HPCSTACK_SYS:-/sys}"/class/infiniband/*/ports/*; do
+        [ -d "$port" ] || continue
+        device=${port%/ports/*}
+        for name in port_xmit_data port_rcv_data port_xmit_wait symbol_error link_error_recovery link_downed \
+            local_link_integrity_errors port_rcv_errors excessive_buffer_overrun_errors; do
+            [ ! -r "$port/counters/$name" ] || echo "${device##*/}/${port##*/} $name $(cat "$port/counters/$name")"
+        done
+        for name in local_ack_timeout_err packet_seq_err out_of_sequence rnr_nak_retry_err roce_slow_restart; do
+            [ ! -r "$port/hw_counters/$name" ] || echo "${device##*/}/${port##*/} $name $(cat "$port/hw_counters/$name")"
+        done
+    done 2>/dev/null
+}
+ports() {
+    before=$(counted)
+    [ -n "$before" ] || return 0
+    sleep 1
+    { printf '%s\n' "$before" && echo again && counted; } | sed "s/^/hpcstack-port: $host /"
+}
+# torch's flight recorder: where a rank has a pipe for it, it is asked to write; where it writes is said.
+flights() {
+    file=$(of "$1" TORCH_FR_DUMP_TEMP_FILE)
+    file=${file:-$(of "$1" TORCH_NCCL_DEBUG_INFO_TEMP_FILE)}
+    pipe=$(of "$1" TORCH_NCCL_DEBUG_INFO_PIPE_FILE)
+    pipe=/proc/$1/root$pipe$(of "$1" RANK).pipe
+    # shellcheck disable=SC2016 # for the other shell
+    [ ! -p "$pipe" ] || timeout 2 sh -c 'printf 1 >"$1"' pipe "$pipe" 2>/dev/null
+    case $file in /*) echo "hpcstack-flights: $(stat -c %Y "/proc/$1" 2>/dev/null || echo 0) $file" ;; esac
+}
 found=
 listed=$(grep -lzsxF "SLURM_JOB_ID=$job" /proc/[0-9]*/environ | cut -d/ -f3)
 for kind in ours others; do
@@ -67,10 +103,13 @@ for kind in ours others; do
         [ "$(of "$pid" SLURMD_NODENAME)" = "${SLURMD_NODENAME:-}" ] || continue # several slurmd on one machine
         found=yes
         look "$pid"
+        flights "$pid"
         last=$pid
     done
     if [ -n "$found" ]; then
         ras "$last"
+        ports
+        gpus # the last, as it may not answer
         exit 0
     fi
 done

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -32,39 +31,18 @@ def command(session: Session, job: str, every: bool, flights: Path | None, as_js
     if flights:
         _answer_flights(flights, as_json)
     from hpcstack.core.errors import counted
-    from hpcstack.launch.hang import judge, parse, steps, told
-    from hpcstack.launch.ras import parse_ras, summarise_ras
+    from hpcstack.launch.hang_report import report_hang
     from hpcstack.launch.stacks import look, meant
 
     asked = meant(job)
     text, silent = look(asked, session.runner)
-    ranks = parse(text)
-    lines, well = told(ranks)
-    answer_of_ras = parse_ras(text)
-    document: dict[str, Any] = {"job": asked.job, "steps": [], "ras": None}
-    if answer_of_ras:
-        document["ras"] = {
-            "odd": list(answer_of_ras.odd),
-            "notes": list(answer_of_ras.notes),
-            "text": answer_of_ras.text,
-        }
-        lines = [*lines, "", *summarise_ras(answer_of_ras)]
-        well = well and not answer_of_ras.odd
-    for step, own in steps(ranks).items():
-        verdict = judge(own)
-        groups = [
-            {"doing": what, "ranks": [one.number for one in members], "hosts": sorted({one.host for one in members}),
-             "stack": members[0].stack}
-            for what, members in verdict.groups
-        ]  # fmt: skip
-        found = {"step": step, "odd": list(verdict.odd), "missing": list(verdict.missing), "groups": groups}
-        document["steps"].append(found)
+    report = report_hang(text)
     say(f"job {asked.job}: {asked.why}")
     if silent:
         say(f"NOTE: {counted(silent, 'node')} did not answer in time: the ranks there count as not there")
-    shown = [*lines, "", text.rstrip()] if every else [*lines, *(["", "--all: the stacks"] if ranks else [])]
-    answer(document, as_json, lambda: "\n".join(shown))
-    raise click.exceptions.Exit(0 if well else 1)
+    shown = [*report.lines, "", *([text.rstrip()] if every else ["--all: the stacks"])]
+    answer({"job": asked.job, **report.document}, as_json, lambda: "\n".join(shown))
+    raise click.exceptions.Exit(0 if report.well else 1)
 
 
 def _answer_flights(folder: Path, as_json: bool) -> None:

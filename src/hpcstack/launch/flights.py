@@ -51,10 +51,11 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}, which no recorder does")
 
 
-def read_flights(folder: Path, prefix: str = "") -> dict[int, Flight]:
+def read_flights(folder: Path, prefix: str = "", since: float = 0) -> dict[int, Flight]:
     """{rank: its collectives} of the files in FOLDER whose names begin with PREFIX and end with a number.
 
-    InputError where there is none, or one is no recorder's; files of other users are left alone.
+    InputError where there is none, or one is no recorder's; files of other users, and those last written before
+    SINCE (seconds of the epoch), are left alone.
     """
     out: dict[int, Flight] = {}
     try:
@@ -62,7 +63,7 @@ def read_flights(folder: Path, prefix: str = "") -> dict[int, Flight]:
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror}", "hpcstack hang --flights FOLDER") from None
     for path in paths:
-        if (content := _own_content(path)) is not None:
+        if (content := _own_content(path, since)) is not None:
             match = NUMBER.search(path.name)
             assert match
             try:
@@ -75,14 +76,15 @@ def read_flights(folder: Path, prefix: str = "") -> dict[int, Flight]:
     return out
 
 
-def _own_content(path: Path) -> bytes | None:
+def _own_content(path: Path, since: float) -> bytes | None:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     with os.fdopen(handle, "rb") as file:
         about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid() or not 0 < about.st_size <= MOST_BYTES:
+        own = stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid() and about.st_mtime >= since
+        if not own or not 0 < about.st_size <= MOST_BYTES:
             return None
         return file.read(MOST_BYTES)
 

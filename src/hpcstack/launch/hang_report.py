@@ -1,0 +1,66 @@
+"""All that is known of a job that hangs, by what launchers/on-node/stacks.sh printed: for people, and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcstack.core.errors import InputError
+from hpcstack.launch.activity import Activity, parse_activity, summarise_activity
+from hpcstack.launch.flights import judge_flights, read_flights, summarise_flights
+from hpcstack.launch.hang import Rank, judge, parse, steps, told
+from hpcstack.launch.ras import parse_ras, summarise_ras
+
+
+@dataclass(frozen=True)
+class HangReport:
+    """`well`: each rank was found and nothing stands out."""
+
+    document: dict[str, Any]
+    lines: list[str]
+    well: bool
+
+
+def report_hang(text: str) -> HangReport:
+    """Stacks, NCCL's RAS, flight recorders (read here, where this machine sees them), GPUs and ports."""
+    ranks = parse(text)
+    lines, well = told(ranks)
+    document: dict[str, Any] = {"steps": _steps(ranks), "ras": None, "flights": None, "activity": []}
+    if ras := parse_ras(text):
+        document["ras"] = {"odd": list(ras.odd), "notes": list(ras.notes), "text": ras.text}
+        lines = [*lines, "", *summarise_ras(ras)]
+        well = well and not ras.odd
+    activity = parse_activity(text)
+    flights, said, quiet = _flights(activity)
+    document["flights"] = flights
+    document["activity"] = summarise_activity(activity)
+    for more in (said, document["activity"]):
+        lines += ["", *more] if more else []
+    return HangReport(document, lines, well and quiet and not activity.silent)
+
+
+def _steps(ranks: list[Rank]) -> list[dict[str, Any]]:
+    out = []
+    for step, own in steps(ranks).items():
+        verdict = judge(own)
+        groups = [
+            {"doing": what, "ranks": [one.number for one in members], "hosts": sorted({one.host for one in members}),
+             "stack": members[0].stack}
+            for what, members in verdict.groups
+        ]  # fmt: skip
+        out.append({"step": step, "odd": list(verdict.odd), "missing": list(verdict.missing), "groups": groups})
+    return out
+
+
+def _flights(activity: Activity) -> tuple[dict[str, Any] | None, list[str], bool]:
+    """(document, lines, whether nobody stands out) of the recorders' files that this machine sees."""
+    for prefix, since in sorted(activity.flights.items()):
+        try:
+            found = read_flights(Path(prefix).parent, Path(prefix).name, since)
+        except InputError:
+            continue  # on the nodes' own disks, or nothing was written yet
+        odd, notes = judge_flights(found)
+        lines, quiet = summarise_flights(found)
+        return {"ranks": sorted(found), "odd": odd, "notes": notes}, lines, quiet
+    return None, [], True
