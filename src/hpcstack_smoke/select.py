@@ -85,9 +85,11 @@ nccl.ring           standard collectives.line:ring         all_reduce by rings o
 nccl.node           standard collectives.bandwidth:node    all_reduce within each node, all nodes at once
 nccl.latency        standard collectives.bandwidth:nccl_latency   time of small collectives
 nccl.pairs          standard collectives.pairs:nccl        each two nodes alone: names the slow one
+nccl.permutations   standard collectives.permutations:nccl  all nodes at once, each with a random partner
 nccl.gloo           quick    collectives.exact:gloo        nine collectives by gloo on the CPU, compared with ==
 nccl.gloo-bandwidth standard collectives.bandwidth:gloo    bus bandwidth of gloo: informational
 nccl.gloo-pairs     standard collectives.pairs:gloo        each two nodes alone by gloo: names the slow one
+nccl.gloo-permutations standard collectives.permutations:gloo  all nodes at once by gloo, each with a random partner
 ddp.fp32            quick    training.ddp:fp32             DistributedDataParallel
 ddp.buckets         standard training.ddp:buckets          the same with small buckets
 ddp.autocast        standard training.ddp:autocast         bf16 autocast

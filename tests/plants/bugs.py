@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcstack_smoke.collectives import exact, pairs, transport
+from hpcstack_smoke.collectives import exact, pairs, permutations, transport
 from hpcstack_smoke.training import ddp, digits, features, task
 
 SLOW_RANK = 2
@@ -130,6 +130,22 @@ def slow(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return run
 
 
+def garbled(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """One number of what one rank sends is another."""
+    exchange = dist.batch_isend_irecv
+
+    def wrong(work: Any) -> Any:
+        if dist.get_rank() == SLOW_RANK:
+            work[0].tensor[-1] += 1
+        return exchange(work)
+
+    def run(context: Any) -> Any:
+        with changed(dist, "batch_isend_irecv", wrong):
+            return check(context)
+
+    return run
+
+
 ddp.fp32 = with_hook(ddp.fp32, alone)
 ddp.buckets = with_hook(ddp.buckets, summed)
 features.checkpointing = with_hook(features.checkpointing, one_row)
@@ -138,3 +154,4 @@ digits.digits = with_hook(digits.digits, summed)
 exact.gloo = corrupted(exact.gloo)
 transport.check = sockets(transport.check)
 pairs.gloo = slow(pairs.gloo)
+permutations.gloo = garbled(permutations.gloo)

@@ -20,7 +20,7 @@ GPU = """
 node.driver node.gpus node.ecc node.xid node.throttle node.pcie node.arch node.memory node.hbm node.matmul node.copies
 node.counters nccl.exact nccl.transport nccl.bandwidth nccl.latency ddp.scaler
 """.split()  # noqa: SIM905
-NO_GPU = ("nccl.gloo", "nccl.gloo-bandwidth", "nccl.gloo-pairs")
+NO_GPU = ("nccl.gloo", "nccl.gloo-bandwidth", "nccl.gloo-pairs", "nccl.gloo-permutations")
 FABRIC = ("fabric.hcas", "fabric.rate", "fabric.memlock", "fabric.tools", "fabric.counters")
 # What depends on more than site.yaml says: a second GPU, RoCE, Lustre, what an image holds. By its own code only.
 OPTIONAL = """

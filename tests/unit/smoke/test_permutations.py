@@ -1,0 +1,57 @@
+"""To whom nodes send, and what is made of what arrives; the exchange itself runs on the testbed (nccl.gloo-permutations)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcstack_smoke.collectives.permutations import judged, permutations
+
+
+@given(st.integers(3, 200), st.integers(1, 8))
+def test_everybody_sends_to_one_other_and_gets_of_one(count: int, rounds: int) -> None:
+    made = permutations(count, rounds)
+    assert len(made) == rounds and made == permutations(count, rounds)
+    for to in made:
+        assert sorted(to) == [*range(count)] and all(node != other for node, other in enumerate(to))
+
+
+def test_of_two_nodes_there_is_one_and_of_one_none() -> None:
+    assert permutations(2) == [[1, 0]] and permutations(1) == []
+
+
+def context(nodes: int, ranks: int = 2) -> Any:
+    return SimpleNamespace(nodes=nodes, per_node=ranks, note=lambda: "")
+
+
+def rows(nodes: int, slow: tuple[int, ...] = ()) -> list[tuple[str, float, list[float], list[int]]]:
+    return [
+        (f"n{node}", 48.0 if node < 2 else 0.0, [10.0 if node in slow else 40.0, 11.0 if node in slow else 30.0], [])
+        for node in range(nodes)
+        for _ in range(2)
+    ]
+
+
+def test_healthy() -> None:
+    result = judged(context(8), rows(8))
+    assert result.status == "PASS" and result.figures == {
+        "alone_GB_s": 48.0,
+        "at_once_GB_s": 35.0,
+        "slowest_GB_s": 30.0,
+    }
+
+
+def test_a_node_that_is_slow_with_everybody_is_named() -> None:
+    result = judged(context(8), rows(8, slow=(5,)))
+    assert result.status == "WARN" and result.measured.startswith("slow with every partner: n5;")
+    assert judged(context(2), rows(2, slow=(1,))).status == "PASS"  # of two nobody can say which
+
+
+def test_what_arrives_wrong_is_a_failure() -> None:
+    found = rows(4)
+    found[5] = ("n2", 0.0, [40.0, 30.0], [1])
+    result = judged(context(4), found)
+    assert result.status == "FAIL" and result.measured.startswith("wrong data: n2 from n0;")
