@@ -18,6 +18,10 @@ network_up() {
         return 0
     fi
     echo yes >"$ETC/own-addresses"
+    # Every node may know every other one's address: the kernel's table of all of them has room for 1,024 by default.
+    if [ "$NODES" -gt 16 ]; then
+        sysctl -q -w net.ipv4.neigh.default.gc_thresh3=65536 net.ipv4.neigh.default.gc_thresh2=32768 || true
+    fi
     for node in $(node_names); do
         node_network_up "$node"
     done

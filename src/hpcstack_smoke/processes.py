@@ -8,11 +8,8 @@ import os
 import runpy
 import shutil
 import signal
+import subprocess
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import subprocess
 
 
 def environment(elastic: bool) -> dict[str, str]:
@@ -65,9 +62,9 @@ def _is_rank(place: str, scratch: str) -> bool:
         return f"HPCSTACK_SMOKE_SCRATCH={scratch}".encode() in file.read().split(b"\0")
 
 
-def end(child: subprocess.Popen[bytes]) -> None:
-    """CHILD and all that it started, kindly, then not."""
-    for how, wait in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+def end(child: subprocess.Popen[bytes], patience: float = 10.0) -> None:
+    """CHILD and all that it started, kindly, then, after PATIENCE seconds, not."""
+    for how, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, 10.0)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, how)
         try:

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import counted
+from hpcstack.core.hosts import shown_hosts
 
 if TYPE_CHECKING:
     from hpcstack.report.model import Report
@@ -26,7 +27,7 @@ def markdown(report: Report) -> str:
         *([""] if report.caveats() else []),
         f"Image sha256:{cell(report.image_sha256)}, suite {cell(report.suite)}, tier {cell(report.tier)}, runtime "
         f"{cell(report.runtime)}, "
-        f"{report.world_size} ranks on {counted(len(report.nodes), 'node')}: {cell(', '.join(report.nodes))}. "
+        f"{report.world_size} ranks on {counted(len(report.nodes), 'node')}: {cell(shown_hosts(report.nodes))}. "
         f"{report.started}, "
         f"{report.seconds:.0f} s.",
         "",

@@ -1,0 +1,29 @@
+"""The end of what an agent started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from hpcstack_smoke.processes import end
+
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+
+
+def start(program: str) -> subprocess.Popen[bytes]:
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+    assert child.stdout and child.stdout.readline()
+    return child
+
+
+def test_a_child_ends_kindly() -> None:
+    child = start("import time; print('up', flush=True); time.sleep(60)")
+    end(child)
+    assert child.returncode == -15
+
+
+def test_a_child_that_does_not_listen_is_killed() -> None:
+    child, began = start(STUBBORN), time.monotonic()
+    end(child, patience=0.5)
+    assert child.returncode == -9 and time.monotonic() - began < 5
