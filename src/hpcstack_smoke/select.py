@@ -52,6 +52,7 @@ node.pcie           quick    node.gpu:pcie              each GPU's PCIe link has
 node.nvlink         quick    node.nvlink:nvlink         every NVLink is active, as many and as fast as due
 node.nvlink-fabric  quick    node.nvlink:fabric         the GPUs have joined NVSwitch's fabric, and it is healthy
 node.imex           quick    node.nvlink:imex           where NVLink spans nodes: IMEX's channel and daemon
+node.dcgm           full     node.dcgm:diagnose         DCGM's own diagnostics, level 2, where its host engine answers
 node.persistence    standard node.gpu:persistence       the driver stays loaded between jobs
 fabric.hcas         quick    node.fabric:hcas           every port that the site promises is active
 fabric.rate         quick    node.fabric:rate           all ports of a node have one rate, and the site's
@@ -77,6 +78,7 @@ node.memory         standard gpu.single:memory             a pattern written to 
 node.hbm            standard gpu.single:hbm                bandwidth of the GPU's memory
 node.matmul         standard gpu.single:matmul             matrix rate, and what slows the GPU down under load
 node.copies         standard gpu.copies:host               copies of host and GPU, its PCIe link under load
+io.gds              full     gpu.gds:read               a file read straight into the GPU's memory is the same
 node.p2p            standard gpu.copies:peers              copies between each two GPUs of the node
 nccl.exact          quick    collectives.exact:nccl_exact  nine collectives by NCCL, compared with ==
 nccl.transport      quick    collectives.transport:check   what NCCL's log says of each pair of ranks

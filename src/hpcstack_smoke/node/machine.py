@@ -39,16 +39,23 @@ class Machine:
 
     def said(self, argv: list[str], seconds: float = 60.0) -> str:
         """What the program prints, both streams; empty where it is missing, refuses, or takes longer."""
+        status, text = self.ran(argv, seconds)
+        return text if status == 0 else ""
+
+    def ran(self, argv: list[str], seconds: float) -> tuple[int, str]:
+        """(exit status, both streams) of a program: 127 where it is missing, 124 where it takes longer."""
         if not shutil.which(argv[0]):
-            return ""
+            return 127, ""
         try:
             done = subprocess.run(
                 argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, check=False,
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+        except subprocess.TimeoutExpired:
+            return 124, ""
+        except OSError:
+            return 127, ""
+        return done.returncode, done.stdout.decode(errors="replace")
 
     def opens(self, name: str) -> bool:
         """Whether this process may open the device NAME: a cgroup hides what it does not list."""
