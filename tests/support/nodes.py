@@ -125,8 +125,21 @@ class Node:
             "nvlink -e": self._link_errors,
             "-q": self._everything,
             "-L": self._list,
+            "topo -m": self._topology,
         }
         return forms[" ".join(argv[1:])]() if " ".join(argv[1:]) in forms else ""
+
+    def _topology(self) -> str:
+        """`nvidia-smi topo -m`: GPU n is beside the nth of the InfiniBand ports, but for those `moved`."""
+        ports = [name for name, port in self._ports().items() if port["layer"] == "InfiniBand"]
+        gpus = range(self.gpu["count"])
+        rows = ["\t" + "\t".join([*(f"GPU{n}" for n in gpus), *(f"NIC{n}" for n in range(len(ports))), "CPU Affinity"])]
+        for n in gpus:
+            near = self.spec.get("moved", {}).get(n, "PIX")
+            nics = [near if k == n else "NODE" if k // 4 == n // 4 else "SYS" for k in range(len(ports))]
+            rows.append("\t".join([f"GPU{n}", *("X" if k == n else "NV18" for k in gpus), *nics, "0-55"]))
+        legend = "".join(f"  NIC{n}: {name}\n" for n, name in enumerate(ports))
+        return "\n".join(rows) + "\n\nNIC Legend:\n\n" + legend
 
     def _csv(self, query: str) -> str:
         rows = [self._gpu(n) for n in range(self.gpu["count"]) if n != self.spec.get("lost_gpu")]

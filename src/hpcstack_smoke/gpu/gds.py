@@ -65,5 +65,5 @@ def judge_read(wrong: int, before: int | None, after: int | None, rate: float) -
     said = f"{wrong} wrong words; {rate:.2f} GB/s{how}"
     status = FAIL if wrong else WARN if direct is False else PASS
     remedy = "" if status == PASS else "gdscheck -p on that node: is its filesystem one that nvidia-fs serves?"
-    return Result(status, said, "each word as written, read directly", "compared; nvidia-fs counts reads", remedy=remedy,
-                  figures={"gds_read_GB_s": round(rate, 3)})  # fmt: skip
+    return Result(status, said, "each word as written, read directly", "compared; nvidia-fs counts reads",
+                  remedy=remedy, figures={"gds_read_GB_s": round(rate, 3)})  # fmt: skip

@@ -57,7 +57,11 @@ def _odd(name: str, values: dict[str, str]) -> tuple[list[str], bool]:
 
 def _said(host: str, name: str, value: str, usual: str) -> str:
     if name in COUNTED:
-        have, want = (set(filter(None, one.split(","))) for one in (value, usual))
-        if gone := sorted(want - have):
+        ports, want = (set(filter(None, one.split(","))) for one in (value, usual))
+        if gone := sorted(want - ports):
             return f"{host} lacks {name} {', '.join(gone)}"
+    if "; " in value + usual:  # of long ones only what differs
+        have, others = value.split("; "), usual.split("; ")
+        value = "; ".join(one for one in have if one not in others)
+        usual = "; ".join(one for one in others if one not in have)
     return f"{host}: {name} {value[:SHOWN] or 'none'} (others: {usual[:SHOWN] or 'none'})"

@@ -7,6 +7,7 @@ import platform
 from typing import Any
 
 from hpcstack_smoke.node import machine, nvidia, nvlink, sysfs
+from hpcstack_smoke.node.topology import nearest_hcas
 
 
 def inventory(request: Any = None) -> dict[str, Any]:
@@ -45,6 +46,7 @@ def alike(active: list[sysfs.Port], *, whole: bool) -> dict[str, str]:
     found = {
         "GPUs": str(len(rows)) if rows else "",
         "PCIe addresses": ",".join(row.get("pci.bus_id", "?") for row in rows) if whole else "",
+        "HCAs near GPUs": nearest_hcas(nvidia.nvidia_smi(["topo", "-m"])) if whole and rows else "",
         "VBIOS": ",".join(sorted({row.get("vbios_version", "?") for row in rows})),
         "ports": ",".join([*(port.name for port in active), *(name for name, up in sysfs.cassini().items() if up)]),
         "port rates": ",".join(sorted({f"{port.rate:g}" for port in active})),
