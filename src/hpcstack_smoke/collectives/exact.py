@@ -24,7 +24,8 @@ def placement(context: Context) -> Result:
     """Ranks are on as many hosts as the step has nodes; a launcher that puts all on one passes nothing else off."""
     distinct = sorted(set(context.all(socket.gethostname())))
     remedy = "the launcher started ranks on the wrong hosts: look at --ntasks-per-node"
-    measured = f"{context.world} ranks on {len(distinct)} host(s): {', '.join(distinct)}"
+    measured = f"{context.world} ranks on {len(distinct)} host(s)"
+    measured += f": {', '.join(distinct)}" if len(distinct) <= 8 else ""
     want = context.step_nodes or context.nodes
     return judge(len(distinct) == want, measured, f"{want} host(s)", "the step's nodes", remedy=remedy)
 
