@@ -61,6 +61,11 @@ ras() {
 # What the node's GPUs do, and what its ports moved and counted within a second.
 gpus() {
     command -v nvidia-smi >/dev/null 2>&1 || return 0
+    own=
+    for device in "${HPCSTACK_DEV:-/dev}"/nvidia[0-9]*; do # a job without a GPU has none that it may open
+        if (: <"$device") 2>/dev/null; then own=yes; fi
+    done
+    [ -n "$own" ] || return 0
     said=$(timeout -k 1 8 nvidia-smi --query-gpu=index,utilization.gpu,power.draw,clocks.sm,temperature.gpu \
         --format=csv,noheader,nounits 2>&1) || said="failed: $(printf '%s' "$said" | tail -n 1)"
     printf '%s\n' "$said" | head -n 64 | sed "s/^/hpcstack-gpu: $host, /"
@@ -84,15 +89,24 @@ ports() {
     sleep 1
     { printf '%s\n' "$before" && echo again && counted; } | sed "s/^/hpcstack-port: $host /"
 }
+# When a process was started, a minute early for the sake of other machines' clocks, in seconds of the epoch.
+started() {
+    booted=$(sed -n 's/^btime //p' /proc/stat 2>/dev/null)
+    ticks=$(field "$1" 20)
+    echo "$((${booted:-0} + ${ticks:-0} / $(getconf CLK_TCK 2>/dev/null || echo 100) - 60))"
+}
 # torch's flight recorder: where a rank has a pipe for it, it is asked to write; where it writes is said.
 flights() {
     file=$(of "$1" TORCH_FR_DUMP_TEMP_FILE)
     file=${file:-$(of "$1" TORCH_NCCL_DEBUG_INFO_TEMP_FILE)}
     pipe=$(of "$1" TORCH_NCCL_DEBUG_INFO_PIPE_FILE)
     pipe=/proc/$1/root$pipe$(of "$1" RANK).pipe
+    # Not for root, where the job is another one's: the path is its owner's to choose.
     # shellcheck disable=SC2016 # for the other shell
-    [ ! -p "$pipe" ] || timeout 2 sh -c 'printf 1 >"$1"' pipe "$pipe" 2>/dev/null
-    case $file in /*) echo "hpcstack-flights: $(stat -c %Y "/proc/$1" 2>/dev/null || echo 0) $file" ;; esac
+    if [ "$(id -u)" = "$(stat -c %u "/proc/$1" 2>/dev/null)" ] && [ -p "$pipe" ]; then
+        timeout 2 sh -c 'printf 1 >"$1"' pipe "$pipe" 2>/dev/null
+    fi
+    case $file in /*) echo "hpcstack-flights: $(started "$1") $file" ;; esac
 }
 found=
 listed=$(grep -lzsxF "SLURM_JOB_ID=$job" /proc/[0-9]*/environ | cut -d/ -f3)

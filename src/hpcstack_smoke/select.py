@@ -52,7 +52,6 @@ node.pcie           quick    node.gpu:pcie              each GPU's PCIe link has
 node.nvlink         quick    node.nvlink:nvlink         every NVLink is active, as many and as fast as due
 node.nvlink-fabric  quick    node.nvlink:fabric         the GPUs have joined NVSwitch's fabric, and it is healthy
 node.imex           quick    node.nvlink:imex           where NVLink spans nodes: IMEX's channel and daemon
-node.dcgm           full     node.dcgm:diagnose         DCGM's own diagnostics, level 2, where its host engine answers
 node.persistence    standard node.gpu:persistence       the driver stays loaded between jobs
 fabric.hcas         quick    node.fabric:hcas           every port that the site promises is active
 fabric.rate         quick    node.fabric:rate           all ports of a node have one rate, and the site's
@@ -140,6 +139,7 @@ serve.tensorrt-llm  quick    apps.serve:tensorrt_llm       `trtllm-serve`: compl
 
 AFTER = """
 fabric.counters     quick    node.fabric:gained         no error counter of a port went up during the run
+node.dcgm           full     node.dcgm:diagnose         DCGM's own diagnostics, level 2, where its host engine answers
 node.counters       quick    node.counters:gained       no error counter of a GPU, its NVLink or its slot went up
 """
 

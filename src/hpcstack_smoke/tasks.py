@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from hpcstack_smoke.agent import Agent
 
 MEET_S = 150.0
-LONG = {"serve": 900.0}  # families whose programs may take minutes to start
+LONG = {"serve": 1800.0}  # families whose programs may take minutes to start
 PORT, TOKEN = "HPCSTACK_SMOKE_STORE", "HPCSTACK_SMOKE_STORE_TOKEN"
 
 
@@ -166,6 +167,7 @@ def main() -> None:
     client = Client("127.0.0.1", int(os.environ.pop(PORT)), os.environ.pop(TOKEN))
     task = Task(rank, int(os.environ["WORLD_SIZE"]), local, folder, code, client, read_request(folder))
     check = next(check for check in CHECKS if check.code == code)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what a check has started ends with it
     bug = planted()
     row = run(check.code, lambda: function(check)(task), f"{socket.gethostname()}:{rank}")
     write(folder, f"task-{code}-{rank}.json", {"rank": rank, "host": socket.gethostname(), "plant": bug, "rows": [row]})

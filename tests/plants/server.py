@@ -3,12 +3,13 @@
 import os
 import signal
 import threading
+from dataclasses import replace
 
 from hpcstack_smoke.apps import alphabet, completions, serve
 from hpcstack_smoke.apps.servers import Server
 
 FAULT = "killed"  # the test gives one of: killed, slow, nonsense
-completions.ANSWER_S, serve.ASKED_S = 6.0, 40.0  # seconds
+completions.ANSWER_S = 6.0
 make, warm, children = alphabet.make, completions.warm, []
 
 
@@ -34,6 +35,6 @@ def make_another(folder):
 
 
 if os.environ.get("RANK") == "2":
-    serve.Server, completions.warm = Watched, warm_and_then
+    serve.Server, serve.TRANSFORMERS = Watched, replace(serve.TRANSFORMERS, warm=warm_and_then)
     if FAULT == "nonsense":
         alphabet.make = make_another

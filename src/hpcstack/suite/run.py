@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 CPU_RANKS = 2
+SERVERS_S = 1800.0  # tasks.LONG
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,12 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
 
 
 def _deadline(run: SuiteRun) -> float:
-    """Seconds for all of a run: until all ranks have joined, twice what its tier takes, and what a burn lasts."""
+    """Seconds for all of a run: until all ranks have joined, twice what its tier takes, what a burn lasts, and what
+    servers that were named may take to start."""
     start = start_s(run.size.nodes)
-    return start + 2.0 * TIER_SECONDS[run.size.tier] + (60.0 * run.minutes if run.size.tier == BURN else 0.0)
+    servers = SERVERS_S if "serve" in run.size.tests else 0.0
+    burn = 60.0 * run.minutes if run.size.tier == BURN else 0.0
+    return start + 2.0 * TIER_SECONDS[run.size.tier] + burn + servers
 
 
 def promised(node: NodeType | None, site: Site) -> dict[str, Any]:

@@ -18,7 +18,17 @@ from hpcstack_smoke.apps import alphabet
 if TYPE_CHECKING:
     import socket
 
-ANSWER_S, CLIENTS, MOST = 30.0, 8, 1 << 20
+ANSWER_S, FIRST_S, CLIENTS, MOST = 30.0, 180.0, 8, 1 << 20
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server: its address, the model's name there, the key that it may want."""
+
+    host: str
+    port: int
+    model: str = ""
+    key: str = ""
 
 
 class WrongAnswer(Exception):
@@ -43,23 +53,23 @@ class Exercise:
     figures: dict[str, float]
 
 
-def warm(host: str, port: int, model: str, seconds: float) -> None:
+def warm(target: Target, seconds: float = 0.0) -> None:
     """The first completion, alone: servers may load their model then, and not every one stands two at once.
 
     (transformers 4.57 answers the second one with `Cannot copy out of meta tensor`.) WrongAnswer as in `exercise`.
     """
-    _is_right(0, ask(host, port, model, 0, stream=False, seconds=seconds), "the first completion")
+    _is_right(0, ask(target, 0, stream=False, seconds=seconds or FIRST_S), "the first completion")
 
 
-def exercise(host: str, port: int, model: str) -> Exercise:
+def exercise(target: Target) -> Exercise:
     """A completion, a stream, CLIENTS at once. WrongAnswer: the first thing that is not right."""
-    whole = ask(host, port, model, 1, stream=False)
+    whole = ask(target, 1, stream=False)
     _is_right(1, whole, "a completion")
-    stream = ask(host, port, model, 2, stream=True)
+    stream = ask(target, 2, stream=True)
     _is_right(2, stream, "a stream")
     if stream.pieces < 2:
         raise WrongAnswer(f"a stream came in {stream.pieces} piece: it is not streamed")
-    together = at_once(host, port, model)
+    together = at_once(target)
     tokens = alphabet.TOKENS * CLIENTS / max(max(one.seconds for one in together), 1e-9)
     first = statistics.median(one.first_s for one in together)
     said = f"a completion in {whole.seconds:.2f} s, a stream of {stream.pieces} pieces, {CLIENTS} clients at once"
@@ -67,11 +77,11 @@ def exercise(host: str, port: int, model: str) -> Exercise:
     return Exercise(said, {name: round(value, 4) for name, value in {**figures, "tokens_per_s": tokens}.items()})
 
 
-def at_once(host: str, port: int, model: str) -> list[Answer]:
+def at_once(target: Target) -> list[Answer]:
     """CLIENTS streams at the same time, each with a prompt of its own: none gets another one's answer."""
     numbers = range(3, 3 + CLIENTS)
     with ThreadPoolExecutor(CLIENTS) as pool:
-        asked = [pool.submit(ask, host, port, model, number, stream=True) for number in numbers]
+        asked = [pool.submit(ask, target, number, stream=True) for number in numbers]
     answers = []
     for number, one in zip(numbers, asked, strict=True):
         answers.append(one.result())
@@ -85,19 +95,20 @@ def _is_right(number: int, found: Answer, what: str) -> None:
         raise WrongAnswer(f"{what} answered {found.text[:40]!r}, where the model says {want!r}")
 
 
-def ask(host: str, port: int, model: str, number: int, stream: bool, seconds: float = 0.0) -> Answer:
+def ask(target: Target, number: int, stream: bool, seconds: float = 0.0) -> Answer:
     """The answer to client NUMBER's prompt, whole within SECONDS (else ANSWER_S). WrongAnswer: what came instead."""
     seconds = seconds or ANSWER_S
     document = {
-        "model": model, "messages": [{"role": "user", "content": alphabet.prompt(number)}],
+        "model": target.model, "messages": [{"role": "user", "content": alphabet.prompt(number)}],
         "max_tokens": alphabet.TOKENS, "temperature": 0.0, "stream": stream,
     }  # fmt: skip
     began = time.monotonic()
-    line = http.client.HTTPConnection(host, port, timeout=seconds)
+    line = http.client.HTTPConnection(target.host, target.port, timeout=seconds)
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {target.key}"}
     try:
         line.connect()
         sock = line.sock
-        line.request("POST", "/v1/chat/completions", json.dumps(document), {"Content-Type": "application/json"})
+        line.request("POST", "/v1/chat/completions", json.dumps(document), headers)
         answer = line.getresponse()
         lines = _Lines(answer, sock, began + seconds)
         if answer.status != 200:

@@ -9,7 +9,7 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from hpcstack_smoke.apps.completions import ANSWER_S, CLIENTS, MOST, Exercise, WrongAnswer
+from hpcstack_smoke.apps.completions import ANSWER_S, CLIENTS, MOST, Exercise, Target, WrongAnswer
 
 MODEL = "double"
 BACKENDS = "/opt/tritonserver/backends"
@@ -45,20 +45,25 @@ def make(folder: str) -> bool:
     return True
 
 
-def exercise(host: str, port: int) -> Exercise:
+def warm(target: Target) -> None:
+    """The first request."""
+    infer(target, 0)
+
+
+def exercise(target: Target) -> Exercise:
     """CLIENTS at once, each with numbers of its own. WrongAnswer: the first that is not right."""
     with ThreadPoolExecutor(CLIENTS) as pool:
-        took = list(pool.map(lambda number: infer(host, port, number), range(1, 1 + CLIENTS)))
+        took = list(pool.map(lambda number: infer(target, number), range(1, 1 + CLIENTS)))
     figures = {"answer_s": round(statistics.median(took), 4)}
     return Exercise(f"a request in {figures['answer_s']:.2f} s, {CLIENTS} clients at once", figures)
 
 
-def infer(host: str, port: int, number: int) -> float:
+def infer(target: Target, number: int) -> float:
     """Seconds of a request whose answer is right."""
     numbers = [float(number), float(number) + 0.5, -1.0, 1024.0]
     question = {"inputs": [{"name": "IN", "shape": [len(numbers)], "datatype": "FP32", "data": numbers}]}
     began = time.monotonic()
-    line = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+    line = http.client.HTTPConnection(target.host, target.port, timeout=ANSWER_S)
     try:
         line.request("POST", f"/v2/models/{MODEL}/infer", json.dumps(question), {"Content-Type": "application/json"})
         answer = line.getresponse()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -15,18 +16,19 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hpcstack_smoke.agent import A_NODE_S
 from hpcstack_smoke.apps import alphabet, completions, kserve
-from hpcstack_smoke.apps.completions import Exercise, WrongAnswer
+from hpcstack_smoke.apps.completions import Exercise, Target, WrongAnswer
 from hpcstack_smoke.apps.servers import Server
 from hpcstack_smoke.node.host import open_gpus
-from hpcstack_smoke.result import FAIL, PASS, SKIP, Result, Skip
+from hpcstack_smoke.result import ERROR, FAIL, PASS, SKIP, Result, Skip
 from hpcstack_smoke.store import address
 from hpcstack_smoke.tasks import Task, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-READY_S, ASKED_S = 300.0, 180.0  # an engine that is compiled first takes minutes
+READY_S, WAIT_S = 600.0, 900.0  # an engine that is read from a cold disk by all nodes, and compiled, takes minutes
 LOOK = "look at {} log in the run's folder: task-serve.*-server.log"
 SOURCE = "a model of the suite's own, whose answers are known"
 
@@ -36,40 +38,36 @@ class Serving:
     """How one kind of server is started and asked.
 
     `prepare` makes its model in a folder and says whether there is one to ask; `argv` is made of (folder, host, port,
-    GPUs); `warm` is the first request, on the server's node, alone; `exercise` what the next node's task asks. Both
-    are given (host, port, model's folder).
+    GPUs); `warm` is the first request, on the server's node, alone; `exercise` what the next node's task asks.
     """
 
     name: str
     prepare: Callable[[str], bool]
     argv: Callable[[str, str, int, int], list[str]]
     ready: str
-    warm: Callable[[str, int, str], None]
-    exercise: Callable[[str, int, str], Exercise]
+    warm: Callable[[Target], None]
+    exercise: Callable[[Target], Exercise]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the server of a node is to be asked; `trouble`: why it is not there; `model`: empty where it has none."""
+    """The server of a NODE: where it is to be asked, by whom its key is known; `trouble`: why it is not there."""
 
+    node: str
     host: str = ""
     port: int = 0
     model: str = ""
+    key: str = ""
     trouble: str = ""
-    node: str = ""
+
+    @property
+    def target(self) -> Target:
+        return Target(self.host, self.port, self.model, self.key)
 
 
 def _alphabet(folder: str) -> bool:
     alphabet.make(folder)
     return True
-
-
-def _first_completion(host: str, port: int, model: str) -> None:
-    completions.warm(host, port, model, ASKED_S)
-
-
-def _first_request(host: str, port: int, _: str) -> None:
-    kserve.infer(host, port, 0)
 
 
 def _transformers_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
@@ -92,19 +90,10 @@ def _triton_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
     return ["tritonserver", f"--model-repository={folder}", *where, "--allow-grpc=false", "--allow-metrics=false"]
 
 
-TRANSFORMERS = Serving(
-    "transformers", _alphabet, _transformers_argv, "/health", _first_completion, completions.exercise
-)
-VLLM = Serving("vllm", _alphabet, _vllm_argv, "/health", _first_completion, completions.exercise)
-TENSORRT_LLM = Serving("trtllm-serve", _alphabet, _tensorrt_argv, "/health", _first_completion, completions.exercise)
-TRITON = Serving(
-    "tritonserver",
-    kserve.make,
-    _triton_argv,
-    "/v2/health/ready",
-    _first_request,
-    lambda host, port, _: kserve.exercise(host, port),
-)
+TRANSFORMERS = Serving("transformers", _alphabet, _transformers_argv, "/health", completions.warm, completions.exercise)
+VLLM = Serving("vllm", _alphabet, _vllm_argv, "/health", completions.warm, completions.exercise)
+TENSORRT_LLM = Serving("trtllm-serve", _alphabet, _tensorrt_argv, "/health", completions.warm, completions.exercise)
+TRITON = Serving("tritonserver", kserve.make, _triton_argv, "/v2/health/ready", kserve.warm, kserve.exercise)
 
 
 def spread(gpus: int) -> int:
@@ -112,22 +101,27 @@ def spread(gpus: int) -> int:
     return max(n for n in (1, 2, 4, 8) if n <= max(gpus, 1) and alphabet.HEADS % n == 0)
 
 
+def gpus_here() -> int:
+    """How many GPUs this step has: where no cgroup hides the others, CUDA_VISIBLE_DEVICES says which are its own."""
+    said = os.environ.get("CUDA_VISIBLE_DEVICES")
+    own = len([one for one in said.split(",") if one.strip()]) if said is not None else len(open_gpus())
+    return min(own, len(open_gpus()))
+
+
 def transformers(task: Task) -> Result:
     """`transformers serve` of the Hugging Face stack, on GPUs or CPUs."""
     missing = [name for name in ("transformers", "fastapi", "uvicorn", "openai") if not importlib.util.find_spec(name)]
-    if missing:
-        return _missing(task, f"{missing[0]} (transformers[serving])")
-    return serve(task, TRANSFORMERS)
+    return serve(task, TRANSFORMERS, f"{missing[0]} (transformers[serving])" if missing else "")
 
 
 def vllm(task: Task) -> Result:
     """`vllm serve`, its tensors split over the node's GPUs."""
-    return _on_gpus(task, VLLM)
+    return serve(task, VLLM, gpus=True)
 
 
 def tensorrt_llm(task: Task) -> Result:
     """`trtllm-serve` with its PyTorch back end."""
-    return _on_gpus(task, TENSORRT_LLM)
+    return serve(task, TENSORRT_LLM, gpus=True)
 
 
 def triton(task: Task) -> Result:
@@ -135,83 +129,90 @@ def triton(task: Task) -> Result:
     return serve(task, TRITON)
 
 
-def _on_gpus(task: Task, kind: Serving) -> Result:
-    if not shutil.which(kind.name):
-        return _missing(task, kind.name)
-    if not open_gpus():
-        raise Skip(f"no GPU: {kind.name} is not started without one")
-    return serve(task, kind)
+def serve(task: Task, kind: Serving, missing: str = "", *, gpus: bool = False) -> Result:
+    """The server of this node, if this is its first task, and what the next node's answers.
 
-
-def _missing(task: Task, name: str) -> Result:
-    if task.named:
-        raise RuntimeError(f"no {name} in the image")
-    raise Skip(f"the image has no {name}")
-
-
-def serve(task: Task, kind: Serving) -> Result:
-    """The server of this node, if this is its first task, and what the next node's answers."""
-    if not shutil.which(kind.name):
-        return _missing(task, kind.name)
+    MISSING: what the image lacks; GPUS: it is not started without one. Where a task cannot, none does.
+    """
+    missing = missing or ("" if shutil.which(kind.name) else kind.name)
+    idle = f"no GPU: {kind.name} is not started without one" if gpus and not gpus_here() else ""
+    reasons = task.all("can", [socket.gethostname(), missing, idle])
+    if lacks := next((one[1] for one in reasons if one[1]), ""):
+        if task.named:
+            raise RuntimeError(f"no {lacks} in the image")
+        raise Skip(f"the image has no {lacks}")
+    if without := [one for one in reasons if one[2]]:
+        raise Skip(without[0][2] if len(without) == len(reasons) else f"{without[0][2]} ({without[0][0]} has none)")
     each = task.world // task.nodes
     node, local = divmod(task.rank, each)
+    after = (node + 1) % task.nodes * each
     if local:
-        return _ask(task, kind, (node + 1) % task.nodes * each)
+        return _see(task, kind, after)
     with contextlib.ExitStack() as stack:
-        folder = tempfile.mkdtemp(prefix="hpcstack-serve-")
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        began = time.monotonic()
         try:
-            server, place, ready_s = _start(task, kind, folder)
+            server, place = _start(task, kind, stack)
         except Exception as error:
-            task.post("place", vars(Place(trouble=str(error))))  # nobody waits for it
+            task.post("place", vars(Place(socket.gethostname(), trouble=str(error))))  # nobody waits for it
             task.post("asked", 1)
             raise
-        asked = _ask(task, kind, (node + 1) % task.nodes * each, place)
+        ready_s = time.monotonic() - began
+        task.post("place", vars(place))
+        asked = _ask(task, kind, after)
+        with contextlib.suppress(TimeoutError, OSError):  # who was to ask is gone: the server ends all the same
+            task.read("asked", (node - 1) % task.nodes * each, WAIT_S)
         return _end(server, place, asked, ready_s)
 
 
-def _start(task: Task, kind: Serving, folder: str) -> tuple[Server, Place, float]:
-    """(the server, where it is to be asked, seconds until it was ready)."""
-    model = kind.prepare(folder)
-    host = "127.0.0.1" if task.nodes == 1 else "0.0.0.0"
+def _start(task: Task, kind: Serving, stack: contextlib.ExitStack) -> tuple[Server, Place]:
+    """The server, and where it is to be asked. STACK ends it, whatever happens."""
+    folder = tempfile.mkdtemp(prefix="hpcstack-serve-")
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    model, key = kind.prepare(folder), secrets.token_hex(16)
+    host = "127.0.0.1" if task.nodes == 1 else address()
     log = os.path.join(task.output, f"task-{task.code}-{task.rank}-server.log")
-    began = time.monotonic()
+    until = time.monotonic() + READY_S + A_NODE_S * task.nodes
     for _ in range(3):  # a port that was free may be another one's now
         port = free_port()
-        server = Server(kind.argv(folder, host, port, len(open_gpus())), folder, log)
-        trouble = server.ready(port, kind.ready, began + READY_S)
+        server = Server(kind.argv(folder, host, port, gpus_here()), folder, log, key)
+        stack.callback(server.stop)
+        trouble = server.ready(host, port, kind.ready, until)
         if not trouble or not server.address_taken():
             break
         server.stop()
+    place = Place(socket.gethostname(), host, port, folder if model else "", key, trouble)
     if model and not trouble:
         try:
-            kind.warm("127.0.0.1", port, folder)
+            kind.warm(place.target)
         except WrongAnswer as wrong:
-            trouble = str(wrong)
-    seen = "127.0.0.1" if task.nodes == 1 else address()
-    return server, Place(seen, port, folder if model else "", trouble, socket.gethostname()), time.monotonic() - began
+            place = replace(place, trouble=str(wrong))
+    return server, place
 
 
-def _ask(task: Task, kind: Serving, of: int, own: Place | None = None) -> Result:
-    """The first task of a node asks the server of task OF; the others only see that it got ready."""
-    task.post("place", vars(own) if own else {})
-    place = Place(**task.read("place", of, READY_S + ASKED_S))
-    try:
-        if place.trouble:
-            return Result(SKIP, evidence="the next node's server did not start")
-        return _judge(kind, place) if own else Result(PASS, f"{kind.name} of the next node is ready", "ready")
-    finally:
-        task.wait("asked", READY_S + ASKED_S)
+def _see(task: Task, kind: Serving, of: int) -> Result:
+    """What the tasks beside a node's first say: only that the next node's server got ready."""
+    place = Place(**task.read("place", of, WAIT_S))
+    if place.trouble:
+        return Result(SKIP, evidence=f"{place.node}'s server did not start")
+    return Result(PASS, f"{kind.name} of the next node is ready", "ready")
 
 
-def _judge(kind: Serving, place: Place) -> Result:
+def _ask(task: Task, kind: Serving, of: int) -> Result:
+    """What the server of task OF answers; that it was asked is said in any case."""
     want = "ready, each answer as the model has it"
-    if not place.model:
-        return Result(PASS, f"{kind.name} is ready", "ready", evidence="no back end for the suite's model")
     try:
-        found = kind.exercise(place.host, place.port, place.model)
+        place = Place(**task.read("place", of, WAIT_S))
+        if place.trouble:
+            return Result(SKIP, evidence=f"{place.node}'s server did not start")
+        if not place.model:
+            return Result(PASS, f"{kind.name} is ready", "ready", evidence="no back end for the suite's model")
+        found = kind.exercise(place.target)
     except WrongAnswer as trouble:
         return Result(FAIL, f"{place.node}'s server: {trouble}", want, SOURCE, remedy=LOOK.format(f"{kind.name}'s"))
+    except TimeoutError as error:
+        return Result(ERROR, f"the next node's task said nothing of its server: {error}", want)
+    finally:
+        task.post("asked", 1)
     return Result(PASS, found.measured, want, SOURCE, figures=found.figures, informational=not open_gpus())
 
 

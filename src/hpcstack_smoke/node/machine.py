@@ -47,15 +47,21 @@ class Machine:
         if not shutil.which(argv[0]):
             return 127, ""
         try:
-            done = subprocess.run(
-                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, check=False,
-                stdin=subprocess.DEVNULL,
+            child = subprocess.Popen(
+                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
             )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return 124, ""
         except OSError:
             return 127, ""
-        return done.returncode, done.stdout.decode(errors="replace")
+        try:
+            text = child.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            child.terminate()  # kindly first: it may have something else do its work
+            try:
+                child.communicate(timeout=5.0)
+            except subprocess.TimeoutExpired:
+                child.kill()
+            return 124, ""
+        return child.returncode, text.decode(errors="replace")
 
     def opens(self, name: str) -> bool:
         """Whether this process may open the device NAME: a cgroup hides what it does not list."""

@@ -72,13 +72,13 @@ def _summed(context: Context, hvd: Any) -> Result:
     total = hvd.allreduce(torch.full((8,), float(context.rank), device=context.device), op=hvd.Sum)
     expected = float(sum(range(context.world)))
     weight = torch.nn.Parameter(torch.zeros(4, device=context.device))
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), named_parameters=[("weight", weight)])
-    (weight * float(context.rank)).sum().backward()  # the gradient is the rank; its mean is the same on all
+    sgd = torch.optim.SGD([weight], lr=1.0)
+    optimizer = hvd.DistributedOptimizer(sgd, named_parameters=[("weight", weight)], op=hvd.Sum)
+    (weight * float(context.rank)).sum().backward()  # the gradient is the rank; its sum is exact, a mean need not be
     optimizer.step()
-    mean = -expected / context.world
-    good = hvd.size() == context.world and bool((total == expected).all()) and bool((weight == mean).all())
+    good = hvd.size() == context.world and bool((total == expected).all()) and bool((weight == -expected).all())
     said = f"{hvd.size()} ranks, sum {float(total[0]):g}, a step by {float(weight.detach()[0]):g}"
-    return judge(good, said, f"{context.world} ranks, sum {expected:g}, a step by {mean:g}", "the ranks' numbers")
+    return judge(good, said, f"{context.world} ranks, sum {expected:g}, a step by {-expected:g}", "the ranks' numbers")
 
 
 def lightning(context: Context) -> Result:

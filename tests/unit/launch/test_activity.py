@@ -79,6 +79,9 @@ def test_the_shell_reads_gpus_ports_and_asks_for_flights(shell: str, tmp_path: P
     threading.Thread(target=dumps, daemon=True).start()
     try:
         env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+        (tmp_path / "dev").mkdir()
+        (tmp_path / "dev/nvidia0").touch()
+        env |= {"HPCSTACK_DEV": str(tmp_path / "dev")}
         env |= {"PATH": f"{tmp_path}:{env['PATH']}", "HPCSTACK_SYS": str(tmp_path / "sys")}
         argv = [shell, "-c", plain("launchers", "on-node/stacks.sh"), "stacks", job, "", "no-spy"]
         done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=60)

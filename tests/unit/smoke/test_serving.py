@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpcstack_smoke.apps import alphabet, completions, kserve, servers
-from hpcstack_smoke.apps.completions import WrongAnswer
+from hpcstack_smoke.apps import alphabet, completions, kserve, serve, servers
+from hpcstack_smoke.apps.completions import Target, WrongAnswer
 from hpcstack_smoke.apps.serve import spread
 from hpcstack_smoke.apps.servers import Server
 from hpcstack_smoke.tasks import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 ANSWERS = {alphabet.prompt(number): alphabet.answer(number) for number in range(alphabet.CLIENTS)}
 SLOW_S = 0.6
@@ -105,8 +107,8 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], int]]:
 @pytest.mark.parametrize("kind", ["", "always"])
 def test_a_server_that_is_right(serving: Callable[[str], int], kind: str) -> None:
     port = serving(kind)
-    completions.warm("127.0.0.1", port, "m", 5.0)
-    found = completions.exercise("127.0.0.1", port, "m")
+    completions.warm(Target("127.0.0.1", port, "m"), 5.0)
+    found = completions.exercise(Target("127.0.0.1", port, "m"))
     assert "a stream of 2 pieces, 8 clients at once" in found.measured
     assert set(found.figures) == {"answer_s", "first_token_s", "tokens_per_s"}
 
@@ -127,18 +129,18 @@ def test_a_server_that_is_right(serving: Callable[[str], int], kind: str) -> Non
 )
 def test_a_server_that_is_wrong(serving: Callable[[str], int], fault: str, says: str) -> None:
     with pytest.raises(WrongAnswer, match=says):
-        completions.exercise("127.0.0.1", serving(fault), "m")
+        completions.exercise(Target("127.0.0.1", serving(fault), "m"))
 
 
 def test_the_first_completion_has_time_of_its_own(serving: Callable[[str], int]) -> None:
-    completions.warm("127.0.0.1", serving("slow"), "m", 10 * SLOW_S)
+    completions.warm(Target("127.0.0.1", serving("slow"), "m"), 10 * SLOW_S)
     with pytest.raises(WrongAnswer, match="the first completion answered"):
-        completions.warm("127.0.0.1", serving("nonsense"), "m", SLOW_S)
+        completions.warm(Target("127.0.0.1", serving("nonsense"), "m"), SLOW_S)
 
 
 def test_nothing_listens() -> None:
     with pytest.raises(WrongAnswer, match="the connection broke: ConnectionRefusedError"):
-        completions.ask("127.0.0.1", free_port(), "m", 0, stream=False)
+        completions.ask(Target("127.0.0.1", free_port(), "m"), 0, stream=False)
 
 
 @pytest.mark.parametrize(
@@ -154,10 +156,10 @@ def test_nothing_listens() -> None:
 )
 def test_numbers_doubled_by_triton(serving: Callable[[str], int], fault: str, says: str) -> None:
     if not says:
-        assert "8 clients at once" in kserve.exercise("127.0.0.1", serving(fault)).measured
+        assert "8 clients at once" in kserve.exercise(Target("127.0.0.1", serving(fault))).measured
         return
     with pytest.raises(WrongAnswer, match=says):
-        kserve.exercise("127.0.0.1", serving(fault))
+        kserve.exercise(Target("127.0.0.1", serving(fault)))
 
 
 def test_each_client_has_an_answer_of_its_own() -> None:
@@ -170,7 +172,7 @@ def test_a_proxy_of_the_environment_is_not_asked(
     serving: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    completions.ask("127.0.0.1", serving(""), "m", 0, stream=False)
+    completions.ask(Target("127.0.0.1", serving(""), "m"), 0, stream=False)
 
 
 def _server(tmp_path: Path, program: str) -> Server:
@@ -179,15 +181,20 @@ def _server(tmp_path: Path, program: str) -> Server:
 
 def test_a_server_that_ends_before_it_is_ready_says_its_last_line(tmp_path: Path) -> None:
     server = _server(tmp_path, "print('no such model'); raise SystemExit(3)")
-    assert server.ready(free_port(), "/health", time.monotonic() + 20) == "it ended with exit 3: no such model"
+    assert (
+        server.ready("127.0.0.1", free_port(), "/health", time.monotonic() + 20)
+        == "it ended with exit 3: no such model"
+    )
     killed = _server(tmp_path, "import os; os.kill(os.getpid(), 9)")
-    assert killed.ready(free_port(), "/health", time.monotonic() + 20).startswith("it was ended by SIGKILL: ")
+    assert killed.ready("127.0.0.1", free_port(), "/health", time.monotonic() + 20).startswith(
+        "it was ended by SIGKILL: "
+    )
     assert server.stop() == killed.stop() == ""
 
 
 def test_a_server_that_never_gets_ready(tmp_path: Path) -> None:
     server = _server(tmp_path, "import time; print('loading', flush=True); time.sleep(60)")
-    said = server.ready(free_port(), "/health", time.monotonic() + 1.5)
+    said = server.ready("127.0.0.1", free_port(), "/health", time.monotonic() + 1.5)
     assert said == "not ready in time: nothing listens; loading"
     assert server.stop() == "" and server.ended() == "it was ended by SIGTERM"
 
@@ -215,3 +222,136 @@ def test_a_server_is_no_rank_and_asks_no_hub(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(("gpus", "over"), [(0, 1), (1, 1), (3, 2), (4, 4), (6, 4), (8, 8), (16, 8)])
 def test_a_model_goes_over_as_many_gpus_as_divide_its_heads(gpus: int, over: int) -> None:
     assert spread(gpus) == over
+
+
+class Tasks:
+    """Tasks of one run in threads, with a store of their own."""
+
+    def __init__(self, world: int, nodes: int, output: str) -> None:
+        self.world, self.nodes, self.output = world, nodes, output
+        self.values: dict[tuple[str, int], Any] = {}
+        self.changed = threading.Condition()
+
+    def task(self, rank: int) -> Any:
+        return SimpleNamespace(
+            rank=rank, world=self.world, nodes=self.nodes, output=self.output, code="serve.demo", named=False,
+            all=lambda name, value: self.all(rank, name, value),
+            post=lambda name, value: self.post(rank, name, value), read=self.read,
+        )  # fmt: skip
+
+    def all(self, rank: int, name: str, value: Any) -> list[Any]:
+        self.post(rank, name, value)
+        return [self.read(name, one) for one in range(self.world)]
+
+    def post(self, rank: int, name: str, value: Any) -> None:
+        with self.changed:
+            self.values[name, rank] = value
+            self.changed.notify_all()
+
+    def read(self, name: str, rank: int, seconds: float = 20.0) -> Any:
+        with self.changed:
+            if not self.changed.wait_for(lambda: (name, rank) in self.values, min(seconds, 20.0)):
+                raise TimeoutError(f"task {rank} did not say {name}")
+            return self.values[name, rank]
+
+
+SERVES = """\
+import sys, time
+sys.path[:0] = {path!r}
+from test_serving import Handler, ThreadingHTTPServer
+Handler.do_GET = lambda self: self._say("ok")
+server = ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler)
+server.fault = {fault!r}
+server.serve_forever()
+"""
+
+
+def serve_on_nodes(tmp_path: Path, faults: tuple[str, ...], each: int = 2) -> list[Any]:
+    """What each task of a run says whose nodes' servers have FAULTS."""
+    tasks = Tasks(len(faults) * each, len(faults), str(tmp_path))
+    out: dict[int, Any] = {}
+    paths = [str(Path(__file__).parent), *sys.path]
+
+    def one(rank: int) -> None:
+        fault = faults[rank // each]
+        program = SERVES.format(path=paths, fault=fault) if fault != "dies" else "raise SystemExit('no such model')"
+        kind = serve.Serving(
+            "sh", lambda folder: True, lambda folder, host, port, gpus: [sys.executable, "-c", program, host, str(port)],
+            "/health", completions.warm, completions.exercise,
+        )  # fmt: skip
+        try:
+            out[rank] = serve.serve(tasks.task(rank), kind)
+        except Exception as error:
+            out[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(tasks.world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a task waits for ever"
+    return [out[rank] for rank in range(tasks.world)]
+
+
+def test_servers_of_two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "address", lambda: "127.0.0.1")
+    assert [one.status for one in serve_on_nodes(tmp_path, ("", ""))] == ["PASS"] * 4
+    assert not list(Path(tempfile.gettempdir()).glob("hpcstack-serve-*/hf_home"))
+
+
+def test_one_that_does_not_start_and_one_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "address", lambda: "127.0.0.1")
+    said = serve_on_nodes(tmp_path, ("", "dies"))
+    assert [one.status for one in said] == ["SKIP", "SKIP", "FAIL", "PASS"]
+    assert said[2].measured.endswith("it ended with exit 1: no such model")
+    said = serve_on_nodes(tmp_path, ("nonsense", ""))
+    assert said[0].status == "FAIL" and "the first completion answered" in said[0].measured
+
+
+def test_where_one_task_cannot_none_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "gpus_here", lambda: 8 if threading.current_thread().name == "with" else 0)
+    tasks, said = Tasks(2, 2, str(tmp_path)), []
+
+    def one(rank: int) -> None:
+        try:
+            serve.serve(tasks.task(rank), serve.Serving("sh", bool, list, "/", print, print), gpus=True)  # type: ignore[arg-type]
+        except Exception as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=one, args=(0,), name="with"), threading.Thread(target=one, args=(1,))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(said) == 2 and all("no GPU: sh is not started without one (" in one for one in said)
+
+
+def test_a_server_ends_with_a_client_that_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is raised on the way, nothing of the server is left."""
+    tasks = Tasks(1, 1, str(tmp_path))
+    program = SERVES.format(path=[str(Path(__file__).parent), *sys.path], fault="")
+    pids: list[int] = []
+
+    def broken(target: Any) -> Any:
+        pids.extend(servers.members(target.model))
+        raise RuntimeError("planted")
+
+    kind = serve.Serving(
+        "sh", lambda folder: True, lambda folder, host, port, gpus: [sys.executable, "-c", program, host, str(port)],
+        "/health", completions.warm, broken,
+    )  # fmt: skip
+    with pytest.raises(RuntimeError, match="planted"):
+        serve.serve(tasks.task(0), kind)
+    assert pids and not any(
+        Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids
+    )
+
+
+@pytest.mark.parametrize(("visible", "open_", "count"), [(None, 8, 8), ("0,1", 8, 2), ("", 8, 0), ("0,1,2,3", 2, 2)])
+def test_the_gpus_of_this_step(visible: str | None, open_: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "open_gpus", lambda: [str(n) for n in range(open_)])
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert serve.gpus_here() == count
