@@ -15,6 +15,7 @@ from typing import Any
 PARTS = {
     "one-rank": ("--tier", "full", "--ranks", "1"),
     "two-ranks": ("--tier", "standard", "--ranks", "2"),
+    "shared-gpu": ("--tier", "standard", "--ranks", "2", "--tests", "ddp,fsdp,deepspeed,train.checkpointing"),
     "burn": ("--tier", "burn", "--ranks", "1"),
 }
 TEXTS = {
@@ -54,12 +55,13 @@ def part(name: str, words: tuple[str, ...], folder: Path, gpus: int, minutes: st
     """One run of the suite here; {code: its rows}."""
     output = folder / name
     output.mkdir()
-    if name != "two-ranks" and gpus:
+    if name in ("one-rank", "burn") and gpus:
         words = (*words, "--gpus", str(gpus))
+    env = {**os.environ, **({"HPCSTACK_SMOKE_SHARE_GPU": "1"} if name == "shared-gpu" else {})}
     argv = [sys.executable, "-m", "hpcstack_smoke", *words, "--output", str(output), "--minutes", minutes]
     began = time.monotonic()
     with (output / "said.log").open("w") as log:
-        done = subprocess.run(argv, stdout=log, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(argv, stdout=log, stderr=subprocess.STDOUT, env=env, check=False)
     rows: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(output.glob("*.json")):
         document = json.loads(path.read_text())

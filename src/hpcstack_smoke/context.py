@@ -80,7 +80,8 @@ def join(timeout_s: float, request: Request) -> Context:
     """Join the process group that torchrun has prepared: NCCL where every rank has a GPU of its own, else gloo.
 
     Where GPUs are expected on each node, fewer are an error, not a reason to fall back; MIG devices are, which NCCL
-    does not join: then the ranks meet on the CPU.
+    does not join: then the ranks meet on the CPU. With HPCSTACK_SMOKE_SHARE_GPU ranks share GPUs, and meet by gloo:
+    what can be proven of training on a machine with one (ci/gpu).
     """
     from datetime import timedelta
 
@@ -91,22 +92,23 @@ def join(timeout_s: float, request: Request) -> Context:
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     parts = request.gpus and seen < ranks_here and bool(mig_devices())
-    if request.gpus and seen < ranks_here and not parts:
+    shared = seen > 0 and bool(os.environ.get("HPCSTACK_SMOKE_SHARE_GPU"))
+    if request.gpus and seen < ranks_here and not parts and not shared:
         raise RuntimeError(f"torch sees {seen} GPU(s) on {socket.gethostname()}, and {ranks_here} ranks want one each")
-    gpu = seen >= ranks_here
-    device = torch.device("cuda", local) if gpu else torch.device("cpu")
+    gpu = seen >= ranks_here or shared
+    device = torch.device("cuda", local % seen) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    backend = "nccl" if gpu else "gloo"
+    backend = "nccl" if gpu and not shared else "gloo"
     meet_s = start_s(request.nodes)
     store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(seconds=meet_s)))
     arrive(store, world, meet_s)
     patience = timedelta(seconds=timeout_s + A_NODE_S * request.nodes)
     dist.init_process_group(backend, store=dist.PrefixStore("hpcstack", store), rank=rank, world_size=world,
                             timeout=patience)  # fmt: skip
-    if gpu:
+    if backend == "nccl":
         dist.barrier()  # NCCL connects here
     counted = max(1, world // ranks_here)
     cores = len(os.sched_getaffinity(0))

@@ -181,7 +181,7 @@ def swept(
 
 
 def needs_nccl(context: Context) -> None:
-    if not context.gpu:
+    if not context.gpu or context.backend != "nccl":
         raise Skip("no GPU: NCCL does not run here")
     if context.world < 2:
         raise Skip("one rank: bus bandwidth is 0 by definition")

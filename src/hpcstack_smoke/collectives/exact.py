@@ -172,7 +172,7 @@ def _judged(context: Context, group: Any, remedy: str = "") -> Result:
 
 def nccl_exact(context: Context) -> Result:
     """Nine collectives by NCCL."""
-    if not context.gpu:
+    if not context.gpu or context.backend != "nccl":
         raise Skip("no GPU: NCCL does not run here")
     if context.world < 2:
         raise Skip("one rank: nothing is communicated")
@@ -195,7 +195,7 @@ def on_cpu(context: Context) -> Iterator[tuple[Context, Any]]:
     import torch
     import torch.distributed as dist
 
-    if context.backend == "gloo":
+    if context.backend == "gloo" and not context.gpu:
         yield context, None
         return
     group = dist.new_group(backend="gloo")
