@@ -86,11 +86,12 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], int]]:
     """Starts a server with a fault; its port."""
-    monkeypatch.setattr(completions, "ANSWER_S", SLOW_S)
-    monkeypatch.setattr(kserve, "ANSWER_S", SLOW_S)
     started = []
 
     def start(fault: str) -> int:
+        if fault in ("slow", "drips"):  # the others have all the time of a busy machine
+            monkeypatch.setattr(completions, "ANSWER_S", SLOW_S)
+            monkeypatch.setattr(kserve, "ANSWER_S", SLOW_S)
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
         server.fault = fault  # type: ignore[attr-defined]
@@ -107,7 +108,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], int]]:
 @pytest.mark.parametrize("kind", ["", "always"])
 def test_a_server_that_is_right(serving: Callable[[str], int], kind: str) -> None:
     port = serving(kind)
-    completions.warm(Target("127.0.0.1", port, "m"), 5.0)
+    completions.warm(Target("127.0.0.1", port, "m"), 30.0)
     found = completions.exercise(Target("127.0.0.1", port, "m"))
     assert "a stream of 2 pieces, 8 clients at once" in found.measured
     assert set(found.figures) == {"answer_s", "first_token_s", "tokens_per_s"}
@@ -133,9 +134,9 @@ def test_a_server_that_is_wrong(serving: Callable[[str], int], fault: str, says:
 
 
 def test_the_first_completion_has_time_of_its_own(serving: Callable[[str], int]) -> None:
-    completions.warm(Target("127.0.0.1", serving("slow"), "m"), 10 * SLOW_S)
+    completions.warm(Target("127.0.0.1", serving("slow"), "m"), 30.0)
     with pytest.raises(WrongAnswer, match="the first completion answered"):
-        completions.warm(Target("127.0.0.1", serving("nonsense"), "m"), SLOW_S)
+        completions.warm(Target("127.0.0.1", serving("nonsense"), "m"), 30.0)
 
 
 def test_nothing_listens() -> None:
@@ -182,11 +183,11 @@ def _server(tmp_path: Path, program: str) -> Server:
 def test_a_server_that_ends_before_it_is_ready_says_its_last_line(tmp_path: Path) -> None:
     server = _server(tmp_path, "print('no such model'); raise SystemExit(3)")
     assert (
-        server.ready("127.0.0.1", free_port(), "/health", time.monotonic() + 20)
+        server.ready("127.0.0.1", free_port(), "/health", time.monotonic() + 60)
         == "it ended with exit 3: no such model"
     )
     killed = _server(tmp_path, "import os; os.kill(os.getpid(), 9)")
-    assert killed.ready("127.0.0.1", free_port(), "/health", time.monotonic() + 20).startswith(
+    assert killed.ready("127.0.0.1", free_port(), "/health", time.monotonic() + 60).startswith(
         "it was ended by SIGKILL: "
     )
     assert server.stop() == killed.stop() == ""
@@ -248,9 +249,9 @@ class Tasks:
             self.values[name, rank] = value
             self.changed.notify_all()
 
-    def read(self, name: str, rank: int, seconds: float = 20.0) -> Any:
+    def read(self, name: str, rank: int, seconds: float = 60.0) -> Any:
         with self.changed:
-            if not self.changed.wait_for(lambda: (name, rank) in self.values, min(seconds, 20.0)):
+            if not self.changed.wait_for(lambda: (name, rank) in self.values, min(seconds, 60.0)):
                 raise TimeoutError(f"task {rank} did not say {name}")
             return self.values[name, rank]
 
@@ -288,7 +289,7 @@ def serve_on_nodes(tmp_path: Path, faults: tuple[str, ...], each: int = 2) -> li
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(100)
         assert not thread.is_alive(), "a task waits for ever"
     return [out[rank] for rank in range(tasks.world)]
 
