@@ -87,7 +87,14 @@ ports() {
     before=$(counted)
     [ -n "$before" ] || return 0
     sleep 1
-    { printf '%s\n' "$before" && echo again && counted; } | sed "s/^/hpcstack-port: $host /"
+    # A line a port: what it moved, and what of the rest went up.
+    { printf '%s\n' "$before" && echo again && counted; } | awk -v host="$host" '
+        $1 == "again" { again = 1; next }
+        !again { was[$1, $2] = $3; next }
+        { gain = ($1, $2) in was && $3 > was[$1, $2] ? $3 - was[$1, $2] : 0 }
+        !($1 in said) { said[$1] = ""; order[++count] = $1 }
+        gain || $2 ~ /_data$/ { said[$1] = said[$1] " " $2 " " sprintf("%.0f", gain) }
+        END { for (i = 1; i <= count; i++) print "hpcstack-port: " host " " order[i] said[order[i]] }'
 }
 # When a process was started, a minute early for the sake of other machines' clocks, in seconds of the epoch.
 started() {

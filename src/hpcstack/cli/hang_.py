@@ -40,7 +40,8 @@ def command(session: Session, job: str, every: bool, flights: Path | None, as_js
     say(f"job {asked.job}: {asked.why}")
     if silent:
         say(f"NOTE: {counted(silent, 'node')} did not answer in time: the ranks there count as not there")
-    shown = [*report.lines, "", *([text.rstrip()] if every else ["--all: the stacks"])]
+    stacks = text.rstrip() if every else "--all: the stacks" if report.document["steps"] else ""
+    shown = [*report.lines, *(["", stacks] if stacks else [])]
     answer({"job": asked.job, **report.document}, as_json, lambda: "\n".join(shown))
     raise click.exceptions.Exit(0 if report.well else 1)
 

@@ -7,13 +7,12 @@ nothing say that nobody sends; their error counters say why somebody cannot.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 from hpcstack.core.errors import counted
 
 GPU = re.compile(r"^(?: *\d+: ?)?hpcstack-gpu: ([^,]+), (.*)$")
-PORT = re.compile(r"^(?: *\d+: ?)?hpcstack-port: (\S+) (.*)$")
+PORT = re.compile(r"^(?: *\d+: ?)?hpcstack-port: (\S+) (\S.*)$")
 FLIGHTS = re.compile(r"^(?: *\d+: ?)?hpcstack-flights: (\d+) (/.*)$")
 DATA = ("port_xmit_data", "port_rcv_data")  # in words of four bytes: IBTA's PortCounters
 WAIT = "port_xmit_wait"  # ticks in which something was to be sent and could not: congestion, no error
@@ -35,22 +34,15 @@ class Activity:
 def parse_activity(text: str) -> Activity:
     """All of it in TEXT, of all nodes; what is no line of ours is left out."""
     out = Activity()
-    readings: dict[str, list[dict[tuple[str, str], int]]] = defaultdict(lambda: [{}])
     for line in text.splitlines():
         if gpu := GPU.match(line):
             _add_gpu(out, gpu[1], gpu[2])
         elif port := PORT.match(line):
-            words = port[2].split()
-            if words == ["again"]:
-                readings[port[1]].append({})
-            elif len(words) == 3 and words[2].isdigit():
-                readings[port[1]][-1][words[0], words[1]] = int(words[2])
+            name, *words = port[2].split()
+            gains = zip(words[::2], words[1::2], strict=False)
+            out.ports[port[1], name] = {counter: int(gain) for counter, gain in gains if gain.isdigit()}
         elif flights := FLIGHTS.match(line):
             out.flights[flights[2]] = min(int(flights[1]), out.flights.get(flights[2], int(flights[1])))
-    for host, found in readings.items():
-        if len(found) == 2:
-            for (port_, name), value in found[1].items():
-                out.ports.setdefault((host, port_), {})[name] = max(0, value - found[0].get((port_, name), value))
     return out
 
 

@@ -55,12 +55,15 @@ def _steps(ranks: list[Rank]) -> list[dict[str, Any]]:
 
 def _flights(activity: Activity) -> tuple[dict[str, Any] | None, list[str], bool]:
     """(document, lines, whether nobody stands out) of the recorders' files that this machine sees."""
+    said: list[str] = []
     for prefix, since in sorted(activity.flights.items()):
         try:
             found = read_flights(Path(prefix).parent, Path(prefix).name, since)
-        except InputError:
-            continue  # on the nodes' own disks, or nothing was written yet
+        except InputError as error:  # on the nodes' own disks, nothing was written yet, or torn
+            said.append(f"flight recorder: {error}")
+            continue
         odd, notes = judge_flights(found)
         lines, quiet = summarise_flights(found)
-        return {"ranks": sorted(found), "odd": odd, "notes": notes}, lines, quiet
-    return None, [], True
+        slow = [] if quiet else ["(who is behind may only be slow: ask once more)"]
+        return {"ranks": sorted(found), "odd": odd, "notes": notes}, [*lines, *slow], quiet
+    return None, said, True

@@ -5,6 +5,7 @@ The standard library alone, and no proxy of the environment: a server of the nex
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import statistics
@@ -17,6 +18,7 @@ from hpcstack_smoke.apps import alphabet
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Iterator
 
 ANSWER_S, FIRST_S, CLIENTS, MOST = 30.0, 180.0, 8, 1 << 20
 
@@ -103,9 +105,8 @@ def ask(target: Target, number: int, stream: bool, seconds: float = 0.0) -> Answ
         "max_tokens": alphabet.TOKENS, "temperature": 0.0, "stream": stream,
     }  # fmt: skip
     began = time.monotonic()
-    line = http.client.HTTPConnection(target.host, target.port, timeout=seconds)
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {target.key}"}
-    try:
+    with connection(target, seconds) as line:
         line.connect()
         sock = line.sock
         line.request("POST", "/v1/chat/completions", json.dumps(document), headers)
@@ -118,6 +119,14 @@ def ask(target: Target, number: int, stream: bool, seconds: float = 0.0) -> Answ
         text = _text(_parsed(lines.rest()), "message")
         took = time.monotonic() - began
         return Answer(text, 0, took, took)
+
+
+@contextlib.contextmanager
+def connection(target: Target, seconds: float) -> Iterator[http.client.HTTPConnection]:
+    """A connection to TARGET, of which nothing waits longer than SECONDS. WrongAnswer where it breaks or is silent."""
+    line = http.client.HTTPConnection(target.host, target.port, timeout=seconds)
+    try:
+        yield line
     except TimeoutError:
         raise WrongAnswer(f"no whole answer within {seconds:.0f} s") from None
     except (OSError, http.client.HTTPException) as error:

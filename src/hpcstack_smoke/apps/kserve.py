@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from hpcstack_smoke.apps.completions import ANSWER_S, CLIENTS, MOST, Exercise, Target, WrongAnswer
+from hpcstack_smoke.apps.completions import ANSWER_S, CLIENTS, MOST, Exercise, Target, WrongAnswer, connection
 
 MODEL = "double"
 BACKENDS = "/opt/tritonserver/backends"
@@ -63,17 +62,10 @@ def infer(target: Target, number: int) -> float:
     numbers = [float(number), float(number) + 0.5, -1.0, 1024.0]
     question = {"inputs": [{"name": "IN", "shape": [len(numbers)], "datatype": "FP32", "data": numbers}]}
     began = time.monotonic()
-    line = http.client.HTTPConnection(target.host, target.port, timeout=ANSWER_S)
-    try:
+    with connection(target, ANSWER_S) as line:
         line.request("POST", f"/v2/models/{MODEL}/infer", json.dumps(question), {"Content-Type": "application/json"})
         answer = line.getresponse()
         text = answer.read(MOST).decode(errors="replace")
-    except TimeoutError:
-        raise WrongAnswer(f"no answer within {ANSWER_S:.0f} s") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise WrongAnswer(f"the connection broke: {type(error).__name__} {error}".rstrip()) from None
-    finally:
-        line.close()
     if answer.status != 200:
         raise WrongAnswer(f"HTTP {answer.status}: {text[:200]}")
     try:

@@ -132,17 +132,16 @@ def triton(task: Task) -> Result:
 def serve(task: Task, kind: Serving, missing: str = "", *, gpus: bool = False) -> Result:
     """The server of this node, if this is its first task, and what the next node's answers.
 
-    MISSING: what the image lacks; GPUS: it is not started without one. Where a task cannot, none does.
+    MISSING: what the image, one for all tasks, lacks. GPUS: it is not started without one; where a node has none, no
+    node's is.
     """
-    missing = missing or ("" if shutil.which(kind.name) else kind.name)
-    idle = f"no GPU: {kind.name} is not started without one" if gpus and not gpus_here() else ""
-    reasons = task.all("can", [socket.gethostname(), missing, idle])
-    if lacks := next((one[1] for one in reasons if one[1]), ""):
+    if missing := missing or ("" if shutil.which(kind.name) else kind.name):
         if task.named:
-            raise RuntimeError(f"no {lacks} in the image")
-        raise Skip(f"the image has no {lacks}")
-    if without := [one for one in reasons if one[2]]:
-        raise Skip(without[0][2] if len(without) == len(reasons) else f"{without[0][2]} ({without[0][0]} has none)")
+            raise RuntimeError(f"no {missing} in the image")
+        raise Skip(f"the image has no {missing}")
+    without = sorted({host for host, has in task.all("gpus", [socket.gethostname(), gpus_here() > 0]) if not has})
+    if gpus and without:
+        raise Skip(f"no GPU on {', '.join(without[:4])}: {kind.name} is not started without one")
     each = task.world // task.nodes
     node, local = divmod(task.rank, each)
     after = (node + 1) % task.nodes * each

@@ -119,7 +119,7 @@ def measured(context: Context, group: Any, size: int, repeat: int) -> Matrix:
         if pair is None:
             continue
         other = (pair[1] if here == pair[0] else pair[0]) * each + context.local_rank
-        mine[pair] = size / _fastest(context, group, sent, got, other, repeat) / 1e9
+        mine[pair] = size / fastest_exchange(context, group, sent, got, other, other, repeat) / 1e9
     matrix: Matrix = {}
     for rank, one in enumerate(context.all(mine)):
         for pair, value in one.items():
@@ -128,17 +128,22 @@ def measured(context: Context, group: Any, size: int, repeat: int) -> Matrix:
     return matrix
 
 
-def _fastest(context: Context, group: Any, sent: Any, got: Any, other: int, repeat: int) -> float:
-    """Seconds of the fastest exchange with rank OTHER, after one that is not counted."""
+def fastest_exchange(
+    context: Context, group: Any, sent: Any, got: Any, to: int, source: int, repeat: int, *, together: bool = False
+) -> float:
+    """Seconds of the fastest of REPEAT exchanges, SENT to rank TO and GOT from rank SOURCE, after one that is not
+    counted. TOGETHER: all ranks of GROUP make one, and wait for each other before every turn."""
     import torch
     import torch.distributed as dist
 
     best = float("inf")
     for turn in range(repeat + 1):
+        if together:  # a slow rank holds up its partners of this turn, and nobody by way of them
+            dist.barrier(group=group)
         if context.gpu:
             torch.cuda.synchronize()
         began = time.perf_counter()
-        work = [dist.P2POp(dist.isend, sent, other, group), dist.P2POp(dist.irecv, got, other, group)]
+        work = [dist.P2POp(dist.isend, sent, to, group), dist.P2POp(dist.irecv, got, source, group)]
         for one in dist.batch_isend_irecv(work):
             one.wait()
         if context.gpu:

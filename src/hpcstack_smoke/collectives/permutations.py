@@ -10,11 +10,12 @@ from __future__ import annotations
 import random
 import socket
 import statistics
-import time
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.bandwidth import MIB, needs_nccl
+from hpcstack_smoke.collectives.domain import domain_of_node
 from hpcstack_smoke.collectives.exact import on_cpu
+from hpcstack_smoke.collectives.pairs import fastest_exchange
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
 
 if TYPE_CHECKING:
@@ -58,51 +59,38 @@ def _run(context: Context, group: Any, size: int) -> Result:
     alone = 0.0
     if here < 2:
         other = (1 - here) * each + context.local_rank
-        alone = size / _seconds(context, group, sent, got, other, other) / 1e9
+        alone = size / fastest_exchange(context, group, sent, got, other, other, REPEAT) / 1e9
     rates, wrong = [], []
     for to in permutations(context.nodes):
         source = to.index(here) * each + context.local_rank
         got.zero_()
-        seconds = _seconds(context, group, sent, got, to[here] * each + context.local_rank, source, together=True)
+        there = to[here] * each + context.local_rank
+        seconds = fastest_exchange(context, group, sent, got, there, source, REPEAT, together=True)
         rates.append(size / seconds / 1e9)
         if not torch.equal(got, numbers + source):
             wrong.append(source)
-    return judged(context, context.all((socket.gethostname(), alone, rates, wrong)))
+    domains = context.all(domain_of_node() if context.gpu else "")[::each]
+    return judged(context, context.all((socket.gethostname(), alone, rates, wrong)), domains)
 
 
-def _seconds(
-    context: Context, group: Any, sent: Any, got: Any, to: int, source: int, *, together: bool = False
-) -> float:
-    """Seconds of the fastest exchange, after one that is not counted; TOGETHER: all ranks make one."""
-    import torch
-    import torch.distributed as dist
-
-    best = float("inf")
-    for turn in range(REPEAT + 1):
-        if together:  # a slow node holds up its partners of this turn, and nobody by way of them
-            dist.barrier(group=group)
-        if context.gpu:
-            torch.cuda.synchronize()
-        began = time.perf_counter()
-        work = [dist.P2POp(dist.isend, sent, to, group), dist.P2POp(dist.irecv, got, source, group)]
-        for one in dist.batch_isend_irecv(work):
-            one.wait()
-        if context.gpu:
-            torch.cuda.synchronize()
-        if turn:
-            best = min(best, time.perf_counter() - began)
-    return best
+Row = tuple[str, float, list[float], list[int]]
+"""Of one rank: its host, GB/s alone, GB/s in each permutation, ranks from which it got something wrong."""
 
 
-def judged(context: Context, found: list[tuple[str, float, list[float], list[int]]]) -> Result:
-    """FAIL where something arrived wrong; WARN where a node is slow with every partner. FOUND: of each rank (host, GB/s
-    alone, GB/s in each permutation, ranks from which it got something wrong)."""
+def judged(context: Context, found: list[Row], domains: list[str]) -> Result:
+    """FAIL where something arrived wrong; WARN where a node is slow with every partner.
+
+    DOMAINS: the NVLink domain of each node, empty where it ends at the node. Where some pairs of nodes have NVLink and
+    others the network, nobody is blamed: a healthy node that is alone in its rack is slower with everybody.
+    """
     each = context.per_node
     hosts = [found[node * each][0] for node in range(context.nodes)]
     wrong = [f"{host} from {found[source][0]}" for host, _, _, sources in found for source in sources]
     values = [rate for _, _, rates, _ in found for rate in rates]
     alone = [row[1] for row in found if row[1]]
-    slow = [] if wrong else slow_nodes([found[node * each : (node + 1) * each] for node in range(context.nodes)])
+    alike = len(set(domains)) <= 1
+    nodes = [found[node * each : (node + 1) * each] for node in range(context.nodes)]
+    slow = slow_nodes(nodes) if alike and not wrong else []
     one, many, least = statistics.median(alone), statistics.median(values), min(values)
     figures = {"alone_GB_s": one, "at_once_GB_s": many, "slowest_GB_s": least}
     said = f"{many:.3g} GB/s at once, {one:.3g} alone, {least:.3g} the slowest"
@@ -118,7 +106,7 @@ def judged(context: Context, found: list[tuple[str, float, list[float], list[int
     )  # fmt: skip
 
 
-def slow_nodes(nodes: list[list[tuple[str, float, list[float], list[int]]]]) -> list[int]:
+def slow_nodes(nodes: list[list[Row]]) -> list[int]:
     """Nodes whose best permutation is below SLOW of the others' median. Each node is the rows of its ranks."""
     if len(nodes) < FEW:
         return []

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
 
-def _needs(module: str) -> None:
+def _needs(context: Context, code: str, module: str) -> None:
+    """Skip where the image has no MODULE; RuntimeError where the recipe or the user named CODE itself."""
     if not importlib.util.find_spec(module):
+        if code in context.request.tests.split(","):
+            raise RuntimeError(f"no {module} in the image")
         raise Skip(f"the image has no {module}")
 
 
@@ -29,7 +32,7 @@ def horovod(context: Context) -> Result:
     What horovodrun does for it, rank 0 does here: a rendezvous of Horovod's, whose address the others get by torchrun's
     group.
     """
-    _needs("horovod")
+    _needs(context, "train.horovod", "horovod")
     import horovod.torch as hvd
 
     if not hvd.gloo_built():
@@ -126,7 +129,7 @@ def lightning(context: Context) -> Result:
 
 def dali(context: Context) -> Result:
     """A DALI pipeline on this rank's device: what goes in comes out."""
-    _needs("nvidia.dali" if importlib.util.find_spec("nvidia") else "nvidia")
+    _needs(context, "train.dali", "nvidia.dali" if importlib.util.find_spec("nvidia") else "nvidia")
     import numpy
     from nvidia.dali import fn, pipeline_def
 

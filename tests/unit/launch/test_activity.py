@@ -38,17 +38,17 @@ def test_a_driver_that_does_not_answer_is_odd() -> None:
 
 
 def test_ports_that_move_nothing_and_one_with_errors() -> None:
-    first = "0: hpcstack-port: n1 mlx5_0/1 port_xmit_data 100\n0: hpcstack-port: n1 mlx5_0/1 local_ack_timeout_err 7\n"
-    after = first.replace(" 7\n", " 12\n")
-    said = summarise_activity(parse_activity(first + "0: hpcstack-port: n1 again\n" + after))
+    still = "0: hpcstack-port: n1 mlx5_0/1 port_xmit_data 0 port_rcv_data 0 local_ack_timeout_err 5\n"
+    said = summarise_activity(parse_activity(still))
     assert said == [
         "ports: 0 of 1 move data, nobody sends",
         "errors within a second on mlx5_0/1 of n1: local_ack_timeout_err +5",
     ]
-    moved = after.replace("port_xmit_data 100", "port_xmit_data 250000100")
-    said = summarise_activity(parse_activity(first + "0: hpcstack-port: n1 again\n" + moved))
+    said = summarise_activity(parse_activity(still.replace("xmit_data 0", "xmit_data 250000000")))
     assert said[0] == "ports: 1 of 1 move data, 1.0 GB/s in all"
-    assert summarise_activity(parse_activity(first)) == []  # cut before the second reading
+    assert summarise_activity(parse_activity("0: hpcstack-port: n1 mlx5_0/1\n")) == [
+        "ports: 0 of 1 move data, nobody sends"
+    ]
 
 
 SMI = "#!/bin/sh\nprintf '0, 100, 300.10, 1980, 50\\n1, 0, 80.00, 345, 33\\n'\n"
@@ -63,6 +63,11 @@ def test_the_shell_reads_gpus_ports_and_asks_for_flights(shell: str, tmp_path: P
     for name, value in (("counters/port_xmit_data", 5), ("hw_counters/packet_seq_err", 1)):
         (port / name).parent.mkdir(parents=True, exist_ok=True)
         (port / name).write_text(f"{value}\n")
+    # Between the two readings the node goes on: the pause is where the counters move
+    (tmp_path / "sleep").write_text(
+        f"#!/bin/sh\necho 12 >{port}/counters/port_xmit_data\necho 3 >{port}/hw_counters/packet_seq_err\n"
+    )
+    (tmp_path / "sleep").chmod(0o755)
     job, pipe, file = f"88{os.getpid()}", tmp_path / "ask", tmp_path / "flight-"
     os.mkfifo(f"{pipe}3.pipe")
     environ = {**os.environ, "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "RANK": "3", "WORLD_SIZE": "4",
@@ -92,7 +97,7 @@ def test_the_shell_reads_gpus_ports_and_asks_for_flights(shell: str, tmp_path: P
     found = parse_activity(done.stdout)
     host = os.uname().nodename
     assert found.gpus[host, "1"] == (0.0, 80.0), done.stdout + done.stderr
-    assert found.ports[host, "mlx5_0/1"] == {"port_xmit_data": 0, "packet_seq_err": 0}
+    assert found.ports[host, "mlx5_0/1"] == {"port_xmit_data": 7, "packet_seq_err": 2}
     report = report_hang(done.stdout)
     assert report.document["flights"]["ranks"] == [0, 1, 2, 3]
     assert any("rank 3 has not come to all_reduce 4" in line for line in report.lines)

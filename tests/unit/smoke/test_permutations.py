@@ -45,7 +45,7 @@ def rows(nodes: int, slow: tuple[int, ...] = ()) -> list[tuple[str, float, list[
 
 
 def test_healthy() -> None:
-    result = judged(context(8), rows(8))
+    result = judged(context(8), rows(8), [""] * 8)
     assert result.status == "PASS" and result.figures == {
         "alone_GB_s": 48.0,
         "at_once_GB_s": 35.0,
@@ -54,13 +54,20 @@ def test_healthy() -> None:
 
 
 def test_a_node_that_is_slow_with_everybody_is_named() -> None:
-    result = judged(context(8), rows(8, slow=(5,)))
+    result = judged(context(8), rows(8, slow=(5,)), [""] * 8)
     assert result.status == "WARN" and result.measured.startswith("slow with every partner: n5;")
-    assert judged(context(2), rows(2, slow=(1,))).status == "PASS"  # of two nobody can say which
+    assert judged(context(2), rows(2, slow=(1,)), [""] * 2).status == "PASS"  # of two nobody can say which
 
 
 def test_what_arrives_wrong_is_a_failure() -> None:
     found = rows(4)
     found[5] = ("n2", 0.0, [40.0, 30.0], [1])
-    result = judged(context(4), found)
+    result = judged(context(4), found, [""] * 4)
     assert result.status == "FAIL" and result.measured.startswith("wrong data: n2 from n0;")
+
+
+def test_a_node_alone_in_its_rack_is_not_blamed() -> None:
+    """Four trays of one NVLink domain, and one whose every pair is over the network."""
+    found = rows(5, slow=(4,))
+    assert judged(context(5), found, ["a"] * 4 + ["b"]).status == "PASS"
+    assert judged(context(5), found, ["a"] * 5).status == "WARN"
