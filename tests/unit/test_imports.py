@@ -14,7 +14,7 @@ import hpcstack_smoke
 HOST, SMOKE = Path(hpcstack.__file__).parent, Path(hpcstack_smoke.__file__).parent
 # Low to high, one per rank: a file imports its own room or one before it, wherever in the file the import stands.
 ROOMS = (
-    "core", "recipe", "hardware", "site", "slurm", "report", "lock", "oci", "runtimes", "store", "render", "releases",
+    "core", "squashfs", "recipe", "hardware", "site", "slurm", "report", "lock", "oci", "runtimes", "store", "render", "releases",
     "launch", "build", "resolve", "publish", "diagnose", "suite", "lint", "preview", "cli",
 )  # fmt: skip
 CHAIN = 9  # files, of which each imports the next when it is loaded

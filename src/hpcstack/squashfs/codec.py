@@ -1,0 +1,140 @@
+"""The compressors that a SquashFS may have, for its metadata: blocks of at most 8 KiB.
+
+gzip, xz and lzma are Python's own, zstd is libzstd's binding; lz4 and lzo are the libraries that mksquashfs itself is
+linked with, called directly: no binding of them is kept that well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import lzma
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+METADATA = 8192  # bytes of a metadata block, uncompressed
+GZIP, LZMA, LZO, XZ, LZ4, ZSTD = 1, 2, 3, 4, 5, 6
+NAMES = {GZIP: "gzip", LZMA: "lzma", LZO: "lzo", XZ: "xz", LZ4: "lz4", ZSTD: "zstd"}
+MEMORY = 64 << 20  # bytes that xz may take for one block
+Pack = Callable[[bytes], bytes]
+
+
+class Unreadable(Exception):
+    """A file is no SquashFS that we can read: damaged, made to do harm, or of a kind that we do not know."""
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One compressor. `expand` refuses what would be larger than a metadata block; `pack` may give back more bytes."""
+
+    name: str
+    expand: Callable[[bytes], bytes]
+    pack: Pack
+
+
+def codec(number: int) -> Codec:
+    """The compressor with this NUMBER in a superblock. Unreadable for one that is not known, or not installed."""
+    if number not in NAMES:
+        raise Unreadable(f"the compressor {number} is not known")
+    try:
+        expand, pack = TABLE[number]()
+    except OSError as error:
+        raise Unreadable(f"the library of {NAMES[number]} is not installed: {error}") from None
+    return Codec(NAMES[number], _bounded(expand), pack)
+
+
+def _bounded(expand: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    def bounded(data: bytes) -> bytes:
+        try:
+            out = expand(data)
+        except (zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError, ValueError) as error:
+            raise Unreadable(f"a block of metadata is damaged: {error}") from None
+        if len(out) > METADATA:
+            raise Unreadable("a block of metadata is larger than 8 KiB")
+        return out
+
+    return bounded
+
+
+def _gzip() -> tuple[Pack, Pack]:
+    return lambda data: zlib.decompressobj().decompress(data, METADATA + 1), lambda data: zlib.compress(data, 9)
+
+
+def _xz() -> tuple[Pack, Pack]:
+    def expand(data: bytes) -> bytes:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY).decompress(data, METADATA + 1)
+
+    # The kernel knows no other check than CRC32, and no dictionary larger than the image's own says.
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": METADATA}]
+    return expand, lambda data: lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=filters)
+
+
+def _lzma() -> tuple[Pack, Pack]:
+    def expand(data: bytes) -> bytes:
+        return lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=MEMORY).decompress(data, METADATA + 1)
+
+    return expand, lambda data: data  # mksquashfs writes the size into the header, Python does not: blocks stay plain
+
+
+def _zstd() -> tuple[Pack, Pack]:
+    def expand(data: bytes) -> bytes:
+        return zstd.ZstdDecompressor().decompress(data, METADATA + 1)
+
+    return expand, lambda data: zstd.compress(data, 3)
+
+
+def _lz4() -> tuple[Pack, Pack]:
+    library = ctypes.CDLL("liblz4.so.1")
+
+    def expand(data: bytes) -> bytes:
+        out = ctypes.create_string_buffer(METADATA)
+        size = library.LZ4_decompress_safe(data, out, len(data), METADATA)
+        if size < 0:
+            raise ValueError("lz4")
+        return out.raw[:size]
+
+    def pack(data: bytes) -> bytes:
+        out = ctypes.create_string_buffer(2 * METADATA)
+        size = library.LZ4_compress_default(data, out, len(data), 2 * METADATA)
+        return out.raw[:size] if size > 0 else data
+
+    return expand, pack
+
+
+def _lzo() -> tuple[Pack, Pack]:
+    library = ctypes.CDLL("liblzo2.so.2")
+
+    def expand(data: bytes) -> bytes:
+        out, size = ctypes.create_string_buffer(METADATA), ctypes.c_size_t(METADATA)
+        status = library.lzo1x_decompress_safe(data, ctypes.c_size_t(len(data)), out, ctypes.byref(size), None)
+        if status:
+            raise ValueError(f"lzo {status}")
+        return out.raw[: size.value]
+
+    return expand, lambda data: data
+
+
+TABLE: dict[int, Callable[[], tuple[Pack, Pack]]] = {
+    GZIP: _gzip, LZMA: _lzma, LZO: _lzo, XZ: _xz, LZ4: _lz4, ZSTD: _zstd,
+}  # fmt: skip
+
+
+def options(number: int, data: bytes) -> list[str]:
+    """mksquashfs's words for the compressor NUMBER, given the options (DATA) that an image has after its superblock.
+
+    What is packed for an image must be readable with its options: the kernel takes the size of xz's dictionary from
+    there. https://dr-emann.github.io/squashfs/#_compression_options
+    """
+    words = ["-comp", NAMES[number]]
+    if number == ZSTD:
+        return [*words, "-Xcompression-level", "1"]
+    if number == XZ and len(data) >= struct.calcsize("<II"):
+        return [*words, "-Xdict-size", str(struct.unpack_from("<I", data)[0])]
+    return words

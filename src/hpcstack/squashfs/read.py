@@ -1,0 +1,223 @@
+"""A SquashFS 4.0 file, read in place: its tables, its inodes and its folders; what files hold is never looked at.
+
+https://dr-emann.github.io/squashfs/ has the format; the kernel's fs/squashfs is the judge.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hpcstack.squashfs.codec import METADATA, Unreadable, codec
+from hpcstack.squashfs.inode import DIR, NONE, Entry, Inode, read_entries, read_inode
+from hpcstack.squashfs.table import LARGEST, PLAIN, Cursor, Table, readable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAGIC = 0x73717368
+NOWHERE = 0xFFFFFFFFFFFFFFFF
+OPTIONS, NO_XATTRS = 0x400, 0x200  # flags
+PREFIXES = {0: b"user.", 1: b"trusted.", 2: b"security."}
+ELSEWHERE = 0x100  # in an attribute's type: the value is in another place
+MAX_VALUE = 1 << 16  # bytes of one attribute's value: Linux allows no more
+
+
+@dataclass
+class Superblock:
+    """The first 96 bytes."""
+
+    magic: int
+    inodes: int
+    time: int
+    block_size: int
+    fragments: int
+    compressor: int
+    block_log: int
+    flags: int
+    ids: int
+    major: int
+    minor: int
+    root: int
+    used: int
+    id_table: int
+    xattr_table: int
+    inode_table: int
+    folder_table: int
+    fragment_table: int
+    export_table: int
+
+    FORMAT = struct.Struct("<5I6H8Q")
+
+    def pack(self) -> bytes:
+        return self.FORMAT.pack(*(getattr(self, one.name) for one in fields(self)))
+
+
+class Image:
+    """The SquashFS file PATH, open until `close`. Unreadable for anything else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with readable():
+                self.super = self._superblock()
+                self.codec = codec(self.super.compressor)
+                self._tables()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Image:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.file >= 0:
+            os.close(self.file)
+        self.file = -1
+
+    def _superblock(self) -> Superblock:
+        data = os.pread(self.file, Superblock.FORMAT.size, 0)
+        about = Superblock(*Superblock.FORMAT.unpack(data)) if len(data) == Superblock.FORMAT.size else None
+        if about is None or about.magic != MAGIC or (about.major, about.minor) != (4, 0):
+            raise Unreadable("it is no SquashFS 4.0")
+        size = os.fstat(self.file).st_size
+        tables = [about.inode_table, about.folder_table, self._first(about), about.id_table, about.used]
+        if about.used > size or sorted(tables) != tables or about.block_size != 1 << about.block_log:
+            raise Unreadable("its superblock says what cannot be")
+        return about
+
+    def _first(self, about: Superblock) -> int:
+        """Where the table of folders ends: at the first block of the first table behind it."""
+        if about.fragments:
+            return self._pointer(about.fragment_table)
+        if about.export_table != NOWHERE:
+            return self._pointer(about.export_table)
+        return self._pointer(about.id_table)
+
+    def _pointer(self, at: int) -> int:
+        return int.from_bytes(os.pread(self.file, 8, at), "little")
+
+    def _tables(self) -> None:
+        about = self.super
+        end = self._first(about)
+        self.inodes = Table(self.file, about.inode_table, about.folder_table, self.codec)
+        self.folders = Table(self.file, about.folder_table, end, self.codec)
+        self.ids = [one[0] for one in struct.iter_unpack("<I", self._indexed(about.id_table, about.ids, 4))]
+
+    def _indexed(self, at: int, count: int, size: int) -> bytes:
+        """COUNT entries of SIZE bytes of a table whose pointers lie at AT."""
+        blocks = -(-count * size // METADATA)
+        if blocks * 8 > LARGEST or at + blocks * 8 > self.super.used:
+            raise Unreadable("a table is larger than the file")
+        pointers = [one[0] for one in struct.iter_unpack("<Q", os.pread(self.file, blocks * 8, at))]
+        if not pointers:
+            return b""
+        table = Table(self.file, pointers[0], at, self.codec)
+        data = b"".join(table.block(one - pointers[0])[0] for one in pointers)
+        if len(data) != count * size:
+            raise Unreadable("a table is shorter than it should be")
+        return data
+
+    def fragments(self) -> list[tuple[int, int]]:
+        """(where it lies, its size as a data block's) of each fragment."""
+        data = self._indexed(self.super.fragment_table, self.super.fragments, 16) if self.super.fragments else b""
+        return [(start, size) for start, size, _ in struct.iter_unpack("<QII", data)]
+
+    def exported(self) -> list[int] | None:
+        """{number - 1: where the inode lies}; None where the image has no such table."""
+        if self.super.export_table == NOWHERE:
+            return None
+        return [
+            one[0] for one in struct.iter_unpack("<Q", self._indexed(self.super.export_table, self.super.inodes, 8))
+        ]
+
+    def options(self) -> bytes:
+        """The compressor's options; empty for its defaults."""
+        if not self.super.flags & OPTIONS:
+            return b""
+        size = int.from_bytes(os.pread(self.file, 2, Superblock.FORMAT.size), "little") & ~PLAIN
+        return os.pread(self.file, min(size, 64), Superblock.FORMAT.size + 2)
+
+    # -- inodes and folders
+
+    def inode(self, reference: int) -> Inode:
+        """The inode at REFERENCE."""
+        with readable():
+            cursor = Cursor(self.inodes, reference >> 16, reference & 0xFFFF)
+            return read_inode(cursor, self.ids, self.super.block_size)
+
+    def root(self) -> Inode:
+        found = self.inode(self.super.root)
+        if found.kind != DIR:
+            raise Unreadable("its root is no folder")
+        return found
+
+    def listing(self, folder: Inode) -> dict[bytes, Entry]:
+        """{name: entry} of FOLDER, in the image's order."""
+        if folder.size <= 3:
+            return {}
+        with readable():
+            data, _, _ = self.folders.read(folder.start, folder.offset, folder.size - 3)
+            return dict(read_entries(data))
+
+    # -- attributes
+
+    @cached_property
+    def attributes(self) -> Attributes:
+        with readable():
+            return Attributes(self)
+
+    def xattrs(self, inode: Inode) -> tuple[tuple[bytes, bytes], ...]:
+        """(name, value) of each extended attribute of INODE."""
+        if inode.xattr == NONE:
+            return ()
+        with readable():
+            return self.attributes.of(inode.xattr)
+
+
+class Attributes:
+    """The table of extended attributes: `keys`, and (where, count, size) of each set."""
+
+    def __init__(self, image: Image) -> None:
+        about = image.super
+        self.sets: list[tuple[int, int, int]] = []
+        self.keys = Table(image.file, 0, 0, image.codec)
+        if about.xattr_table == NOWHERE:
+            return
+        start, count, _ = struct.unpack("<QII", os.pread(image.file, 16, about.xattr_table))
+        pointers = -(-count * 16 // METADATA)
+        first = image._pointer(about.xattr_table + 16) if pointers else about.xattr_table
+        self.keys = Table(image.file, start, first, image.codec)
+        self.sets = list(struct.iter_unpack("<QII", image._indexed(about.xattr_table + 16, count, 16)))
+
+    def of(self, number: int) -> tuple[tuple[bytes, bytes], ...]:
+        if number >= len(self.sets):
+            raise Unreadable("an inode has attributes that are not there")
+        where, count, _ = self.sets[number]
+        cursor = Cursor(self.keys, where >> 16, where & 0xFFFF)
+        return tuple(self._one(cursor) for _ in range(min(count, 1 << 16)))
+
+    def _one(self, cursor: Cursor) -> tuple[bytes, bytes]:
+        kind, length = cursor.take("<HH")
+        name = PREFIXES.get(kind & 0xFF)
+        if name is None:
+            raise Unreadable(f"an attribute is of an unknown kind, {kind}")
+        name += cursor.piece(length)
+        value = self._value(cursor)
+        if kind & ELSEWHERE:
+            there = int.from_bytes(value, "little")
+            value = self._value(Cursor(self.keys, there >> 16, there & 0xFFFF))
+        return name, value
+
+    def _value(self, cursor: Cursor) -> bytes:
+        (length,) = cursor.take("<I")
+        if length > MAX_VALUE:
+            raise Unreadable("an attribute is larger than any can be")
+        return cursor.piece(length)
