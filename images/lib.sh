@@ -211,6 +211,8 @@ hpcstack_finish() {
     if [ "$(stat -c %d /dev)" = "$(stat -c %d /)" ]; then
         find /dev -mindepth 1 -xdev -type b,c -delete 2>/dev/null || true
     fi
+    # An engine with layers does it in each of them.
+    [ "${HPCSTACK_LAYERS:-}" != yes ] || return 0
     # lib.sh came into the image when the build began.
     hpcstack_find \( -newer /opt/hpcstack/build/lib.sh -o -path '/opt/hpcstack*' \) -print0 |
         xargs -0 -r touch -h -d "@$SOURCE_DATE_EPOCH" 2>/dev/null || true

@@ -17,7 +17,8 @@ from hpcstack.core.errors import HpcstackError, InputError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan
-from hpcstack.oci.importer import pack_image, read_back
+from hpcstack.oci.importer import pack_image
+from hpcstack.oci.pack import read_back
 from hpcstack.oci.reference import parse
 from hpcstack.oci.sources import FromLayout
 from hpcstack.oci.tar import Damaged, Flow, Members, check_pax

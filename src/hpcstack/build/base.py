@@ -71,7 +71,8 @@ def base_name(lock: Lock, platform: str, site: Site) -> str:
 
 
 def _import(reference: Reference, platform: str, final: Path, bench: Workbench, *, once: bool = False) -> Imported:
-    """One import of a digest at a time: what one that was killed has fetched is there for the next."""
+    """One import of a digest at a time: what one that was killed has fetched is there for the next. ONCE: as a base, to
+    be built on; nothing is done where it is there."""
     source = open_source(reference, platform, bench.registry)
     digest, site, progress = source.image.digest, bench.site, bench.progress
     cache = cache_of(site)
@@ -84,7 +85,7 @@ def _import(reference: Reference, platform: str, final: Path, bench: Workbench, 
             done = pack_image(
                 source, final, cache.top / "partial" / digest.replace(":", "-"), site.build.compression,
                 bench.runner, progress,
-                lambda image: above(image, str(reference)), str(reference), site.build.bounds.as_bounds(),
+                lambda image: above(image, str(reference)), str(reference), site.build.bounds.as_bounds(), rooted=once,
             )  # fmt: skip
         progress.event("imported", path=str(final), size=done.size, seconds=round(time.monotonic() - began, 3))
         return done

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from hpcstack.releases.tree import Tree
 from hpcstack.render.image import CONTEXT
 from hpcstack.render.steps import HOME, steps
 from hpcstack.site.logins import redact
-from hpcstack.store.artifact import Artifact
+from hpcstack.store.artifact import IMAGE, Artifact
 from hpcstack.store.contents import read_file
 from hpcstack.store.workspace import workspace
 from hpcstack_smoke import __version__ as suite_version
@@ -75,13 +74,19 @@ def build(request: BuildRequest, bench: Workbench, how: How = How()) -> tuple[Ar
 
 
 def _build_in(work: Path, request: BuildRequest, base: Path, bench: Workbench, how: How) -> Artifact:
-    store, progress = bench.store, bench.progress
+    store = bench.store
     kept = store.top / "logs" / f"{request.stack.full_name}-{request.key[:12]}.log"
-    job = make_image(work, request, base, bench, how, kept)
+    with store.incoming() as incoming:
+        job = make_image(work, request, base, bench, how, kept, incoming / IMAGE)
+        return _store(job, request, bench, how)
+
+
+def _store(job: Job, request: BuildRequest, bench: Workbench, how: How) -> Artifact:
+    store, progress = bench.store, bench.progress
     progress.event("phase", name="inspect")
     artifact = _inspect(request, job, bench.runner)
     progress.event("phase", name="store")
-    progress(f"storing {job.output.stat().st_size / 1e6:.0f} MB")
+    progress(f"storing {artifact.size / 1e6:.0f} MB{_told(job)}")
     old = _stored(request, store)
     replaces = how.fresh or bool(old and old.bundled and not request.bundled)
     same = old is not None and digest_of(old.image) == artifact.sha256
@@ -99,7 +104,13 @@ def _build_in(work: Path, request: BuildRequest, base: Path, bench: Workbench, h
             f"the files that differ: hpcstack verify --reproducible {request.stack.full_name}" if old else
             f"bring {store.top}/images/{request.key} back from a backup; or: hpcstack remove {names[0]}, then build",
         )  # fmt: skip
-    return store.put(artifact, job.output, job.log, instead=replaces or old is None)
+    return store.put(artifact, job.image, job.log, instead=replaces or old is None)
+
+
+def _told(job: Job) -> str:
+    """What of the image is new, and how the rest came."""
+    how = {"shared": "shared with it", "kernel": "copied", "plain": "copied"}
+    return "".join(f" (the base's as they are, {how[one.how]}; {one.new / 1e6:.1f} MB new)" for one in job.made)
 
 
 def _others(request: BuildRequest, store: Store, sha256: str) -> list[str]:
@@ -119,14 +130,20 @@ def _stored(request: BuildRequest, store: Store) -> Artifact | None:
         return None
 
 
-def make_image(work: Path, request: BuildRequest, base: Path, bench: Workbench, how: How, kept: Path) -> Job:
-    """The image of REQUEST made in WORK, in no store yet. The log is KEPT whatever becomes of it."""
+def make_image(
+    work: Path, request: BuildRequest, base: Path, bench: Workbench, how: How, kept: Path, beside: Path | None = None
+) -> Job:
+    """The image of REQUEST made in WORK, or as the file BESIDE where a copy is all that it takes; in no store yet. The
+    log is KEPT whatever becomes of it."""
     job = make_job(work, request.files, base, request.lock.base.registry, bench)
     locked = request.lock.platform(request.platform)
     planned = tuple(steps(request.stack, locked, request.lock.sources))
     if how.offline:
         lend(job.lent, request)
-    job = replace(job, steps=planned, environment=locked.environment, fresh=how.fresh, offline=how.offline)
+    job = replace(
+        job, steps=planned, environment=locked.environment, fresh=how.fresh, offline=how.offline,
+        squash=request.squash, beside=beside,
+    )  # fmt: skip
     store = bench.store
     bench.progress.event("phase", name="build")
     try:
@@ -152,7 +169,7 @@ def _inspect(request: BuildRequest, job: Job, runner: Runner) -> Artifact:
     """What the finished image says of itself, read out of the squashfs."""
 
     def read(path: str) -> str:
-        return read_file(job.output, path.lstrip("/"), runner)
+        return read_file(job.image, path.lstrip("/"), runner)
 
     about = json.loads(read(f"{HOME}/stack.json"))
     if about != json.loads(request.files[f"{CONTEXT}/stack.json"]):
@@ -160,8 +177,8 @@ def _inspect(request: BuildRequest, job: Job, runner: Runner) -> Artifact:
     return Artifact(
         stack=request.stack.full_name,
         key=request.key,
-        sha256=digest_of(job.output),
-        size=os.path.getsize(job.output),  # noqa: PTH202
+        sha256=job.made[0].sha256 if job.made else digest_of(job.image),
+        size=job.image.stat().st_size,
         platform=request.platform,
         engine=request.engine.name,
         lock_sha256=request.lock.digest(),

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from hpcstack.store.store import Store
 
 LEAST_BYTES, UNPACKED = 2 << 30, 5  # an unpacked base, its squashfs in a SIF, and out of it
-OWN = ("core", "render", "oci", "recipe", "lock", "hardware")  # the parts of this package that decide what is rendered
+OWN = (
+    "core",
+    "squashfs",
+    "render",
+    "oci",
+    "recipe",
+    "lock",
+    "hardware",
+)  # the parts of this package that decide what is rendered
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,7 @@ class BuildRequest:
     platform: str
     engine: Engine
     why: str = ""  # that engine
+    squash: bool = False  # packed anew, whatever the site's build.splice says
     bundled: str = ""  # the base, where a bundle brought it and no registry vouches for it
 
     @cached_property
@@ -74,6 +83,7 @@ class BuildRequest:
     def _rendered_key(self) -> str:
         digest = hashlib.sha256()
         settings = {"engine": self.engine.name, "compression": self.site.build.compression}
+        settings |= {"packed": "anew"} if self._packed_anew else {}  # the same files, in other bytes
         for path, text in sorted({**self.files, "": json.dumps(settings, sort_keys=True)}.items()):
             digest.update(f"{path}\0{len(text)}\0{text}".encode())
         return digest.hexdigest()[:40]
@@ -81,8 +91,13 @@ class BuildRequest:
     @property
     def _asked(self) -> str:
         asked = (self.stack.checksum(), self.lock.digest(), self.platform, self.engine.name,
-                 self.site.build.compression, _own())  # fmt: skip
+                 self.site.build.compression, "anew" if self._packed_anew else "", _own())  # fmt: skip
         return hashlib.sha256("\0".join(asked).encode()).hexdigest()[:40]
+
+    @property
+    def _packed_anew(self) -> bool:
+        """Whether somebody said so, of an engine that would else splice."""
+        return self.engine.splices and (self.squash or self.site.build.splice == "never")
 
 
 def _own() -> str:
@@ -102,14 +117,14 @@ def needed_bytes(locked: LockedPlatform) -> int:
 
 def request_build(
     recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "", engine: str = "", *,
-    offline: bool = False,
+    offline: bool = False, squash: bool = False,
 ) -> BuildRequest:  # fmt: skip
     """What would be built. MissingToolError if no engine can be used here, or none without a network (OFFLINE)."""
     if lock.not_looked_up:
         raise InputError(f"no registry has said what the base of {lock.stack} is", f"hpcstack lock {lock.stack}")
     platform = platform or recipe.stack.base.platforms[0]
     chosen, why = choose(engine or site.build.engine, runner, offline=offline)
-    return BuildRequest(recipe.stack, lock, site, platform, chosen, why)
+    return BuildRequest(recipe.stack, lock, site, platform, chosen, why, squash)
 
 
 def find_built(request: BuildRequest, store: Store) -> Artifact | None:

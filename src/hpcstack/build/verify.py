@@ -136,8 +136,8 @@ def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | N
         with workspace(request.site, bench.runner, request.needed_bytes) as work:
             kept = bench.store.top / "logs" / f"{request.stack.full_name}-reproducible-{number}.log"
             job = make_image(work, request, base, bench, How(fresh=True), kept)
-            digests.append(digest_of(job.output))
-            contents.append(read(job.output, bench.runner).contents)
+            digests.append(digest_of(job.image))
+            contents.append(read(job.image, bench.runner).contents)
     if digests[0] == digests[1]:
         return None
     return exact(*contents) or ["no file differs: only times or the order of the packer's blocks do"]

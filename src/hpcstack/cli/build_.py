@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
 @click.option("--engine", default="", help="apptainer, enroot, builtin, docker, or auto: the first that can be used.")
 @click.option("--no-cache", is_flag=True, help="Build from scratch, reusing nothing.")
+@click.option("--squash", is_flag=True, help="Pack all of the image anew, so that nothing deleted stays in its file.")
 @click.option("--offline", is_flag=True, help="Build without a network: from a bundle and the caches.")
 @click.option("--sif", default="", metavar="FILE", help="Also assemble a SIF around the image, as it is.")
 @click.option("--locked", is_flag=True, help="Refuse a lock that is stale or leaves anything open.")

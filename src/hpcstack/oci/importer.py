@@ -25,7 +25,7 @@ from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, e
 from hpcstack.oci.headers import END, header
 from hpcstack.oci.manifest import Image
 from hpcstack.oci.metadata import Added, below
-from hpcstack.oci.pack import ROOTLESS, pack_argv
+from hpcstack.oci.pack import ROOTLESS, pack_argv, read_back
 from hpcstack.oci.tar import BLOCK, Damaged, Flow, Members
 
 if TYPE_CHECKING:
@@ -34,10 +34,9 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Fed, Runner
     from hpcstack.oci.sources import LayerSource
 
-VERSION = "1"  # of what import adds to an image; it is part of the name under which a base is kept
+VERSION = "2"  # of what import adds to an image; it is part of the name under which a base is kept
 REFUSED = "do not use this image: no tool makes such a layer by accident"
 GATHERED, SYNC_S = 1 << 18, 0.2
-READERS = {"unsquashfs": ("unsquashfs", "-lln"), "rdsquashfs": ("rdsquashfs", "--describe")}
 Body = Iterable[bytes | memoryview]
 AddedTo = Callable[[Image], Added]
 
@@ -117,9 +116,13 @@ class Sink:
 
 def pack_image(
     source: LayerSource, output: Path, work: Path, compression: str, runner: Runner, progress: Progress,
-    add: AddedTo, provenance: str, bounds: Bounds = STANDARD,
+    add: AddedTo, provenance: str, bounds: Bounds = STANDARD, *, rooted: bool = False,
 ) -> Imported:  # fmt: skip
-    """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. WORK takes layers and the log."""
+    """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. WORK takes layers and the log.
+
+    ROOTED: every file is root's, as it is in what is built on a base: an overlay over a mounted image can copy no file
+    whose owner a build's namespace does not know.
+    """
     began = time.monotonic()
     found = source.image
     work.mkdir(parents=True, exist_ok=True)
@@ -135,7 +138,7 @@ def pack_image(
         progress.amount(digest[7:19], min(done[digest], sizes[digest]), sizes[digest])
 
     def tars() -> Generator[Tar, None, None]:
-        return _tars(source, add(found), below(found), progress, Tally(bounds))
+        return _tars(source, add(found), below(found), progress, Tally(bounds), rooted=rooted)
 
     passes = 1
     try:
@@ -158,17 +161,6 @@ def pack_image(
     return Imported(output, size, found, time.monotonic() - began, passes)
 
 
-def read_back(image: Path, runner: Runner) -> None:
-    """BuildError unless IMAGE, a squashfs, can be read again: every folder and every inode of it."""
-    argv = READERS["unsquashfs" if runner.has("unsquashfs") else "rdsquashfs"]
-    try:
-        with runner.read([*argv, str(image)]) as pipe:
-            while pipe.read(1 << 20):
-                pass
-    except BuildError as error:
-        raise BuildError(f"what was packed cannot be read back: {error.message}", "is the disk damaged?") from None
-
-
 def _first_pass(
     part: Path,
     work: Path,
@@ -187,7 +179,7 @@ def _first_pass(
 
 
 def _tars(
-    source: LayerSource, above: Added, below: Added, progress: Progress, count: Tally
+    source: LayerSource, above: Added, below: Added, progress: Progress, count: Tally, *, rooted: bool
 ) -> Generator[Tar, None, None]:
     """All layers, newest first; the next one is uncompressed ahead while one is read."""
     yield Tar("", [(member, [data]) for member, data in above])
@@ -199,7 +191,7 @@ def _tars(
             while len(waiting) < len(following):
                 waiting.append(Ahead(source.tar(following[len(waiting)])))
             progress.event("layer", digest=layer.digest, size=layer.size)
-            yield Tar(layer.digest, _members(waiting[0], count))
+            yield Tar(layer.digest, _members(waiting[0], count, rooted=rooted))
             waiting.pop(0).close()
     finally:
         for ahead in waiting:
@@ -207,10 +199,12 @@ def _tars(
     yield Tar("", [(member, [data]) for member, data in below])
 
 
-def _members(pieces: Iterable[bytes], count: Tally) -> Iterator[tuple[tarfile.TarInfo, Body]]:
+def _members(pieces: Iterable[bytes], count: Tally, *, rooted: bool = False) -> Iterator[tuple[tarfile.TarInfo, Body]]:
     members = Members(Flow(iter(pieces)))
     for member in members:
         count.member(member)
+        if rooted:
+            member.uid = member.gid = 0
         yield member, members.body(member)
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import MissingToolError
+from hpcstack.core.errors import BuildError, MissingToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from hpcstack.core.process import Runner
 
 NG = {"zstd": ("zstd", "level=1"), "gzip": ("gzip", ""), "xz": ("xz", ""), "lz4": ("lz4", "")}
 SQUASH = {
@@ -20,6 +22,7 @@ SQUASH = {
     "xz": ("-comp", "xz"),
     "lz4": ("-comp", "lz4"),
 }
+READERS = {"unsquashfs": ("unsquashfs", "-lln"), "rdsquashfs": ("rdsquashfs", "--describe")}
 MEMORY = "192M"  # mksquashfs takes a quarter of the machine's by default
 
 
@@ -47,3 +50,14 @@ def pack_argv(has: Callable[[str], bool], compression: str, output: Path, jobs: 
         if has(name):
             return argv(compression, output, jobs)
     raise MissingToolError("no packer is installed: tar2sqfs or mksquashfs", "install squashfs-tools-ng")
+
+
+def read_back(image: Path, runner: Runner) -> None:
+    """BuildError unless IMAGE, a squashfs, can be read again: every folder and every inode of it."""
+    argv = READERS["unsquashfs" if runner.has("unsquashfs") else "rdsquashfs"]
+    try:
+        with runner.read([*argv, str(image)]) as pipe:
+            while pipe.read(1 << 20):
+                pass
+    except BuildError as error:
+        raise BuildError(f"what was packed cannot be read back: {error.message}", "is the disk damaged?") from None

@@ -28,10 +28,13 @@ class BuildOptions:
     offline: bool = False
     locked: bool = False
     sif: str = ""
+    squash: bool = False
 
     def words(self) -> list[str]:
         """The same on a command line, but for the SIF."""
-        flags = {"--no-cache": self.no_cache, "--offline": self.offline, "--locked": self.locked}
+        flags = {
+            "--no-cache": self.no_cache, "--offline": self.offline, "--locked": self.locked, "--squash": self.squash,
+        }  # fmt: skip
         valued = {"--platform": self.platform, "--engine": self.engine}
         given = [word for name, value in valued.items() if value for word in (name, value)]
         return [*(name for name, value in flags.items() if value), *given]
@@ -59,8 +62,9 @@ def request_stack(recipe: Recipe, options: BuildOptions, bench: Workbench, *, dr
     else:
         lock = lock_to_build(recipe, bench)
     return request_build(
-        recipe, lock, bench.site, bench.runner, options.platform, options.engine, offline=options.offline
-    )
+        recipe, lock, bench.site, bench.runner, options.platform, options.engine, offline=options.offline,
+        squash=options.squash,
+    )  # fmt: skip
 
 
 def build_stack(recipe: Recipe, options: BuildOptions, bench: Workbench) -> BuiltStack:

@@ -96,6 +96,11 @@ class BuildSite(Model):
         "", description="where Apptainer keeps layers; by default $APPTAINER_CACHEDIR or ~/.apptainer/cache"
     )
     compression: Literal["zstd", "gzip", "xz", "lz4"] = "zstd"
+    splice: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="whether an image keeps its base's compressed bytes and only adds what the steps changed (engines "
+        "builtin and enroot); auto packs it anew where that cannot be, or would leave too many dead bytes",
+    )
     ca_bundle: str = Field("", description="PEM file to trust, for a proxy that signs anew")
     proxy: Proxy = Proxy.model_construct()
     pip: Pip = Pip.model_construct()

@@ -109,7 +109,7 @@ class Image:
         end = self._first(about)
         self.inodes = Table(self.file, about.inode_table, about.folder_table, self.codec)
         self.folders = Table(self.file, about.folder_table, end, self.codec)
-        self.ids = [one[0] for one in struct.iter_unpack("<I", self._indexed(about.id_table, about.ids, 4))]
+        self.ids: list[int] = [one[0] for one in struct.iter_unpack("<I", self._indexed(about.id_table, about.ids, 4))]
 
     def _indexed(self, at: int, count: int, size: int) -> bytes:
         """COUNT entries of SIZE bytes of a table whose pointers lie at AT."""
@@ -166,6 +166,16 @@ class Image:
         with readable():
             data, _, _ = self.folders.read(folder.start, folder.offset, folder.size - 3)
             return dict(read_entries(data))
+
+    def find(self, path: bytes) -> Inode | None:
+        """The inode of PATH, without links on its way; None where there is nothing."""
+        found = self.root()
+        for name in filter(None, path.split(b"/")):
+            entry = self.listing(found).get(name) if found.kind == DIR else None
+            if entry is None:
+                return None
+            found = self.inode(entry.reference)
+        return found
 
     # -- attributes
 

@@ -66,11 +66,14 @@ class Result:
     about: Spliced
 
 
-def splice(base: Path, layers: Sequence[Path], output: Path, time: int, *, always: bool = False) -> Result:
+def splice(
+    base: Path, layers: Sequence[Path], output: Path, time: int, *, always: bool = False, rooted: bool = False
+) -> Result:
     """BASE with LAYERS (squashfs files of upper folders, the oldest first) over it as the file OUTPUT, on disk.
 
-    The same base and layers give the same bytes; TIME is the image's own, in seconds. Unreadable where the base cannot
-    be spliced; TooMuchDead where that would be unwise, unless ALWAYS.
+    ROOTED: every file of it is root's, the base's too: all that takes is another table of ids. The same base and layers
+    give the same bytes; TIME is the image's own, in seconds. Unreadable where the base cannot be spliced; TooMuchDead
+    where that would be unwise, unless ALWAYS.
     """
     with ExitStack() as stack:
         image = stack.enter_context(Image(base))
@@ -82,7 +85,16 @@ def splice(base: Path, layers: Sequence[Path], output: Path, time: int, *, alway
         about = _about(image, merged)
         if not always and (about.depth > MAX_DEPTH or about.dead > MAX_DEAD * about.kept):
             raise TooMuchDead(f"{about.dead / 1e6:.0f} MB of it would be no file's, spliced {about.depth} times")
-        return _write(image, above, Writer(merged), about, output, time)
+        writer = Writer(merged)
+        if rooted:
+            writer.ids = [0] * len(writer.ids)
+        return _write(image, above, writer, about, output, time)
+
+
+def all_root(path: Path) -> bool:
+    """Whether every file of the image PATH is root's."""
+    with Image(path) as image:
+        return not any(image.ids)
 
 
 def spliced(path: Path) -> Spliced | None:

@@ -73,8 +73,8 @@ class Writer:
             Metadata(self.base.codec, self.base.inodes),
             Metadata(self.base.codec, self.base.folders),
         )
-        self.ids = list(self.base.ids)
-        self.known_ids = {one: number for number, one in reversed(list(enumerate(self.ids)))}
+        self.ids: list[int] = list(self.base.ids)
+        self.known_ids: dict[int, int] = {one: number for number, one in reversed(list(enumerate(self.ids)))}
         self.keys = Metadata(self.base.codec, self.base.attributes.keys)
         self.sets = list(self.base.attributes.sets)
         self.known_sets: dict[Xattrs, int] = {}

@@ -99,26 +99,37 @@ class Store:
         """Turns the system's refusals into StoreError, which says WHAT; all that is written is readable for all."""
         return writing_below(self.top, what)
 
-    def put(self, artifact: Artifact, image: Path, log: Path, *, instead: bool = False) -> Artifact:
-        """IMAGE and LOG as the image of ARTIFACT.key, INSTEAD of one that is there; its stack then names it."""
-        final = self.top / "images" / artifact.key
+    @contextlib.contextmanager
+    def incoming(self) -> Iterator[Path]:
+        """A private folder beside the images, on the same filesystem, in which one may be made."""
         with self.acting("the image was not stored"):
-            incoming = self._incoming()
-            try:
+            folder = self._incoming()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def put(self, artifact: Artifact, image: Path, log: Path, *, instead: bool = False) -> Artifact:
+        """IMAGE and LOG as the image of ARTIFACT.key, INSTEAD of one that is there; its stack then names it. An IMAGE
+        that was made in a folder of `incoming`, on disk, is not copied."""
+        final = self.top / "images" / artifact.key
+        made_here = image.name == IMAGE and image.parent.parent == self.top / "incoming"
+        place = contextlib.nullcontext(image.parent) if made_here else self.incoming()
+        with self.acting("the image was not stored"), place as incoming:
+            if not made_here:
                 shutil.copyfile(image, incoming / IMAGE)
-                shutil.copyfile(log, incoming / LOG)
-                record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
-                write_text(incoming / ARTIFACT, json.dumps(record, indent=1, sort_keys=True) + "\n")
                 sync(incoming / IMAGE)
                 if digest_of(incoming / IMAGE) != artifact.sha256:
                     raise StoreError("the stored image differs from the built one", "the disk or memory is damaged")
-                incoming.chmod(0o755)
-                sharing.hand_over(incoming)
-                final.parent.mkdir(parents=True, exist_ok=True)
-                self._put_in_place(incoming, final, instead=instead)
-                sync(final.parent)
-            finally:
-                shutil.rmtree(incoming, ignore_errors=True)
+            shutil.copyfile(log, incoming / LOG)
+            record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
+            write_text(incoming / ARTIFACT, json.dumps(record, indent=1, sort_keys=True) + "\n")
+            (incoming / IMAGE).chmod(sharing.mode(0o644))
+            incoming.chmod(0o755)
+            sharing.hand_over(incoming)
+            final.parent.mkdir(parents=True, exist_ok=True)
+            self._put_in_place(incoming, final, instead=instead)
+            sync(final.parent)
         self.point(artifact.stack, artifact.key)
         stored = self.artifact(artifact.key)
         assert stored

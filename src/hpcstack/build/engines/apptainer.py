@@ -77,6 +77,7 @@ def prepare(job: Job) -> Path:
 class ApptainerEngine:
     name: str = "apptainer"
     tools: tuple[str, ...] = ("apptainer", "mksquashfs", "unsquashfs")
+    splices: bool = False
 
     def usable(self, runner: Runner) -> str:
         return missing(self.tools, runner)

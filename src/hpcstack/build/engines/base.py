@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
-
-from hpcstack.core.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +14,7 @@ if TYPE_CHECKING:
     from hpcstack.core.progress import Progress
     from hpcstack.render.steps import BuildStep
     from hpcstack.site.load import BuildSite
+    from hpcstack.squashfs.splice import Result
 
 STEP = "== hpcstack step "
 ANSWERS = "answers"  # the folder at /opt/hpcstack that a script inside a base writes to
@@ -45,7 +43,10 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
     offline: bool = False
+    squash: bool = False  # all is packed anew, whatever the site's build.splice says
+    beside: Path | None = None  # where an image may be made at once that is no work to make: on the store's filesystem
 
+    made: list[Result] = field(default_factory=list)  # the image as it was spliced; none where it was packed
     clock: list[tuple[str, float]] = field(default_factory=list)  # each step, and when it began
 
     def on_line(self, line: str) -> None:
@@ -56,14 +57,10 @@ class Job:
             self.progress(f"step {title}")
             self.progress.event("step", title=title)
 
-    def room_to_pack(self) -> None:
-        """StoreError where what is left of the disk cannot take the image: it is hardly smaller than its base."""
-        free, needed = shutil.disk_usage(self.work).free, self.base.stat().st_size
-        if free < needed:
-            raise StoreError(
-                f"{self.work.parent} has {free / 1e9:.1f} GB free, the image needs about {needed / 1e9:.1f} GB more",
-                "make room and build again: what is done is kept; or name another folder: build.tmpdir in site.yaml",
-            )
+    @property
+    def image(self) -> Path:
+        """Where the finished image is."""
+        return self.beside if self.beside and self.made else self.output
 
     def times(self) -> str:
         """How long each step took, for the end of the log."""
@@ -75,7 +72,7 @@ class Job:
 
 
 class Engine(Protocol):
-    """`build` makes job.output or returns the program that failed; it leaves clean-up of job.work to the caller.
+    """`build` makes job.image or returns the program that failed; it leaves clean-up of job.work to the caller.
 
     `run_inside` runs SCRIPT, a path in FOLDER, in job.base, with FOLDER at /opt/hpcstack, nothing of the user's home,
     and no other folder of the host but what the site lends.
@@ -86,6 +83,11 @@ class Engine(Protocol):
 
     @property
     def tools(self) -> tuple[str, ...]: ...
+
+    @property
+    def splices(self) -> bool:
+        """Whether its images keep the base's compressed bytes where that can be."""
+        ...
 
     def usable(self, runner: Runner) -> str:
         """Why this engine cannot be used here; empty where it can."""

@@ -1,4 +1,4 @@
-"""No engine at all: user namespaces by bubblewrap over the unpacked base. For machines that have nothing else.
+"""No engine at all: user namespaces by bubblewrap over the mounted base. For machines that have nothing else.
 
 Neither root nor an entry in /etc/subuid is needed: one id is mapped, and a seccomp filter lets changes of owner succeed
 (seccomp.py). Steps are layers that are kept (layers.py).
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import Job, missing
-from hpcstack.build.engines.overlay import Layered, Started, base_folder, overlay_refused, scratch
+from hpcstack.build.engines.lowest import in_base
+from hpcstack.build.engines.overlay import Layered, Started, overlay_refused, scratch
 from hpcstack.build.engines.seccomp import ARCHITECTURES, program
 
 if TYPE_CHECKING:
@@ -32,11 +33,18 @@ def contained(root: Path, job: Job, binds: dict[Path, str], command: list[str], 
 
     DESCRIPTOR holds the seccomp filter.
     """
-    env = {"PATH": PATH, "HOME": "/root", "TERM": "dumb", **job.environment, "HPCSTACK_ONE_ID": "yes"}
+    env = {
+        "PATH": PATH,
+        "HOME": "/root",
+        "TERM": "dumb",
+        **job.environment,
+        "HPCSTACK_ONE_ID": "yes",
+        "HPCSTACK_LAYERS": "yes",
+    }
     argv = ["bwrap", "--bind", str(root), "/", "--dev", "/dev", "--proc", "/proc"]
     argv += ["--ro-bind", "/sys", "/sys", "--unshare-pid", "--unshare-uts", "--unshare-ipc", "--die-with-parent"]
     argv += ["--unshare-net"] if job.offline else []
-    argv += [*_dns(base_folder(job)), "--ro-bind", str(job.lent), "/mnt", "--chdir", "/"]
+    argv += [*_dns(job), "--ro-bind", str(job.lent), "/mnt", "--chdir", "/"]
     for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp")):
         argv += ["--bind", str(source), target]
     argv += ["--seccomp", str(descriptor), "--clearenv"]
@@ -61,7 +69,8 @@ LAYERED = Layered("builtin", started)
 @dataclass(frozen=True)
 class Builtin:
     name: str = "builtin"
-    tools: tuple[str, ...] = ("bwrap", "unshare", "mount", "sh", "unsquashfs", "mksquashfs")
+    tools: tuple[str, ...] = ("bwrap", "setpriv", "unshare", "mount", "sh", "unsquashfs", "mksquashfs")
+    splices: bool = True
 
     def usable(self, runner: Runner) -> str:
         if reason := missing(self.tools, runner):
@@ -77,11 +86,12 @@ class Builtin:
         return LAYERED.run_inside(script, folder, job, runner)
 
 
-def _dns(base: Path) -> list[str]:
-    """The machine's resolv.conf; where the unpacked BASE has a link in its place, at what that points to."""
+def _dns(job: Job) -> list[str]:
+    """The machine's resolv.conf; where the base of JOB has a link in its place, at what that points to."""
     source, target = os.path.realpath(DNS), DNS
-    with contextlib.suppress(OSError):
-        target = os.path.normpath(Path("/etc") / (base / DNS.lstrip("/")).readlink())
+    found = in_base(job, DNS)
+    if found and found.target:
+        target = os.path.normpath(Path("/etc") / os.fsdecode(found.target))
     return [*(["--tmpfs", "/run"] if target.startswith("/run/") else []), "--ro-bind-try", source, target]
 
 

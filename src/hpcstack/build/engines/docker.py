@@ -47,6 +47,7 @@ def left_out(job: Job) -> list[str]:
 class Docker:
     name: str = "docker"
     tools: tuple[str, ...] = ("sqfs2tar",)
+    splices: bool = False
 
     def usable(self, runner: Runner) -> str:
         from hpcstack.oci.daemon import connect

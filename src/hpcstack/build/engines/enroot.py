@@ -1,4 +1,4 @@
-"""Enroot: each step as its remapped root, which lets changes of owner succeed, over the unpacked base.
+"""Enroot: each step as its remapped root, which lets changes of owner succeed, over the mounted base.
 
 Steps are layers that are kept (layers.py). Where the kernel lets ordinary users mount no overlay, the rendered
 enroot.sh creates a container of the imported base, runs all steps in it, and exports it. Defaults taken: folders of
@@ -71,7 +71,7 @@ def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) ->
     """COMMAND by `enroot start`, in the tree ROOT."""
     if re.search(r"[\s:]", str(job.work)):
         raise InputError(f"{job.work}: Enroot splits a path at blanks and ':'", "name another build.tmpdir")
-    env = {**environment(job), "ENROOT_SYSCONF_PATH": str(system_without_hooks(job))}
+    env = {**environment(job), "ENROOT_SYSCONF_PATH": str(system_without_hooks(job)), "HPCSTACK_LAYERS": "yes"}
     place = Path(env["ENROOT_DATA_PATH"]) / "build"
     place.mkdir(exist_ok=True)
     rc = job.work / "enroot/rc"
@@ -80,7 +80,7 @@ def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) ->
     mounts.append(f"{job.lent}:/mnt:none:bind,ro")
     mounts += [f"{scratch(job)}:{target}:none:bind,rw" for target in ("/tmp", "/var/tmp")]
     argv = ["enroot", "start", "--root", "--rw", "--rc", str(rc), "--env", "NVIDIA_VISIBLE_DEVICES",
-            "--env", "HPCSTACK_ONE_ID", *(word for mount in mounts for word in ("--mount", mount)),
+            "--env", "HPCSTACK_ONE_ID", "--env", "HPCSTACK_LAYERS", *(word for mount in mounts for word in ("--mount", mount)),
             "build", *command]  # fmt: skip
     argv = ["unshare", "--net", *argv] if job.offline else argv
     yield Started([*APART, "sh", "-c", NAMED, "sh", str(root), str(place), *argv], env)
@@ -93,6 +93,7 @@ LAYERED = Layered("enroot", started, left_behind=(".lock", "etc/machine-id"))
 class EnrootEngine:
     name: str = "enroot"
     tools: tuple[str, ...] = ("enroot", "setpriv", "unshare", "mksquashfs", "unsquashfs")
+    splices: bool = True
 
     def usable(self, runner: Runner) -> str:
         return missing(self.tools, runner)
