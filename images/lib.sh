@@ -86,14 +86,22 @@ hpcstack_libraries() {
     awk -F '\t' '{ print "file " $2 " " $3 }' "$known"
 }
 
+# What the last step left is what this one finds, where each is a layer: it is looked at once.
+HPCSTACK_LEFT=/opt/hpcstack/build/.guarded
+
 hpcstack_guard() {
-    hpcstack_guarded >"$HPCSTACK_WORK/unsorted"
+    if [ "${HPCSTACK_LAYERS:-}" = yes ] && [ -s "$HPCSTACK_LEFT" ]; then
+        cp "$HPCSTACK_LEFT" "$HPCSTACK_WORK/unsorted"
+    else
+        hpcstack_guarded >"$HPCSTACK_WORK/unsorted"
+    fi
     { grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" || true; } | sort >"$HPCSTACK_WORK/before"
     sed -n 's/^pip //p' "$HPCSTACK_WORK/before" >"$HPCSTACK_CONSTRAINT"
 }
 
 hpcstack_guard_check() {
     hpcstack_guarded >"$HPCSTACK_WORK/unsorted"
+    cp "$HPCSTACK_WORK/unsorted" "$HPCSTACK_LEFT"
     { grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" || true; } | sort >"$HPCSTACK_WORK/after"
     local lost
     lost=$(comm -23 "$HPCSTACK_WORK/before" "$HPCSTACK_WORK/after")
@@ -203,7 +211,7 @@ hpcstack_finish() {
     hpcstack_find -path '*/conda-meta/*-*-*.json' -printf '%f\n' |
         sed -E 's/\.json$//; s/-([^-]*)-([^-]*)$/=\1=\2/' | sort >/opt/hpcstack/packages/conda.txt
     python3 -m compileall -q /opt/hpcstack/smoke >/dev/null 2>&1 || true
-    rm -rf "$HPCSTACK_WORK" /opt/hpcstack/build/.known
+    rm -rf "$HPCSTACK_WORK" /opt/hpcstack/build/.known "$HPCSTACK_LEFT"
     # What only says when and where the build ran.
     rm -f /var/cache/ldconfig/aux-cache /var/cache/debconf/*-old /var/lib/dpkg/*-old /etc/*- /root/.bash_history
     rm -rf /root/.cache

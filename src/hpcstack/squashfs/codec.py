@@ -1,4 +1,4 @@
-"""The compressors that a SquashFS may have, for its metadata: blocks of at most 8 KiB.
+"""The compressors that a SquashFS may have, for blocks of metadata (8 KiB) and of data (at most 1 MiB).
 
 gzip, xz and lzma are Python's own, zstd is libzstd's binding; lz4 and lzo are the libraries that mksquashfs itself is
 linked with, called directly: no binding of them is kept that well.
@@ -23,6 +23,7 @@ METADATA = 8192  # bytes of a metadata block, uncompressed
 GZIP, LZMA, LZO, XZ, LZ4, ZSTD = 1, 2, 3, 4, 5, 6
 NAMES = {GZIP: "gzip", LZMA: "lzma", LZO: "lzo", XZ: "xz", LZ4: "lz4", ZSTD: "zstd"}
 MEMORY = 64 << 20  # bytes that xz may take for one block
+Expand = Callable[[bytes, int], bytes]  # (data, the bytes that it may become)
 Pack = Callable[[bytes], bytes]
 
 
@@ -32,10 +33,10 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Codec:
-    """One compressor. `expand` refuses what would be larger than a metadata block; `pack` may give back more bytes."""
+    """One compressor. `expand` refuses what becomes larger than it may; `pack` may give back more bytes than it got."""
 
     name: str
-    expand: Callable[[bytes], bytes]
+    expand: Expand
     pack: Pack
 
 
@@ -50,69 +51,72 @@ def codec(number: int) -> Codec:
     return Codec(NAMES[number], _bounded(expand), pack)
 
 
-def _bounded(expand: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    def bounded(data: bytes) -> bytes:
+def _bounded(expand: Expand) -> Expand:
+    def bounded(data: bytes, limit: int) -> bytes:
         try:
-            out = expand(data)
+            out = expand(data, limit)
         except (zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError, ValueError) as error:
-            raise Unreadable(f"a block of metadata is damaged: {error}") from None
-        if len(out) > METADATA:
-            raise Unreadable("a block of metadata is larger than 8 KiB")
+            raise Unreadable(f"a block is damaged: {error}") from None
+        if len(out) > limit:
+            raise Unreadable(f"a block becomes larger than {limit} bytes")
         return out
 
     return bounded
 
 
-def _gzip() -> tuple[Pack, Pack]:
-    return lambda data: zlib.decompressobj().decompress(data, METADATA + 1), lambda data: zlib.compress(data, 9)
+def _gzip() -> tuple[Expand, Pack]:
+    def expand(data: bytes, limit: int) -> bytes:
+        return zlib.decompressobj().decompress(data, limit + 1)
+
+    return expand, lambda data: zlib.compress(data, 9)
 
 
-def _xz() -> tuple[Pack, Pack]:
-    def expand(data: bytes) -> bytes:
-        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY).decompress(data, METADATA + 1)
+def _xz() -> tuple[Expand, Pack]:
+    def expand(data: bytes, limit: int) -> bytes:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY).decompress(data, limit + 1)
 
     # The kernel knows no other check than CRC32, and no dictionary larger than the image's own says.
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": METADATA}]
     return expand, lambda data: lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=filters)
 
 
-def _lzma() -> tuple[Pack, Pack]:
-    def expand(data: bytes) -> bytes:
-        return lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=MEMORY).decompress(data, METADATA + 1)
+def _lzma() -> tuple[Expand, Pack]:
+    def expand(data: bytes, limit: int) -> bytes:
+        return lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=MEMORY).decompress(data, limit + 1)
 
     return expand, lambda data: data  # mksquashfs writes the size into the header, Python does not: blocks stay plain
 
 
-def _zstd() -> tuple[Pack, Pack]:
-    def expand(data: bytes) -> bytes:
-        return zstd.ZstdDecompressor().decompress(data, METADATA + 1)
+def _zstd() -> tuple[Expand, Pack]:
+    def expand(data: bytes, limit: int) -> bytes:
+        return zstd.ZstdDecompressor().decompress(data, limit + 1)
 
     return expand, lambda data: zstd.compress(data, 3)
 
 
-def _lz4() -> tuple[Pack, Pack]:
+def _lz4() -> tuple[Expand, Pack]:
     library = ctypes.CDLL("liblz4.so.1")
 
-    def expand(data: bytes) -> bytes:
-        out = ctypes.create_string_buffer(METADATA)
-        size = library.LZ4_decompress_safe(data, out, len(data), METADATA)
+    def expand(data: bytes, limit: int) -> bytes:
+        out = ctypes.create_string_buffer(limit)
+        size = library.LZ4_decompress_safe(data, out, len(data), limit)
         if size < 0:
             raise ValueError("lz4")
         return out.raw[:size]
 
     def pack(data: bytes) -> bytes:
-        out = ctypes.create_string_buffer(2 * METADATA)
-        size = library.LZ4_compress_default(data, out, len(data), 2 * METADATA)
+        out = ctypes.create_string_buffer(2 * len(data) + 64)
+        size = library.LZ4_compress_default(data, out, len(data), len(out))
         return out.raw[:size] if size > 0 else data
 
     return expand, pack
 
 
-def _lzo() -> tuple[Pack, Pack]:
+def _lzo() -> tuple[Expand, Pack]:
     library = ctypes.CDLL("liblzo2.so.2")
 
-    def expand(data: bytes) -> bytes:
-        out, size = ctypes.create_string_buffer(METADATA), ctypes.c_size_t(METADATA)
+    def expand(data: bytes, limit: int) -> bytes:
+        out, size = ctypes.create_string_buffer(limit), ctypes.c_size_t(limit)
         status = library.lzo1x_decompress_safe(data, ctypes.c_size_t(len(data)), out, ctypes.byref(size), None)
         if status:
             raise ValueError(f"lzo {status}")
@@ -121,7 +125,7 @@ def _lzo() -> tuple[Pack, Pack]:
     return expand, lambda data: data
 
 
-TABLE: dict[int, Callable[[], tuple[Pack, Pack]]] = {
+TABLE: dict[int, Callable[[], tuple[Expand, Pack]]] = {
     GZIP: _gzip, LZMA: _lzma, LZO: _lzo, XZ: _xz, LZ4: _lz4, ZSTD: _zstd,
 }  # fmt: skip
 

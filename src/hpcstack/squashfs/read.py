@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import METADATA, Unreadable, codec
-from hpcstack.squashfs.inode import DIR, NONE, Entry, Inode, read_entries, read_inode
+from hpcstack.squashfs.inode import DIR, NONE, STORED, Entry, Inode, read_entries, read_inode
 from hpcstack.squashfs.table import LARGEST, PLAIN, Cursor, Table, readable
 
 if TYPE_CHECKING:
@@ -129,6 +129,11 @@ class Image:
         """(where it lies, its size as a data block's) of each fragment."""
         data = self._indexed(self.super.fragment_table, self.super.fragments, 16) if self.super.fragments else b""
         return [(start, size) for start, size, _ in struct.iter_unpack("<QII", data)]
+
+    def fragment(self, start: int, size: int) -> bytes:
+        """What the fragment at START, of a data block's SIZE, holds."""
+        data = os.pread(self.file, size & ~STORED, start)
+        return data if size & STORED else self.codec.expand(data, self.super.block_size)
 
     def exported(self) -> list[int] | None:
         """{number - 1: where the inode lies}; None where the image has no such table."""

@@ -155,9 +155,14 @@ def _write(image: Image, above: list[Image], writer: Writer, about: Spliced, out
         reading.start()
         how = copy_bytes(image.file, 0, file, 0, kept)
         at = kept
-        for layer, start, size in writer.pieces:
-            copy_bytes(above[layer].file, start, file, at, size)
-            at += size
+        for piece in writer.data.pieces:
+            if isinstance(piece, bytes):
+                write_all(file, piece, at)
+                at += len(piece)
+            else:
+                layer, start, size = piece
+                copy_bytes(above[layer].file, start, file, at, size)
+                at += size
         for data in (*tables, filling):
             write_all(file, data, at)
             at += len(data)
@@ -183,7 +188,7 @@ def _filling(about: Spliced, used: int) -> bytes:
 def _tables(image: Image, writer: Writer, time: int) -> tuple[Superblock, list[bytes | memoryview]]:
     """The superblock, and all that follows the data."""
     out: list[bytes | memoryview] = []
-    at = writer.end
+    at = writer.data.end
 
     def add(*data: bytes | memoryview) -> int:
         nonlocal at

@@ -44,7 +44,7 @@ class Table:
         begins, ends = self.extent(at)
         data = self.raw[begins:ends]
         if not struct.unpack_from("<H", self.raw, at)[0] & PLAIN:
-            data = self.codec.expand(data)
+            data = self.codec.expand(data, METADATA)
         if len(self.kept) >= 64:
             self.kept.clear()
         self.kept[at] = data, ends

@@ -6,7 +6,8 @@ import struct
 from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import METADATA, Codec, Unreadable
-from hpcstack.squashfs.inode import BLOCK, CHAR, DIR, FILE, LINK, NONE, SOCKET, STORED, Entry, Inode
+from hpcstack.squashfs.data import Data
+from hpcstack.squashfs.inode import BLOCK, CHAR, DIR, FILE, LINK, NONE, SOCKET, Entry, Inode
 from hpcstack.squashfs.read import PREFIXES
 from hpcstack.squashfs.table import PLAIN, Table
 from hpcstack.squashfs.tree import Folder, Leaf, Merged, Xattrs
@@ -64,7 +65,7 @@ def packed_block(data: bytes, pack: Codec) -> bytes:
 
 
 class Writer:
-    """The metadata of MERGED, made in memory. LEAVES of layers have their data at the places that `moved` says."""
+    """The metadata of MERGED, made in memory, and where the layers' data go (`data`)."""
 
     def __init__(self, merged: Merged) -> None:
         self.base, self.merged = merged.base, merged
@@ -78,41 +79,12 @@ class Writer:
         self.keys = Metadata(self.base.codec, self.base.attributes.keys)
         self.sets = list(self.base.attributes.sets)
         self.known_sets: dict[Xattrs, int] = {}
-        self.fragments = self.base.fragments()
         exported = self.base.exported()
         self.exported = None if exported is None else exported + [0] * (merged.count - about.inodes)
-        self.pieces: list[tuple[int, int, int]] = []  # (layer, start, size), in the order in which they follow the base
-        self.end = about.inode_table
-        self.moved: dict[tuple[int, int], int] = {}
-        self.moved_fragments: dict[tuple[int, int], int] = {}
-        self._place_data()
+        self.data = Data(merged, len(self.base.fragments()))
+        self.fragments = [*self.base.fragments(), *self.data.fragments]
         self.written: dict[int, Entry] = {}  # of leaves, by number
         self.root = self._folder(merged.root, merged.count + 1).reference
-
-    # -- data
-
-    def _place_data(self) -> None:
-        """Where the data of every live file of a layer will lie; two files of one layer may share theirs."""
-        for leaf in sorted(self.merged.files, key=lambda one: (one.layer, one.inode.start)):
-            key, size = (leaf.layer, leaf.inode.start), leaf.inode.stored
-            if size and key not in self.moved:
-                self.moved[key] = self._piece(leaf.layer, leaf.inode.start, size)
-        wanted = {(leaf.layer, leaf.inode.fragment) for leaf in self.merged.files if leaf.inode.fragment != NONE}
-        for layer, number in sorted(wanted):
-            fragments = self.merged.layers[layer].fragments()
-            if number >= len(fragments):
-                raise Unreadable("a file's tail is in a fragment that is not there")
-            start, size = fragments[number]
-            self.moved_fragments[layer, number] = len(self.fragments)
-            self.fragments.append((self._piece(layer, start, size & ~STORED), size))
-
-    def _piece(self, layer: int, start: int, size: int) -> int:
-        at, self.end = self.end, self.end + size
-        if self.pieces and self.pieces[-1][0] == layer and sum(self.pieces[-1][1:]) == start:
-            self.pieces[-1] = layer, self.pieces[-1][1], self.pieces[-1][2] + size
-        else:
-            self.pieces.append((layer, start, size))
-        return at
 
     # -- inodes
 
@@ -144,13 +116,13 @@ class Writer:
 
     def _file(self, leaf: Leaf, xattr: int) -> bytes:
         inode = leaf.inode
-        start = self.moved.get((leaf.layer, inode.start), 0) if inode.stored else 0
-        fragment = NONE if inode.fragment == NONE else self.moved_fragments[leaf.layer, inode.fragment]
+        start = self.data.blocks.get((leaf.layer, inode.start), 0) if inode.stored else 0
+        fragment, offset = self.data.tails.get(leaf.number, (NONE, 0))
         blocks = struct.pack(f"<{len(inode.blocks)}I", *inode.blocks)
         if max(start, inode.size) < SMALL and leaf.links == 1 and xattr == NONE and not inode.sparse:
-            about = struct.pack("<4I", start, fragment, inode.offset, inode.size)
+            about = struct.pack("<4I", start, fragment, offset, inode.size)
             return self._common(FILE, inode, leaf.number) + about + blocks
-        about = struct.pack("<3Q4I", start, inode.size, inode.sparse, leaf.links, fragment, inode.offset, xattr)
+        about = struct.pack("<3Q4I", start, inode.size, inode.sparse, leaf.links, fragment, offset, xattr)
         return self._common(FILE + SOCKET, inode, leaf.number) + about + blocks
 
     def _link(self, leaf: Leaf, xattr: int) -> bytes:

@@ -80,7 +80,8 @@ def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) ->
     mounts.append(f"{job.lent}:/mnt:none:bind,ro")
     mounts += [f"{scratch(job)}:{target}:none:bind,rw" for target in ("/tmp", "/var/tmp")]
     argv = ["enroot", "start", "--root", "--rw", "--rc", str(rc), "--env", "NVIDIA_VISIBLE_DEVICES",
-            "--env", "HPCSTACK_ONE_ID", "--env", "HPCSTACK_LAYERS", *(word for mount in mounts for word in ("--mount", mount)),
+            "--env", "HPCSTACK_ONE_ID", "--env", "HPCSTACK_LAYERS",
+            *(word for mount in mounts for word in ("--mount", mount)),
             "build", *command]  # fmt: skip
     argv = ["unshare", "--net", *argv] if job.offline else argv
     yield Started([*APART, "sh", "-c", NAMED, "sh", str(root), str(place), *argv], env)

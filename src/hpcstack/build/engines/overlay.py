@@ -13,6 +13,7 @@ import hashlib
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 CONTEXT = "context/hpcstack"
 VERSION = "2"  # of how steps are run: part of every step's key
 STEP = "/hpcstack-step"
+TICK = 0.1  # seconds: times of files are those of the kernel's last tick, and what comes with a step is made in its own
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,8 @@ class Layered:
         runner: Runner,
     ) -> Completed:
         """One step in a layer of its own, which is kept under KEY when it has succeeded."""
+        (job.work / "began").touch()
+        os.utime(job.work / "began", (time.time() - TICK, time.time() - TICK))
         part = job.cache / f".{label()}{key}"
         upper = part / "upper"
         for path, data in files.items():
@@ -142,7 +146,6 @@ class Layered:
         (part / "work").mkdir()
         (part / "merged").mkdir()
         (work_folder(job, "step") / "step.sh").write_text(lines)
-        (job.work / "began").touch()
         options = f"userxattr,lowerdir={':'.join(layers)},upperdir={part.name}/upper,workdir={part.name}/work"
         command = ["/bin/bash", f"{STEP}/step.sh"]
         binds = {job.work / "step": STEP}
