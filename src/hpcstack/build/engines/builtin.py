@@ -69,7 +69,7 @@ LAYERED = Layered("builtin", started)
 @dataclass(frozen=True)
 class Builtin:
     name: str = "builtin"
-    tools: tuple[str, ...] = ("bwrap", "setpriv", "unshare", "mount", "sh", "unsquashfs", "mksquashfs")
+    tools: tuple[str, ...] = ("bwrap", "unshare", "mount", "sh", "unsquashfs", "mksquashfs")
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:

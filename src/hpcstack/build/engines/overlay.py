@@ -157,7 +157,8 @@ class Layered:
                         job, left
                     ):
                         _drop(upper, upper / left)
-                reset_times(upper, job.work / "began", runner)
+                if (reset := reset_times(upper, job.work / "began", runner)).status:
+                    return reset
                 os.utime(upper, (EPOCH, EPOCH))  # the root of the image, which the line above has changed
                 put_in_place(upper, job.cache / key, runner)
             return done
@@ -192,15 +193,15 @@ class Layered:
             return base.failed or self._inside(job, base, options, merged, {folder: HOME}, command, runner)
 
 
-def reset_times(upper: Path, began: Path, runner: Runner) -> None:
+def reset_times(upper: Path, began: Path, runner: Runner) -> Completed:
     """All in UPPER that changed since the file BEGAN was made, and hpcstack's own, gets the time that a build gives.
 
     images/lib.sh does the same at a build's end for engines without layers: there each file that an earlier layer holds
     would be copied up by it.
     """
     own = ("-newer", str(began), "-o", "-path", f"{upper}{HOME}*")
-    runner.output([*AS_ROOT, "find", str(upper), "(", *own, ")", "-exec", "touch", "-h", "-d", f"@{EPOCH}", "{}", "+"],
-                  timeout=3600)  # fmt: skip
+    touch = ("-exec", "touch", "-h", "-d", f"@{EPOCH}", "{}", "+")
+    return runner.output([*AS_ROOT, "find", str(upper), "(", *own, ")", *touch], timeout=3600)
 
 
 def scratch(job: Job) -> Path:
