@@ -1,6 +1,9 @@
 # Once on each node, before the ranks: what they read lies on the node's own disk, whole, or is not there at all.
 # FOLDER have NAME                             is it there?
-# FOLDER put SOURCE NAME BYTES SHA256 ...      bring each, unless it is there; SHA256 is - for what is not checked
+# FOLDER begun BASE KEPT                       is an image there whose bytes up to KEPT are those of that base?
+# FOLDER put SOURCE NAME BYTES SHA256 BASE KEPT ...
+#     bring each, unless it is there; SHA256 is - for what is not checked, BASE is - for what has none. Of an image on a
+#     base that another one is on, which is there, only what differs is brought: its first 96 bytes, and those from KEPT on
 set -eu
 folder=$1
 verb=$2
@@ -31,12 +34,28 @@ if [ "$verb" = have ]; then
     [ -e "$folder/$1" ]
     exit
 fi
+like() { # BASE KEPT: the image that is there and begins as those on this base do
+    [ "$1" != - ] || return 1
+    for about in "$folder"/.*.base; do
+        image=${about%.base}
+        image=$folder/${image##*/.}
+        if [ -f "$image" ] && [ "$(cat "$about")" = "$1 $2" ]; then
+            echo "$image"
+            return 0
+        fi
+    done
+    return 1
+}
+if [ "$verb" = begun ]; then
+    like "$1" "$2" >/dev/null
+    exit
+fi
 exec 9>"$folder/.lock"
 flock 9 # two jobs of one user on one node bring it once
 job=${SLURM_JOB_ID:-0}
 keep=
 trap 'exit 143' TERM INT HUP # so that the trap below is run: dash does not do it for a signal
-trap 'rm -rf "${part:-}" "${cast:-}"' EXIT
+trap 'rm -rf "${part:-}" "${cast:-}" "${rest:-}"' EXIT
 
 runs() { # JOB: whether it has a step on this node
     for process in /proc/[0-9]*/cmdline; do
@@ -51,7 +70,7 @@ gone() { # NAME: it goes, unless this call needs it or a job that runs here does
         if [ "$user" != "$job" ] && runs "$user"; then return 1; fi
     done 2>/dev/null <"$folder/.$1.jobs"
     chmod -R u+w "$folder/$1"
-    rm -rf "${folder:?}/$1" "$folder/.$1.jobs"
+    rm -rf "${folder:?}/$1" "$folder/.$1.jobs" "$folder/.$1.base"
 }
 
 room() { # BYTES: what was used longest ago goes until they fit
@@ -67,27 +86,37 @@ whole() { # FILE SHA256
     [ "$2" = - ] || [ "$(sha256sum <"$1")" = "$2  -" ]
 }
 
+differs() { # SOURCE REST BASE KEPT PART: an image that is here, and of SOURCE (or REST, which was broadcast) what differs
+    beginning=$(like "$3" "$4") || return 1
+    cp --reflink=auto "$beginning" "$5" && chmod u+w "$5" && truncate -s "$4" "$5" || return 1
+    if [ -e "$2" ]; then
+        dd if="$2" of="$5" bs=96 count=1 conv=notrunc status=none && tail -c +97 "$2" >>"$5"
+    else
+        dd if="$1" of="$5" bs=96 count=1 conv=notrunc status=none && tail -c +"$(($4 + 1))" "$1" >>"$5"
+    fi
+}
+
 for left in "$folder"/.*.part; do # of jobs that were killed: nobody else holds the lock
     [ ! -e "$left" ] || { chmod -R u+w "$left"; rm -rf "$left"; }
 done
-for left in "$folder"/.*.cast; do
-    owner=${left%.cast}
+for left in "$folder"/.*.cast "$folder"/.*.rest; do
+    owner=${left%.*}
     if [ -e "$left" ] && [ "${owner##*.}" != "$job" ] && ! runs "${owner##*.}"; then rm -f "$left"; fi
 done
 position=0
 for word in "$@"; do
-    if [ $((position % 4)) = 1 ]; then keep="$keep $word "; fi
+    if [ $((position % 6)) = 1 ]; then keep="$keep $word "; fi
     position=$((position + 1))
 done
 
 while [ "$#" -gt 0 ]; do
-    source=$1 name=$2 bytes=$3 sha256=$4
-    shift 4
-    cast=$folder/.$name.$job.cast part=$folder/.$name.$job.part
+    source=$1 name=$2 bytes=$3 sha256=$4 base=$5 kept=$6
+    shift 6
+    cast=$folder/.$name.$job.cast rest=$folder/.$name.$job.rest part=$folder/.$name.$job.part
     grep -qx "$job" "$folder/.$name.jobs" 2>/dev/null || echo "$job" >>"$folder/.$name.jobs"
     if [ -e "$folder/$name" ]; then
         touch "$folder/$name"
-        rm -f "$cast"
+        rm -f "$cast" "$rest"
         continue
     fi
     if [ -e "$cast" ] && whole "$cast" "$sha256"; then
@@ -95,12 +124,17 @@ while [ "$#" -gt 0 ]; do
     else
         rm -f "$cast" # what was broken off: it is copied
         room "$bytes"
-        cp -rH --preserve=mode,timestamps,links "$source" "$part" || fail "$source was not copied to $folder"
-        whole "$part" "$sha256" || fail "$source is not what was built"
+        if ! { differs "$source" "$rest" "$base" "$kept" "$part" 2>/dev/null && whole "$part" "$sha256"; }; then
+            rm -f "$part" # nothing here to begin with, or it is not what it should be
+            cp -rH --preserve=mode,timestamps,links "$source" "$part" || fail "$source was not copied to $folder"
+            whole "$part" "$sha256" || fail "$source is not what was built"
+        fi
     fi
+    rm -f "$rest"
     chmod -R a-w "$part" # the next job gets the same
     sync -f "$part"
+    [ "$base" = - ] || printf '%s\n' "$base $kept" >"$folder/.$name.base"
     mv "$part" "$folder/$name"
     touch "$folder/$name"
 done
-part='' cast=''
+part='' cast='' rest=''

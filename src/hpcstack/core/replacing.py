@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 from typing import TYPE_CHECKING
 
 from hpcstack.core.files import put_in_place
@@ -11,6 +13,8 @@ from hpcstack.core.lease import label, sweep
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+SYNC_S = 0.2
 
 
 @contextlib.contextmanager
@@ -26,3 +30,39 @@ def replacing(path: Path, *, shared: bool = True) -> Iterator[Path]:
         put_in_place(part, path, shared=shared)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def written_out(part: Path) -> Iterator[None]:
+    """PART on disk at the end. It is written out while it grows: the kernel would leave gigabytes for the end.
+
+    What is on disk is let go of, so that the next blocks take the same memory again: in a virtual machine, or a job
+    with a limit, each new page costs more than the copy into it.
+    """
+    ended = threading.Event()
+
+    def sync() -> None:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(part, os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+    def work() -> None:
+        while not ended.wait(SYNC_S):
+            sync()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    descriptor = os.open(part, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -46,7 +46,7 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
 
     staging = None
     if staged := plan.staged:
-        cast = [(str(one.source), one.name) for one in staged.pieces if staged.how == "sbcast" and one.sha256 != "-"]
+        cast = [one for one in staged.pieces if staged.how == "sbcast" and one.sha256 != "-"]
         staging = {
             "why": f"before the ranks, once per node: {HOW[staged.how] if staged.image else HOW['copy']}",
             "script": plain("launchers", "on-node/stage.sh"), "folder": staged.folder, "cast": cast,

@@ -6,9 +6,10 @@ or Slurm broadcasts it (https://slurm.schedmd.com/sbcast.html), and the next job
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,13 +28,18 @@ HOW = {
 
 @dataclass(frozen=True)
 class Piece:
-    """SOURCE, of so many bytes, as NAME in the node's folder; `target` is where the container sees it, if it does."""
+    """SOURCE, of so many bytes, as NAME in the node's folder; `target` is where the container sees it, if it does.
+
+    Of a spliced image: the bytes up to `kept`, but for the superblock, are those of every image on `base`.
+    """
 
     source: Path
     name: str
     size: int
     sha256: str = "-"
     target: str = ""
+    base: str = "-"
+    kept: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,8 @@ class Staging:
     @property
     def words(self) -> list[str]:
         """The arguments of launchers/on-node/stage.sh's `put`."""
-        return [word for one in self.pieces for word in (str(one.source), one.name, str(one.size), one.sha256)]
+        words = [(one.source, one.name, one.size, one.sha256, one.base, one.kept) for one in self.pieces]
+        return [str(word) for piece in words for word in piece]
 
 
 def plan_staging(artifact: Artifact, site: Site, how: str, data: tuple[str, ...]) -> Staging | None:
@@ -73,10 +80,21 @@ def plan_staging(artifact: Artifact, site: Site, how: str, data: tuple[str, ...]
     chosen = how or site.staging.how
     pieces = [_data(one) for one in data]
     if chosen != "none":
-        pieces.insert(0, Piece(artifact.image, f"{artifact.sha256}.sqsh", artifact.size, artifact.sha256))
+        pieces.insert(0, _image(artifact))
     if not pieces:
         return None
     return Staging(chosen, f"{site.staging.folder.rstrip('/')}/hpcstack-staged-{os.getuid()}", tuple(pieces))
+
+
+def _image(artifact: Artifact) -> Piece:
+    """The image; of a spliced one a node that has another on its base is brought the difference alone."""
+    from hpcstack.squashfs.splice import spliced
+
+    piece = Piece(artifact.image, f"{artifact.sha256}.sqsh", artifact.size, artifact.sha256)
+    with contextlib.suppress(OSError):
+        if about := spliced(artifact.image):
+            return replace(piece, base=about.base, kept=about.kept)
+    return piece
 
 
 def _data(said: str) -> Piece:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import tarfile
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.bounds import STANDARD, Bounds, Tally, TooLarge
 from hpcstack.core.errors import BuildError, HpcstackError, InputError, RegistryError, StoreError
 from hpcstack.core.progress import Progress
-from hpcstack.core.replacing import replacing
+from hpcstack.core.replacing import replacing, written_out
 from hpcstack.oci.decompress import Ahead
 from hpcstack.oci.download import refusals, room
 from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 VERSION = "2"  # of what import adds to an image; it is part of the name under which a base is kept
 REFUSED = "do not use this image: no tool makes such a layer by accident"
-GATHERED, SYNC_S = 1 << 18, 0.2
+GATHERED = 1 << 18
 Body = Iterable[bytes | memoryview]
 AddedTo = Callable[[Image], Added]
 
@@ -249,7 +248,7 @@ def _packed(
     part.unlink(missing_ok=True)
     argv = pack_argv(runner.has, compression, part, jobs)
     (work / "pack.log").unlink(missing_ok=True)  # of an earlier run
-    with runner.fed(argv, work / "pack.log") as packer, _written(part):
+    with runner.fed(argv, work / "pack.log") as packer, written_out(part):
         try:
             sink = Sink(packer.descriptor, argv[0] not in ROOTLESS)
             feed(sink)
@@ -260,42 +259,6 @@ def _packed(
         done = packer.finish()
         if done.status:
             raise _refused(packer, part)
-
-
-@contextlib.contextmanager
-def _written(part: Path) -> Iterator[None]:
-    """PART on disk at the end. It is written out while it grows: the kernel would leave gigabytes for the end.
-
-    What is on disk is let go of, so that the next blocks take the same memory again: in a virtual machine, or a job
-    with a limit, each new page costs more than the copy into it.
-    """
-    ended = threading.Event()
-
-    def sync() -> None:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(part, os.O_RDONLY)
-            try:
-                os.fdatasync(descriptor)
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
-
-    def work() -> None:
-        while not ended.wait(SYNC_S):
-            sync()
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-    descriptor = os.open(part, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _refused(packer: Fed, part: Path) -> HpcstackError:

@@ -12,6 +12,7 @@ from hpcstack.core.errors import StoreError
 FICLONERANGE = 0x4020940D  # ioctl_ficlonerange(2)
 ALIGNED = 4096  # bytes: what filesystems share is whole blocks
 PIECE = 8 << 20
+AT_ONCE = 64 << 20  # what the kernel copies in one call: what is written out meanwhile can be let go of
 REFUSED = {errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY,
            errno.EBADF}  # fmt: skip
 
@@ -43,7 +44,7 @@ def _kernel(source: int, start: int, target: int, at: int, size: int) -> str:
     done = 0
     while done < size:
         try:
-            count = os.copy_file_range(source, target, min(size - done, 1 << 30), start + done, at + done)
+            count = os.copy_file_range(source, target, min(size - done, AT_ONCE), start + done, at + done)
         except OSError as error:
             if error.errno not in REFUSED:
                 raise

@@ -44,7 +44,7 @@ class Inode(NamedTuple):
         return sum(size & ~STORED for size in self.blocks)
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """One name of a folder: where its inode lies (block << 16 | offset), the inode's number and kind."""
 
     reference: int
@@ -106,7 +106,7 @@ def _other(cursor: Cursor, common: Inode, *, extended: bool) -> Inode:
     return common._replace(links=links, device=device, xattr=cursor.take("<I")[0] if extended else NONE)
 
 
-def read_entries(data: bytes) -> Iterator[tuple[bytes, Entry]]:
+def read_entries(data: bytes) -> Iterator[tuple[bytes, DirectoryEntry]]:
     """(name, entry) of what a folder's listing holds."""
     at = 0
     while at < len(data):
@@ -119,4 +119,4 @@ def read_entries(data: bytes) -> Iterator[tuple[bytes, Entry]]:
             at += length + 1
             if len(name) != length + 1 or b"/" in name or name in (b".", b".."):
                 raise Unreadable("a folder has a name that cannot be")
-            yield name, Entry(block << 16 | offset, number + difference, kind)
+            yield name, DirectoryEntry(block << 16 | offset, number + difference, kind)

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import METADATA, Unreadable, codec
-from hpcstack.squashfs.inode import DIR, NONE, STORED, Entry, Inode, read_entries, read_inode
+from hpcstack.squashfs.inode import DIR, NONE, STORED, DirectoryEntry, Inode, read_entries, read_inode
 from hpcstack.squashfs.table import LARGEST, PLAIN, Cursor, Table, readable
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Superblock:
         return self.FORMAT.pack(*(getattr(self, one.name) for one in fields(self)))
 
 
-class Image:
+class Squashfs:
     """The SquashFS file PATH, open until `close`. Unreadable for anything else."""
 
     def __init__(self, path: Path) -> None:
@@ -71,7 +71,7 @@ class Image:
             self.close()
             raise
 
-    def __enter__(self) -> Image:
+    def __enter__(self) -> Squashfs:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -164,7 +164,7 @@ class Image:
             raise Unreadable("its root is no folder")
         return found
 
-    def listing(self, folder: Inode) -> dict[bytes, Entry]:
+    def listing(self, folder: Inode) -> dict[bytes, DirectoryEntry]:
         """{name: entry} of FOLDER, in the image's order."""
         if folder.size <= 3:
             return {}
@@ -200,7 +200,7 @@ class Image:
 class Attributes:
     """The table of extended attributes: `keys`, and (where, count, size) of each set."""
 
-    def __init__(self, image: Image) -> None:
+    def __init__(self, image: Squashfs) -> None:
         about = image.super
         self.sets: list[tuple[int, int, int]] = []
         self.keys = Table(image.file, 0, 0, image.codec)

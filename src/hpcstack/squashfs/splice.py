@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import struct
 import threading
 from contextlib import ExitStack
@@ -20,14 +21,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import StoreError
+from hpcstack.core.replacing import written_out
 from hpcstack.squashfs.codec import METADATA, Unreadable
 from hpcstack.squashfs.copy import copy_bytes, write_all
-from hpcstack.squashfs.read import NO_XATTRS, NOWHERE, Image, Superblock
+from hpcstack.squashfs.read import NO_XATTRS, NOWHERE, Squashfs, Superblock
 from hpcstack.squashfs.tree import Merged
 from hpcstack.squashfs.write import Writer, packed_block
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 PADDED = 4096  # a file is filled up to a multiple of this: loop devices want it
@@ -35,6 +37,7 @@ MARK = b"hpcstack-splice\n"  # what the filling of a spliced file begins with
 MAX_DEPTH, MAX_DEAD = 8, 0.25  # beyond these an image is packed anew
 PIECE = 1 << 20
 HEAD = Superblock.FORMAT.size
+BASE = re.compile(r"[0-9a-f]{64}")
 
 
 class TooMuchDead(Unreadable):
@@ -67,17 +70,18 @@ class Result:
 
 
 def splice(
-    base: Path, layers: Sequence[Path], output: Path, time: int, *, always: bool = False, rooted: bool = False
-) -> Result:
+    base: Path, layers: Sequence[Path], output: Path, time: int, *, always: bool = False, rooted: bool = False,
+    before_writing: Callable[[], None] = lambda: None,
+) -> Result:  # fmt: skip
     """BASE with LAYERS (squashfs files of upper folders, the oldest first) over it as the file OUTPUT, on disk.
 
     ROOTED: every file of it is root's, the base's too: all that takes is another table of ids. The same base and layers
     give the same bytes; TIME is the image's own, in seconds. Unreadable where the base cannot be spliced; TooMuchDead
-    where that would be unwise, unless ALWAYS.
+    where that would be unwise, unless ALWAYS. Neither comes after BEFORE_WRITING was called.
     """
     with ExitStack() as stack:
-        image = stack.enter_context(Image(base))
-        above = [stack.enter_context(Image(layer)) for layer in layers]
+        image = stack.enter_context(Squashfs(base))
+        above = [stack.enter_context(Squashfs(layer)) for layer in layers]
         for layer in above:
             if (layer.super.compressor, layer.super.block_size) != (image.super.compressor, image.super.block_size):
                 raise Unreadable("a layer is packed in another way than the base")
@@ -88,23 +92,31 @@ def splice(
         writer = Writer(merged)
         if rooted:
             writer.ids = [0] * len(writer.ids)
+        before_writing()
         return _write(image, above, writer, about, output, time)
 
 
 def all_root(path: Path) -> bool:
     """Whether every file of the image PATH is root's."""
-    with Image(path) as image:
+    with Squashfs(path) as image:
         return not any(image.ids)
 
 
 def spliced(path: Path) -> Spliced | None:
-    """What the file PATH says of itself; None where it was not spliced."""
-    with Image(path) as image:
-        return _said(image)
+    """What the file PATH says of itself; None where it was not spliced. Its tables are not read."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        head = os.pread(file, HEAD, 0)
+        return _said(file, Superblock(*Superblock.FORMAT.unpack(head)).used) if len(head) == HEAD else None
+    finally:
+        os.close(file)
 
 
-def _said(image: Image) -> Spliced | None:
-    text = os.pread(image.file, PADDED, image.super.used)
+def _said(file: int, used: int) -> Spliced | None:
+    """What stands in the filling of FILE, behind its USED bytes."""
+    if used > os.fstat(file).st_size:
+        return None
+    text = os.pread(file, PADDED, used)
     if not text.startswith(MARK):
         return None
     try:
@@ -112,11 +124,11 @@ def _said(image: Image) -> Spliced | None:
         said = Spliced(str(found["base"]), int(found["kept"]), int(found["depth"]), int(found["dead"]))
     except (ValueError, KeyError, TypeError):
         return None
-    return said if HEAD <= said.kept <= image.super.used else None
+    return said if HEAD <= said.kept <= used and BASE.fullmatch(said.base) else None
 
 
-def _about(image: Image, merged: Merged) -> Spliced:
-    before = _said(image)
+def _about(image: Squashfs, merged: Merged) -> Spliced:
+    before = _said(image.file, image.super.used)
     tables = image.super.used - image.super.inode_table
     digest = hashlib.sha256(image.super.pack())
     for at in range(0, tables, PIECE):
@@ -145,7 +157,7 @@ class _Digest(threading.Thread):
             at += len(data)
 
 
-def _write(image: Image, above: list[Image], writer: Writer, about: Spliced, output: Path, time: int) -> Result:
+def _write(image: Squashfs, above: list[Squashfs], writer: Writer, about: Spliced, output: Path, time: int) -> Result:
     superblock, tables = _tables(image, writer, time)
     filling = _filling(about, superblock.used)
     kept = image.super.inode_table
@@ -153,7 +165,8 @@ def _write(image: Image, above: list[Image], writer: Writer, about: Spliced, out
     try:
         reading = _Digest(superblock.pack(), image.file, kept)
         reading.start()
-        how = copy_bytes(image.file, 0, file, 0, kept)
+        with written_out(output):
+            how = copy_bytes(image.file, 0, file, 0, kept)
         at = kept
         for piece in writer.data.pieces:
             if isinstance(piece, bytes):
@@ -185,7 +198,7 @@ def _filling(about: Spliced, used: int) -> bytes:
     return text + bytes(-(used + len(text)) % PADDED)
 
 
-def _tables(image: Image, writer: Writer, time: int) -> tuple[Superblock, list[bytes | memoryview]]:
+def _tables(image: Squashfs, writer: Writer, time: int) -> tuple[Superblock, list[bytes | memoryview]]:
     """The superblock, and all that follows the data."""
     out: list[bytes | memoryview] = []
     at = writer.data.end

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import Unreadable
-from hpcstack.squashfs.inode import CHAR, DIR, FILE, Entry, Inode
+from hpcstack.squashfs.inode import CHAR, DIR, FILE, DirectoryEntry, Inode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcstack.squashfs.read import Image
+    from hpcstack.squashfs.read import Squashfs
 
 Xattrs = tuple[tuple[bytes, bytes], ...]
 MAX_DEPTH = 400  # folders in folders
@@ -44,12 +44,12 @@ class Leaf:
 
 @dataclass(eq=False)
 class Folder:
-    """A folder that is written anew. An `Entry` among its children is one of the base's, which stays as it is."""
+    """A folder that is written anew. A `DirectoryEntry` among its children is the base's, which stays."""
 
     inode: Inode
     xattrs: Xattrs
     number: int = 0  # the base's, where it was there
-    children: dict[bytes, Folder | Leaf | Entry] = field(default_factory=dict)
+    children: dict[bytes, Folder | Leaf | DirectoryEntry] = field(default_factory=dict)
 
 
 def kept_xattrs(xattrs: Xattrs) -> Xattrs:
@@ -78,7 +78,7 @@ def _plain_capability(value: bytes) -> bytes:
 class Merged:
     """BASE with LAYERS over it, the oldest first: `root`, and what of the base is named no more."""
 
-    def __init__(self, base: Image, layers: list[Image]) -> None:
+    def __init__(self, base: Squashfs, layers: list[Squashfs]) -> None:
         self.base, self.layers = base, layers
         about = base.root()
         self.root = Folder(about, base.xattrs(about), about.number, dict(base.listing(about)))
@@ -106,22 +106,22 @@ class Merged:
                 folder.children[name] = below
                 self._lay(below, found, number, depth + 1)
                 continue
-            if isinstance(old, Entry):
+            if isinstance(old, DirectoryEntry):
                 self._remove(old)
             if _takes_away(found, layer, marked=marked):
                 folder.children.pop(name, None)
             else:
                 folder.children[name] = self._leaf(found, number)
 
-    def _folder(self, old: Folder | Leaf | Entry | None, upper: Inode, number: int) -> Folder:
+    def _folder(self, old: Folder | Leaf | DirectoryEntry | None, upper: Inode, number: int) -> Folder:
         """What UPPER lies over: OLD, where that is a folder which it does not hide."""
         hides = any(name in OPAQUE and value == b"y" for name, value in self.layers[number].xattrs(upper))
-        if isinstance(old, Entry) and old.kind == DIR and not hides:
+        if isinstance(old, DirectoryEntry) and old.kind == DIR and not hides:
             about = self.base.inode(old.reference)
             return Folder(about, (), about.number, dict(self.base.listing(about)))
         if isinstance(old, Folder) and not hides:
             return old
-        if isinstance(old, Entry):
+        if isinstance(old, DirectoryEntry):
             self._remove(old)
         elif isinstance(old, Folder):
             for one in _entries_below(old):
@@ -134,7 +134,7 @@ class Merged:
             self.leaves[key] = Leaf(number, inode, kept_xattrs(self.layers[number].xattrs(inode)))
         return self.leaves[key]
 
-    def _remove(self, entry: Entry, depth: int = 0) -> None:
+    def _remove(self, entry: DirectoryEntry, depth: int = 0) -> None:
         """ENTRY of the base, and all below it, has one name less."""
         inode = self.base.inode(entry.reference)
         if inode.kind == DIR:
@@ -166,15 +166,15 @@ class Merged:
         return sum({inode.start: inode.stored for inode, gone in self.removed.values() if gone >= inode.links}.values())
 
 
-def _entries_below(folder: Folder) -> Iterator[Entry]:
+def _entries_below(folder: Folder) -> Iterator[DirectoryEntry]:
     for child in folder.children.values():
-        if isinstance(child, Entry):
+        if isinstance(child, DirectoryEntry):
             yield child
         elif isinstance(child, Folder):
             yield from _entries_below(child)
 
 
-def _takes_away(found: Inode, layer: Image, *, marked: bool) -> bool:
+def _takes_away(found: Inode, layer: Squashfs, *, marked: bool) -> bool:
     """Whether FOUND is the mark of a deletion; MARKED folders have them also as empty files with an attribute."""
     if found.kind == CHAR:
         return found.device == 0

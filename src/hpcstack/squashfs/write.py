@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import METADATA, Codec, Unreadable
 from hpcstack.squashfs.data import Data
-from hpcstack.squashfs.inode import BLOCK, CHAR, DIR, FILE, LINK, NONE, SOCKET, Entry, Inode
+from hpcstack.squashfs.inode import BLOCK, CHAR, DIR, FILE, LINK, NONE, SOCKET, DirectoryEntry, Inode
 from hpcstack.squashfs.read import PREFIXES
 from hpcstack.squashfs.table import PLAIN, Table
 from hpcstack.squashfs.tree import Folder, Leaf, Merged, Xattrs
@@ -83,17 +83,17 @@ class Writer:
         self.exported = None if exported is None else exported + [0] * (merged.count - about.inodes)
         self.data = Data(merged, len(self.base.fragments()))
         self.fragments = [*self.base.fragments(), *self.data.fragments]
-        self.written: dict[int, Entry] = {}  # of leaves, by number
+        self.written: dict[int, DirectoryEntry] = {}  # of leaves, by number
         self.root = self._folder(merged.root, merged.count + 1).reference
 
     # -- inodes
 
-    def _add(self, number: int, kind: int, data: bytes) -> Entry:
+    def _add(self, number: int, kind: int, data: bytes) -> DirectoryEntry:
         reference = self.inodes.reference()
         self.inodes.write(data)
         if self.exported is not None:
             self.exported[number - 1] = reference
-        return Entry(reference, number, kind)
+        return DirectoryEntry(reference, number, kind)
 
     def _common(self, kind: int, inode: Inode, number: int) -> bytes:
         return struct.pack("<4H2I", kind, inode.mode, self._id(inode.uid), self._id(inode.gid), inode.time, number)
@@ -106,7 +106,7 @@ class Writer:
                 raise Unreadable(f"more than {MAX_IDS} owners and groups")
         return self.known_ids[one]
 
-    def _leaf(self, leaf: Leaf) -> Entry:
+    def _leaf(self, leaf: Leaf) -> DirectoryEntry:
         if leaf.number not in self.written:
             inode, xattr = leaf.inode, self._xattr(leaf.xattrs)
             kind = inode.kind
@@ -143,9 +143,9 @@ class Writer:
 
     # -- folders
 
-    def _folder(self, folder: Folder, parent: int) -> Entry:
+    def _folder(self, folder: Folder, parent: int) -> DirectoryEntry:
         """FOLDER and all below it that is new; the folder's own inode last."""
-        found: list[tuple[bytes, Entry]] = []
+        found: list[tuple[bytes, DirectoryEntry]] = []
         for name, child in sorted(folder.children.items()):
             if isinstance(child, Folder):
                 found.append((name, self._folder(child, folder.number)))
@@ -162,7 +162,7 @@ class Writer:
         about += b"".join(struct.pack("<3I", at, where, len(name) - 1) + name for at, where, name in index)
         return self._add(folder.number, DIR, self._common(DIR + SOCKET, folder.inode, folder.number) + about)
 
-    def _listing(self, found: list[tuple[bytes, Entry]]) -> tuple[int, list[tuple[int, int, bytes]]]:
+    def _listing(self, found: list[tuple[bytes, DirectoryEntry]]) -> tuple[int, list[tuple[int, int, bytes]]]:
         """FOUND in the table of folders: (its size, as its inode says it; an index of the first header in each later
         block)."""
         size, index = 0, list[tuple[int, int, bytes]]()
@@ -190,9 +190,9 @@ class Writer:
         return self.known_sets[xattrs]
 
 
-def _headers(found: Iterable[tuple[bytes, Entry]]) -> Iterator[list[tuple[bytes, Entry]]]:
+def _headers(found: Iterable[tuple[bytes, DirectoryEntry]]) -> Iterator[list[tuple[bytes, DirectoryEntry]]]:
     """FOUND in runs that can stand under one header: inodes of one block, with numbers that are not far apart."""
-    group: list[tuple[bytes, Entry]] = []
+    group: list[tuple[bytes, DirectoryEntry]] = []
     for name, entry in found:
         if group:
             first = group[0][1]
@@ -205,7 +205,7 @@ def _headers(found: Iterable[tuple[bytes, Entry]]) -> Iterator[list[tuple[bytes,
         yield group
 
 
-def _group(group: list[tuple[bytes, Entry]]) -> bytes:
+def _group(group: list[tuple[bytes, DirectoryEntry]]) -> bytes:
     first = group[0][1]
     out = [struct.pack("<3I", len(group) - 1, first.reference >> 16, first.number)]
     for name, entry in group:

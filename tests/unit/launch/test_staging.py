@@ -39,10 +39,12 @@ class Node:
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
     def put(self, sha256: str = SHA, **more: str) -> subprocess.CompletedProcess[str]:
-        return self("put", str(self.image), f"{SHA}.sqsh", str(len(CONTENT)), sha256, **more)
+        return self("put", str(self.image), f"{SHA}.sqsh", str(len(CONTENT)), sha256, "-", "0", **more)
 
     def there(self) -> list[str]:
-        return sorted(path.name for path in self.folder.iterdir() if not path.name.endswith((".lock", ".jobs")))
+        return sorted(
+            path.name for path in self.folder.iterdir() if not path.name.endswith((".lock", ".jobs", ".base"))
+        )
 
 
 @pytest.fixture(params=["sh", "bash"])
@@ -102,7 +104,7 @@ def test_what_this_step_needs_and_what_a_job_uses_here_is_not_removed_for_room(n
     assert node.put().returncode == 0
     (tools / "df").write_text("#!/bin/sh\necho header\necho x x x 0\n")
     (tools / "df").chmod(0o755)
-    words = (str(node.image), f"{SHA}.sqsh", "1", SHA, str(node.image), "data-1", "1", "-")
+    words = (str(node.image), f"{SHA}.sqsh", "1", SHA, "-", "0", str(node.image), "data-1", "1", "-", "-", "0")
     assert node("put", *words, path=str(tools)).returncode == 125 and f"{SHA}.sqsh" in node.there()
 
 
@@ -111,23 +113,65 @@ def test_a_copy_that_is_ended_by_a_signal_leaves_nothing(node: Node) -> None:
     tools.mkdir()
     (tools / "cp").write_text('#!/bin/sh\nfor last; do :; done\n: >"$last"\nsleep 0.5\n')
     (tools / "cp").chmod(0o755)
-    argv = [
-        node.shell,
-        "-c",
-        plain("launchers", "on-node/stage.sh"),
-        "stage",
-        str(node.folder),
-        "put",
-        str(node.image),
-        "n",
-        "1",
-        "-",
-    ]
+    argv = [node.shell, "-c", plain("launchers", "on-node/stage.sh"), "stage", str(node.folder), "put", str(node.image),
+            "n", "1", "-", "-", "0"]  # fmt: skip
     process = subprocess.Popen(argv, env={"PATH": f"{tools}:{os.environ['PATH']}"})
     while not list(node.folder.glob(".*.part")):
         time.sleep(0.01)
     process.terminate()
     assert process.wait() == 143 and node.there() == []
+
+
+BASE, KEPT = "b" * 64, 5000
+BEGINNING = bytes(range(256)) * 20
+
+
+def two_on_one_base(node: Node) -> tuple[tuple[str, ...], tuple[str, ...], Path]:
+    """The words for two images on one base, and the second of them."""
+    words = []
+    for name in ("first", "second"):
+        content = name.encode().ljust(96, b"!") + BEGINNING[96:KEPT] + name.encode() * 100
+        path = node.top / f"{name}.sqsh"
+        path.write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        words.append((str(path), f"{digest}.sqsh", str(len(content)), digest, BASE, str(KEPT)))
+    return words[0], words[1], node.top / "second.sqsh"
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_of_a_second_image_on_a_base_only_what_differs_is_brought(node: Node, cast: bool) -> None:
+    first, second, source = two_on_one_base(node)
+    assert node("begun", BASE, str(KEPT)).returncode == 1
+    assert node("put", *first).returncode == 0
+    assert node("begun", BASE, str(KEPT)).returncode == 0 and node("begun", BASE, "1").returncode == 1
+    whole = source.read_bytes()
+    if cast:  # Slurm has broadcast the difference
+        (node.folder / f".{second[1]}.7.rest").write_bytes(whole[:96] + whole[KEPT:])
+        source.unlink()
+    else:
+        source.write_bytes(whole[:96] + bytes(KEPT - 96) + whole[KEPT:])  # what is not read may be anything
+    done = node("put", *second)
+    assert done.returncode == 0, done.stderr
+    assert (node.folder / second[1]).read_bytes() == whole
+    assert node.there() == sorted([first[1], second[1]])
+
+
+@pytest.mark.parametrize("fault", ["another beginning", "torn rest", "gone"])
+def test_a_difference_that_does_not_fit_is_not_taken(node: Node, fault: str) -> None:
+    """The whole image is copied then; nothing gets the name of what it is not."""
+    first, second, source = two_on_one_base(node)
+    assert node("put", *first).returncode == 0
+    staged = node.folder / first[1]
+    staged.chmod(0o644)
+    if fault == "another beginning":
+        staged.write_bytes(b"y" + bytes(KEPT))
+    elif fault == "torn rest":
+        (node.folder / f".{second[1]}.7.rest").write_bytes(source.read_bytes()[:120])
+    else:
+        staged.unlink()
+    assert node("put", *second).returncode == 0
+    assert (node.folder / second[1]).read_bytes() == source.read_bytes()
+    assert not [name for name in node.there() if name.endswith((".rest", ".part"))]
 
 
 def test_a_link_is_followed_and_its_end_is_left_as_it_is(node: Node) -> None:
@@ -136,7 +180,7 @@ def test_a_link_is_followed_and_its_end_is_left_as_it_is(node: Node) -> None:
     (node.top / "real/x").write_text("1")
     os.utime(node.top / "real", (1000, 1000))
     (node.top / "link").symlink_to("real")
-    assert node("put", str(node.top / "link"), "data-1", "1", "-").returncode == 0
+    assert node("put", str(node.top / "link"), "data-1", "1", "-", "-", "0").returncode == 0
     assert (node.folder / "data-1").is_dir() and not (node.folder / "data-1").is_symlink()
     assert (node.top / "real").stat().st_mtime == 1000
     subprocess.run(["chmod", "-R", "u+w", str(node.folder)], check=True)
@@ -174,7 +218,7 @@ def test_a_folder_of_data_comes_with_what_is_in_it(node: Node) -> None:
     data = node.top / "data"
     (data / "sub").mkdir(parents=True)
     (data / "sub/x").write_text("1")
-    assert node("put", str(data), "data-1", "1", "-").returncode == 0
+    assert node("put", str(data), "data-1", "1", "-", "-", "0").returncode == 0
     assert (node.folder / "data-1/sub/x").read_text() == "1"
 
 

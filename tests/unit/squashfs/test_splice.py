@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hpcstack.squashfs import copy
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import NONE
-from hpcstack.squashfs.read import Image, Superblock
+from hpcstack.squashfs.read import Squashfs, Superblock
 from hpcstack.squashfs.splice import TooMuchDead, all_root, splice, spliced
 from hpcstack.squashfs.tree import Merged
 from hpcstack.squashfs.write import Writer
@@ -109,7 +109,7 @@ def test_hard_links(case: Case) -> None:
     case.change("rm new")
     case.splice()
     judge(case.folder / "out.sqsh", case.expected)
-    with Image(case.folder / "out.sqsh") as image:
+    with Squashfs(case.folder / "out.sqsh") as image:
         kept = image.find(b"new-b")
         assert kept and kept.links == 2
         assert kept == image.find(b"sub/new-c")
@@ -122,7 +122,7 @@ def test_capabilities_and_attributes(case: Case) -> None:
     case.change("setcap cap_net_raw+ep tool; setfattr -n user.a -v b tool 2>/dev/null || "
                 "python3 -c 'import os; os.setxattr(\"tool\", \"user.a\", b\"b\")'; mkdir -p d; touch d/x")  # fmt: skip
     case.splice()
-    with Image(case.folder / "out.sqsh") as image:
+    with Squashfs(case.folder / "out.sqsh") as image:
         found = image.find(b"tool")
         assert found
         xattrs = dict(image.xattrs(found))
@@ -140,7 +140,7 @@ def test_a_folder_of_many_names_is_found_in_by_its_index(case: Case) -> None:
     case.change(f"cd many; while read -r name; do echo $name >$name; done <{case.folder}/names; rm n00000*")
     case.splice()
     judge(case.folder / "out.sqsh", case.expected)
-    with Image(case.folder / "out.sqsh") as image:
+    with Squashfs(case.folder / "out.sqsh") as image:
         folder = image.find(b"many")
         assert folder and folder.size > 1 << 17
         assert len(image.listing(folder)) == len(names) - 1
@@ -150,7 +150,7 @@ def test_sparse_and_large_files(case: Case) -> None:
     case.change("truncate -s 5G sparse; printf end | dd of=sparse bs=1 seek=5000000000 conv=notrunc status=none; "
                 "head -c 3000000 /dev/urandom >large", look=False)  # fmt: skip
     case.splice()
-    with Image(case.folder / "out.sqsh") as image:
+    with Squashfs(case.folder / "out.sqsh") as image:
         found = image.find(b"sparse")
         assert found and found.size == 5 << 30
         assert found.sparse > 4 << 30
@@ -206,7 +206,7 @@ def move_tables(image: Path, far: int) -> Path:
                 8, "little"
             )
 
-    with Image(image) as read:
+    with Squashfs(image) as read:
         sets = len(read.attributes.sets)
     shift(about.fragment_table, -(-about.fragments * 16 // 8192))
     shift(about.export_table, -(-about.inodes * 8 // 8192))
@@ -275,7 +275,7 @@ def test_owners(case: Case) -> None:
     assert not all_root(made)
     case.change("echo x >new", look=False)
     splice(made, case.layers, case.folder / "out.sqsh", TIME)
-    with Image(case.folder / "out.sqsh") as image:
+    with Squashfs(case.folder / "out.sqsh") as image:
         found = image.find(b"f7")
         assert found and (found.uid, found.gid) == (7, 8)
     splice(made, case.layers, case.folder / "rooted.sqsh", TIME, rooted=True)
@@ -286,7 +286,7 @@ def test_owners(case: Case) -> None:
 def test_more_owners_than_there_can_be(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcstack.squashfs.write.MAX_IDS", 0)
     case.change("echo x >new")
-    with Image(case.folder / "base.sqsh") as base, Image(case.layers[0]) as layer:
+    with Squashfs(case.folder / "base.sqsh") as base, Squashfs(case.layers[0]) as layer:
         writer = Writer(Merged(base, [layer]))
         with pytest.raises(Unreadable, match="owners"):
             writer._id(4711)
@@ -348,7 +348,7 @@ def test_the_reader_knows_every_kind_of_file(case: Case) -> None:
         "mkfifo pipe; ln -s target link; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'"
     )
     case.splice()
-    with Image(case.folder / "out.sqsh") as image:
+    with Squashfs(case.folder / "out.sqsh") as image:
         kinds = {name: image.find(name) for name in (b"pipe", b"link", b"sock", b"no")}
         assert [kinds[name].kind if kinds[name] else None for name in kinds] == [6, 3, 7, None]  # type: ignore[union-attr]
         assert kinds[b"link"] and kinds[b"link"].target == b"target"

@@ -5,7 +5,10 @@ Each layer is packed once, as the base is, and kept beside it. What is spliced k
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +17,7 @@ from hpcstack.core.errors import BuildError, StoreError
 from hpcstack.core.process import Completed
 from hpcstack.core.replacing import replacing
 from hpcstack.squashfs.codec import Unreadable, options
-from hpcstack.squashfs.read import Image
+from hpcstack.squashfs.read import Squashfs
 from hpcstack.squashfs.splice import splice
 from hpcstack.store.cache import touch
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 AS_ROOT = ("unshare", "--user", "--map-root-user")  # to read what a step has closed to everybody
 MEMORY = "128M"
+ASKED_FOR = "--squash, or build.splice: never in site.yaml"
+IMAGE = "the image of all of them"  # in the log, after the steps
 
 
 class _NotPacked(Exception):
@@ -34,62 +39,89 @@ class _NotPacked(Exception):
 
 @dataclass(frozen=True)
 class Layers:
-    """A build's upper folders, the oldest first; `merged` runs a command where all are one tree, at `place`."""
+    """All of a build: `merged` runs a command where it is one tree, at `place`, until one has called `leave`."""
 
-    folders: list[Path]
     merged: Callable[[list[str]], Completed]
     place: Path
+    leave: Callable[[], None]
 
 
-def make_image(job: Job, layers: Layers, runner: Runner) -> Completed:
-    """The image of JOB, spliced or packed as its site says (`build.splice`)."""
-    wish = "never" if job.squash else job.settings.splice
-    if wish != "never":
+class Packing:
+    """Layers are packed, each once, while the next step runs. `words` are mksquashfs's, as the base is packed."""
+
+    def __init__(self, job: Job, runner: Runner) -> None:
+        self.job, self.runner = job, runner
+        self.worker = ThreadPoolExecutor(1)
+        self.jobs: list[Future[Completed]] = []
+        self.layers: list[Path] = []
+        self.why = ASKED_FOR if job.squash or job.settings.splice == "never" else ""
         try:
-            return _splice(job, layers, runner, always=wish == "always")
-        except Unreadable as why:
-            if wish == "always":
-                raise BuildError(
-                    f"the image cannot be spliced: {why}", "build.splice: auto in site.yaml packs it"
-                ) from None
-            job.progress(f"packing all of it anew: {why}")
+            with Squashfs(job.base) as base:
+                self.words = [*options(base.super.compressor, base.options()), "-b", str(base.super.block_size)]
+        except Unreadable as error:
+            self.why = self.why or str(error)
+
+    def add(self, layer: Path) -> None:
+        """LAYER, an upper folder, is packed beside itself if it is not yet. Nothing is done where nothing is spliced."""
+        if self.why:
+            return
+        final = packed(layer)
+        self.layers.append(final)
+        if final.exists():
+            touch(final)
+        else:
+            self.jobs.append(self.worker.submit(self._pack, layer, final))
+
+    def finish(self) -> Completed | None:
+        """All is packed; or what failed."""
+        return next((done for job in self.jobs if (done := job.result()).status), None)
+
+    def close(self) -> None:
+        self.worker.shutdown(cancel_futures=True)
+
+    def _pack(self, layer: Path, final: Path) -> Completed:
+        """LAYER, with an overlay's marks, as the squashfs FINAL."""
+        with contextlib.suppress(_NotPacked), replacing(final) as part:
+            argv = ["mksquashfs", str(layer), str(part), "-noappend", "-quiet", "-no-progress", "-all-root",
+                    "-no-exports", "-mkfs-time", str(EPOCH), "-mem", MEMORY, *self.words]  # fmt: skip
+            done = self.runner.logged([*AS_ROOT, *argv], self.job.work / "pack.log")
+            if done.status:
+                raise _NotPacked
+        return done
+
+
+def packed(layer: Path) -> Path:
+    """Where LAYER is kept as a squashfs."""
+    return layer.with_name(f"{layer.name}.sqsh")
+
+
+def make_image(job: Job, layers: Layers, packing: Packing) -> Completed:
+    """The image of JOB, spliced or packed as its site says (`build.splice`)."""
+    job.clock.append((IMAGE, time.monotonic()))
+    always = job.settings.splice == "always" and not job.squash
+    try:
+        if packing.why:
+            raise Unreadable(packing.why)
+        return packing.finish() or _splice(job, layers, packing.layers, always=always)
+    except Unreadable as why:
+        if always:
+            raise BuildError(
+                f"the image cannot be spliced: {why}", "build.splice: auto in site.yaml packs it"
+            ) from None
+        job.progress(f"packing all of it anew: {why}")
     _room(job.output.parent, job)
-    job.progress("packing")
     job.progress.event("phase", name="pack")
     return layers.merged(squash_argv(str(layers.place), job.output, job.settings.compression))
 
 
-def _splice(job: Job, layers: Layers, runner: Runner, *, always: bool) -> Completed:
+def _splice(job: Job, layers: Layers, files: list[Path], *, always: bool) -> Completed:
     job.progress.event("phase", name="pack")
-    with Image(job.base) as base:
-        words = [*options(base.super.compressor, base.options()), "-b", str(base.super.block_size)]
-    packed = []
-    for layer in layers.folders:
-        final = layer.with_name(f"{layer.name}.sqsh")
-        packed.append(final)
-        if final.exists():
-            touch(final)
-        elif (done := _pack(layer, final, words, job, runner)).status:
-            return done
     output = job.beside or job.output
     _room(output.parent, job)
     job.progress("splicing the steps to the base")
-    job.made.append(splice(job.base, packed, output, EPOCH, always=always, rooted=True))
+    done = splice(job.base, files, output, EPOCH, always=always, rooted=True, before_writing=layers.leave)
+    job.made.append(done)
     return Completed(("splice",), 0)
-
-
-def _pack(layer: Path, final: Path, words: list[str], job: Job, runner: Runner) -> Completed:
-    """LAYER, with an overlay's marks, as the squashfs FINAL, packed as the base is."""
-    try:
-        with replacing(final) as part:
-            argv = ["mksquashfs", str(layer), str(part), "-noappend", "-quiet", "-no-progress", "-all-root",
-                    "-no-exports", "-mkfs-time", str(EPOCH), "-mem", MEMORY, *words]  # fmt: skip
-            done = runner.logged([*AS_ROOT, *argv], job.log)
-            if done.status:
-                raise _NotPacked
-    except _NotPacked:
-        pass
-    return done
 
 
 def _room(folder: Path, job: Job) -> None:

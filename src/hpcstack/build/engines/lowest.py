@@ -20,12 +20,12 @@ from hpcstack.core.files import remove_tree
 from hpcstack.core.lease import label, sweep
 from hpcstack.core.replacing import replacing
 from hpcstack.squashfs.codec import Unreadable
-from hpcstack.squashfs.read import Image
+from hpcstack.squashfs.read import Squashfs
 from hpcstack.squashfs.splice import all_root, splice
 from hpcstack.store.cache import touch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from hpcstack.core.process import Completed, Fed, Runner
@@ -41,11 +41,15 @@ READY_S = 60
 
 @dataclass(frozen=True)
 class Lowest:
-    """`layer` is what an overlay calls the base, seen from the cache; `enter` begins the argv of what mounts one."""
+    """`layer` is what an overlay calls the base, seen from the cache; `enter` begins the argv of what mounts one.
+
+    `leave` says that nobody will enter any more: what was mounted may go while other work is done.
+    """
 
     layer: str
     enter: tuple[str, ...]
     failed: Completed | None = None
+    leave: Callable[[], None] = lambda: None
 
 
 def base_folder(job: Job) -> Path:
@@ -109,7 +113,8 @@ def _mounted(job: Job, runner: Runner) -> Iterator[Lowest]:
     log.unlink(missing_ok=True)
     with runner.fed([*HELD, "sh", script("mount.sh"), str(base), str(where), str(ready)], log) as held:
         _wait(held, ready)
-        yield Lowest(str(where), (*ENTER, str(held.process.pid), *OWN_MOUNTS))
+        assert held.process.stdin
+        yield Lowest(str(where), (*ENTER, str(held.process.pid), *OWN_MOUNTS), leave=held.process.stdin.close)
 
 
 def _wait(held: Fed, ready: Path) -> None:
@@ -148,7 +153,7 @@ def _unpack(job: Job, kept: Path, runner: Runner) -> Completed | None:
 def in_base(job: Job, path: str) -> Inode | None:
     """What PATH, without links on its way, is in the base of JOB; None where it has no such thing."""
     try:
-        with Image(job.base) as image:
+        with Squashfs(job.base) as image:
             return image.find(path.encode())
     except Unreadable:
         return None

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job
-from hpcstack.build.engines.finish import AS_ROOT, Layers, make_image
+from hpcstack.build.engines.finish import AS_ROOT, Layers, Packing, make_image, packed
 from hpcstack.build.engines.lowest import (
     UNSHARE,
     Lowest,
@@ -84,24 +84,26 @@ class Layered:
     def build(self, job: Job, runner: Runner) -> Completed:
         """Every step in a layer of its own, then an image of all."""
         own: list[Path] = []
+        packing = Packing(job, runner)
         try:
-            with lowest(job, runner) as base:
+            with lowest(job, runner) as base, contextlib.closing(packing):
                 layers = [base.layer]
-                if failed := base.failed or self._steps(job, base, layers, own, runner):
+                if failed := base.failed or self._steps(job, base, layers, own, packing, runner):
                     return failed
 
                 def merged(argv: list[str]) -> Completed:
                     options = f"ro,userxattr,lowerdir={':'.join(layers)}"
                     return self._overlay(job, base, options, work_folder(job, "merged"), Started(argv, {}), runner)
 
-                steps = [job.cache / name for name in reversed(layers[:-1])]
-                return make_image(job, Layers(steps, merged, work_folder(job, "merged")), runner)
+                return make_image(job, Layers(merged, work_folder(job, "merged"), base.leave), packing)
         finally:
             for path in own:
                 remove_tree(path)
-                path.with_name(f"{path.name}.sqsh").unlink(missing_ok=True)
+                packed(path).unlink(missing_ok=True)
 
-    def _steps(self, job: Job, base: Lowest, layers: list[str], own: list[Path], runner: Runner) -> Completed | None:
+    def _steps(
+        self, job: Job, base: Lowest, layers: list[str], own: list[Path], packing: Packing, runner: Runner
+    ) -> Completed | None:
         """Every step as a layer, newest first in LAYERS. Those of a fresh build are its OWN, and go with it."""
         key, brought = f"{self.name} {base_folder(job).name}", set[str]()
         for number, step in enumerate(job.steps, 1):
@@ -120,6 +122,7 @@ class Layered:
                 if done.status:
                     return done
             layers.insert(0, name)
+            packing.add(job.cache / name)
         return None
 
     def _step(
