@@ -16,6 +16,7 @@ from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Parity, 
 from hpcstack.oci.flatten import entry_of
 from hpcstack.oci.tar import Flow, Members
 from hpcstack.releases.records import read_releases
+from hpcstack.squashfs.splice import spliced
 from hpcstack.store import signing
 from hpcstack.store.contents import read_optional
 from hpcstack.store.find import find_file, find_image, find_stored, is_file
@@ -112,11 +113,19 @@ def about(text: str, store: Store, runner: Runner) -> dict[str, Any]:
             own = document(said.encode(), MAX_ABOUT)
         except ValueError:
             own = {"stack": "", "about": "not built by hpcstack"}
-        return {**own, "image": str(path), "size": path.stat().st_size}
+        return {**own, "image": str(path), "size": path.stat().st_size, **_spliced(path)}
     found = find_image(text, store)
     published = [name for name, record in read_releases(store) if record["key"] == found.key]
     signed = signature_of(found.image).is_file()
-    return {**found.as_dict(), "published": published, "signed": signed}
+    return {**found.as_dict(), "published": published, "signed": signed, **_spliced(found.image)}
+
+
+def _spliced(image: Path) -> dict[str, Any]:
+    """Of a spliced image: the bytes that it keeps of its base, how deep the chain is, the bytes that are no file's."""
+    about = spliced(image)
+    if about is None:
+        return {}
+    return {"spliced": {"kept_bytes": about.kept, "depth": about.depth, "dead_bytes": about.dead, "base": about.base}}
 
 
 def compare_images(one: str, other: str, store: Store, runner: Runner) -> Parity:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import random
+import signal
 import subprocess
 import time
 from dataclasses import replace
@@ -172,6 +175,41 @@ def test_a_difference_that_does_not_fit_is_not_taken(node: Node, fault: str) -> 
     assert node("put", *second).returncode == 0
     assert (node.folder / second[1]).read_bytes() == source.read_bytes()
     assert not [name for name in node.there() if name.endswith((".rest", ".part"))]
+
+
+def test_killed_at_any_moment_there_is_no_half_of_an_image(node: Node) -> None:
+    """HPCSTACK_FAULTS (5; ci/soak runs 50) moments of bringing a second image on a base, by a kill that nothing survives."""
+    count = int(os.environ.get("HPCSTACK_FAULTS", "5"))
+    beginning, words = random.Random(1).randbytes(30_000_000), []
+    for name in ("first", "second"):
+        content = name.encode().ljust(96, b"!") + beginning + name.encode() * 1000
+        path = node.top / f"{name}.sqsh"
+        path.write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        words.append((str(path), f"{digest}.sqsh", str(len(content)), digest, BASE, str(96 + len(beginning))))
+    assert node("put", *words[0]).returncode == 0
+    began = time.monotonic()
+    assert node("put", *words[1]).returncode == 0
+    duration, staged, whole = (
+        time.monotonic() - began,
+        node.folder / words[1][1],
+        (node.top / "second.sqsh").read_bytes(),
+    )
+    argv = [node.shell, "-c", plain("launchers", "on-node/stage.sh"), "stage", str(node.folder), "put", *words[1]]
+    early = 0
+    for part in range(count):
+        staged.unlink(missing_ok=True)
+        process = subprocess.Popen(argv, start_new_session=True, env={**os.environ, "SLURM_JOB_ID": "7"})
+        time.sleep(duration * (part + 0.5) / count)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        early += not staged.exists()
+        assert not staged.exists() or staged.read_bytes() == whole
+    assert early
+    staged.unlink(missing_ok=True)
+    assert node("put", *words[1]).returncode == 0
+    assert staged.read_bytes() == whole and node.there() == sorted([words[0][1], words[1][1]])
 
 
 def test_a_link_is_followed_and_its_end_is_left_as_it_is(node: Node) -> None:
