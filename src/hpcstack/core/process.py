@@ -139,8 +139,13 @@ class Runner:
         return Completed(tuple(argv), status, tuple(tail))
 
     @contextlib.contextmanager
-    def fed(self, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None) -> Iterator[Fed]:
-        """Run ARGV, which reads what the caller writes; its output goes to LOG. Ended if the caller fails."""
+    def fed(
+        self, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None, wait: bool = True
+    ) -> Iterator[Fed]:
+        """Run ARGV, which reads what the caller writes; its output goes to LOG. Ended if the caller fails.
+
+        Its input is closed at the end; without WAIT nobody waits for what it does then.
+        """
         self.which(argv[0])
         with log.open("ab") as sink:
             sink.write(f"> {shlex.join(argv)}\n".encode())
@@ -156,11 +161,13 @@ class Runner:
             yield Fed(process.stdin.fileno(), tuple(argv), process, log)
         except BaseException:
             process.kill()
+            wait = True
             raise
         finally:
             with contextlib.suppress(OSError):
                 process.stdin.close()
-            process.wait()
+            if wait:
+                process.wait()
 
     @contextlib.contextmanager
     def read(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[IO[bytes]]:

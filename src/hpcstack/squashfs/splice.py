@@ -29,7 +29,7 @@ from hpcstack.squashfs.tree import Merged
 from hpcstack.squashfs.write import Writer, packed_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 PADDED = 4096  # a file is filled up to a multiple of this: loop devices want it
@@ -70,14 +70,19 @@ class Result:
 
 
 def splice(
-    base: Path, layers: Sequence[Path], output: Path, time: int, *, always: bool = False, rooted: bool = False,
-    before_writing: Callable[[], None] = lambda: None,
-) -> Result:  # fmt: skip
+    base: Path,
+    layers: Sequence[Path],
+    output: Path,
+    time: int,
+    *,
+    always: bool = False,
+    rooted: bool = False,
+) -> Result:
     """BASE with LAYERS (squashfs files of upper folders, the oldest first) over it as the file OUTPUT, on disk.
 
     ROOTED: every file of it is root's, the base's too: all that takes is another table of ids. The same base and layers
     give the same bytes; TIME is the image's own, in seconds. Unreadable where the base cannot be spliced; TooMuchDead
-    where that would be unwise, unless ALWAYS. Neither comes after BEFORE_WRITING was called.
+    where that would be unwise, unless ALWAYS.
     """
     with ExitStack() as stack:
         image = stack.enter_context(Squashfs(base))
@@ -92,7 +97,6 @@ def splice(
         writer = Writer(merged)
         if rooted:
             writer.ids = [0] * len(writer.ids)
-        before_writing()
         return _write(image, above, writer, about, output, time)
 
 
@@ -147,14 +151,14 @@ class _Digest(threading.Thread):
         self.digest, self.base, self.kept, self.short = hashlib.sha256(head), base, kept, False
 
     def run(self) -> None:
-        at = HEAD
+        at, room = HEAD, memoryview(bytearray(PIECE))  # one for all: new pages would cost more than the sum
         while at < self.kept:
-            data = os.pread(self.base, min(PIECE, self.kept - at), at)
-            if not data:
+            count = os.preadv(self.base, [room[: self.kept - at]], at)
+            if not count:
                 self.short = True
                 return
-            self.digest.update(data)
-            at += len(data)
+            self.digest.update(room[:count])
+            at += count
 
 
 def _write(image: Squashfs, above: list[Squashfs], writer: Writer, about: Spliced, output: Path, time: int) -> Result:

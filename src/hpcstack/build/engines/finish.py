@@ -39,11 +39,10 @@ class _NotPacked(Exception):
 
 @dataclass(frozen=True)
 class Layers:
-    """All of a build: `merged` runs a command where it is one tree, at `place`, until one has called `leave`."""
+    """All of a build: `merged` runs a command where it is one tree, at `place`."""
 
     merged: Callable[[list[str]], Completed]
     place: Path
-    leave: Callable[[], None]
 
 
 class Packing:
@@ -62,7 +61,7 @@ class Packing:
             self.why = self.why or str(error)
 
     def add(self, layer: Path) -> None:
-        """LAYER, an upper folder, is packed beside itself if it is not yet. Nothing is done where nothing is spliced."""
+        """LAYER, an upper folder, is packed beside itself, if it is not yet and something will be spliced."""
         if self.why:
             return
         final = packed(layer)
@@ -102,7 +101,7 @@ def make_image(job: Job, layers: Layers, packing: Packing) -> Completed:
     try:
         if packing.why:
             raise Unreadable(packing.why)
-        return packing.finish() or _splice(job, layers, packing.layers, always=always)
+        return packing.finish() or _splice(job, packing.layers, always=always)
     except Unreadable as why:
         if always:
             raise BuildError(
@@ -114,12 +113,12 @@ def make_image(job: Job, layers: Layers, packing: Packing) -> Completed:
     return layers.merged(squash_argv(str(layers.place), job.output, job.settings.compression))
 
 
-def _splice(job: Job, layers: Layers, files: list[Path], *, always: bool) -> Completed:
+def _splice(job: Job, files: list[Path], *, always: bool) -> Completed:
     job.progress.event("phase", name="pack")
     output = job.beside or job.output
     _room(output.parent, job)
     job.progress("splicing the steps to the base")
-    done = splice(job.base, files, output, EPOCH, always=always, rooted=True, before_writing=layers.leave)
+    done = splice(job.base, files, output, EPOCH, always=always, rooted=True)
     job.made.append(done)
     return Completed(("splice",), 0)
 

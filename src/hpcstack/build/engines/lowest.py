@@ -25,7 +25,7 @@ from hpcstack.squashfs.splice import all_root, splice
 from hpcstack.store.cache import touch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from hpcstack.core.process import Completed, Fed, Runner
@@ -41,15 +41,11 @@ READY_S = 60
 
 @dataclass(frozen=True)
 class Lowest:
-    """`layer` is what an overlay calls the base, seen from the cache; `enter` begins the argv of what mounts one.
-
-    `leave` says that nobody will enter any more: what was mounted may go while other work is done.
-    """
+    """`layer` is what an overlay calls the base, seen from the cache; `enter` begins the argv of what mounts one."""
 
     layer: str
     enter: tuple[str, ...]
     failed: Completed | None = None
-    leave: Callable[[], None] = lambda: None
 
 
 def base_folder(job: Job) -> Path:
@@ -111,10 +107,9 @@ def _mounted(job: Job, runner: Runner) -> Iterator[Lowest]:
     except Unreadable as error:
         raise _NotMounted(str(error)) from None
     log.unlink(missing_ok=True)
-    with runner.fed([*HELD, "sh", script("mount.sh"), str(base), str(where), str(ready)], log) as held:
+    with runner.fed([*HELD, "sh", script("mount.sh"), str(base), str(where), str(ready)], log, wait=False) as held:
         _wait(held, ready)
-        assert held.process.stdin
-        yield Lowest(str(where), (*ENTER, str(held.process.pid), *OWN_MOUNTS), leave=held.process.stdin.close)
+        yield Lowest(str(where), (*ENTER, str(held.process.pid), *OWN_MOUNTS))
 
 
 def _wait(held: Fed, ready: Path) -> None:

@@ -95,7 +95,7 @@ class Layered:
                     options = f"ro,userxattr,lowerdir={':'.join(layers)}"
                     return self._overlay(job, base, options, work_folder(job, "merged"), Started(argv, {}), runner)
 
-                return make_image(job, Layers(merged, work_folder(job, "merged"), base.leave), packing)
+                return make_image(job, Layers(merged, work_folder(job, "merged")), packing)
         finally:
             for path in own:
                 remove_tree(path)
