@@ -67,12 +67,15 @@ def health(session: Session, output: str) -> None:
 def importer(session: Session, output: str, check: str) -> None:
     """Write Pyxis's importer, with which srun --container-image=hpcstack/STACK is the published image.
 
-    In plugstack.conf: required .../spank_pyxis.so importer=FILE. Any other image behaves as before.
+    In plugstack.conf: required .../spank_pyxis.so importer=FILE use_squashfuse=1. Any other image behaves as before.
+    With use_squashfuse=1 (Pyxis 0.22) an image is mounted; without it every step unpacks it on every node.
     """
     from hpcstack.render.launchers import importer as script
 
     text = script(session.site, check)
-    _give(text, output, "name it in plugstack.conf on every node: required .../spank_pyxis.so importer=")
+    _give(
+        text, output, "name it in plugstack.conf on every node: required .../spank_pyxis.so use_squashfuse=1 importer="
+    )
 
 
 def _give(text: str, output: str, where: str) -> None:

@@ -120,6 +120,11 @@ TOLD: dict[str, tuple[Status, str, str]] = {
         "users who write srun --container-image get an error",
         "plugstack.conf: required .../spank_pyxis.so",
     ),
+    "pyxis.unpacks": (
+        "WARN",
+        "every step unpacks its image on every node before it starts: minutes with NVIDIA's",
+        "plugstack.conf: use_squashfuse=1 behind spank_pyxis.so (Pyxis 0.22 or newer; squashfuse on every node)",
+    ),
     "registry": (
         "FAIL",
         "no base can be looked up or fetched",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError, SlurmError, counted
 from hpcstack.diagnose import checks
 from hpcstack.diagnose.advice import Finding, fine, skipped, wrong
+from hpcstack.diagnose.pyxis import look_at_pyxis
 from hpcstack.oci.client import Registry
 from hpcstack.oci.credentials import credentials
 from hpcstack.publish.load_test import LMOD
@@ -40,13 +41,16 @@ def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str,
     progress("looking at this machine")
     mine = checks.read(runner.output(["/bin/sh", "-c", script, "doctor", *paths], timeout=60).stdout)
     found = checks.machine(mine, runtime, None, compute=False)
-    found += _cluster(site, runner, mine.get("host", "?"), runtime)
+    count = _count(runner, nodelist, job) if nodelist or job else 0
+    on = ["--jobid", job, "--overlap"] if job else [f"--nodelist={nodelist}", "--time=5"] if nodelist else []
+    on += [f"--partition={partition}"] if partition and not job and on else []
+    found += _cluster(site, runner, mine.get("host", "?"), runtime, on)
     found += _registries(site, mine.get("host", "?"))
     found += _places(site, mine.get("host", "?"))
     found += _named(site, mine.get("host", "?"), runner)
     if nodelist or job:
         began = time.monotonic()
-        probes = _on_nodes(runner, script, paths, nodelist, job, partition, progress)
+        probes = _on_nodes(runner, script, paths, on, count, progress)
         spent = time.monotonic() - began
         node = site.node_type(partition or (_job(runner, job)[1] if job else ""))
         for probe in probes:
@@ -56,14 +60,10 @@ def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str,
 
 
 def _on_nodes(
-    runner: Runner, script: str, paths: list[str], nodelist: str, job: str, partition: str, progress: Progress
+    runner: Runner, script: str, paths: list[str], on: list[str], count: int, progress: Progress
 ) -> list[dict[str, str]]:
-    """The probe of each node, as one step with a task per node."""
-    where = ["--jobid", job, "--overlap"] if job else [f"--nodelist={nodelist}", "--time=5"]
-    count = _count(runner, nodelist, job)
-    if partition and not job:
-        where.append(f"--partition={partition}")
-    argv = ["srun", *where, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--label", "--export=ALL"]
+    """The probe of each of COUNT nodes, which srun's words ON name, as one step with a task per node."""
+    argv = ["srun", *on, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--label", "--export=ALL"]
     argv += ["/bin/sh", "-c", script, "doctor", *paths]
     progress(f"looking at {counted(count, 'node')}")
     done = runner.output(argv, timeout=300)
@@ -96,8 +96,8 @@ def _job(runner: Runner, job: str) -> list[str]:
     return found
 
 
-def _cluster(site: Site, runner: Runner, where: str, runtime: str) -> Iterator[Finding]:
-    """Slurm as seen from here."""
+def _cluster(site: Site, runner: Runner, where: str, runtime: str, on: list[str]) -> Iterator[Finding]:
+    """Slurm as seen from here, and on a node of those that srun's words ON name."""
     if not runner.has("srun"):
         yield skipped("slurm", where, "there is no srun on this machine")
         return
@@ -115,10 +115,10 @@ def _cluster(site: Site, runner: Runner, where: str, runtime: str) -> Iterator[F
     why = runner.output(["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"], timeout=20).stdout.splitlines()
     if why:
         yield wrong("nodes", where, f"{counted(len(why), 'node')} down or drained: {why[0].strip()}")
-    yield from _plugins(runner, where, runtime)
+    yield from _plugins(site, runner, where, runtime, on)
 
 
-def _plugins(runner: Runner, where: str, runtime: str) -> Iterator[Finding]:
+def _plugins(site: Site, runner: Runner, where: str, runtime: str, on: list[str]) -> Iterator[Finding]:
     """What srun can start."""
     pmi = read_pmi("\n".join(runner.output(["srun", "--mpi=list"], timeout=20).tail))
     if any(name.startswith("pmi") for name in pmi):
@@ -126,7 +126,7 @@ def _plugins(runner: Runner, where: str, runtime: str) -> Iterator[Finding]:
     else:
         yield wrong("pmi", where, "srun has neither PMIx nor PMI-2")
     if runtime == "pyxis":
-        yield fine("pyxis", where, "srun knows --container-image")
+        yield from look_at_pyxis(runner, site, where, on)
     elif runner.has("enroot") and "--container-image" not in "\n".join(
         runner.output(["srun", "--help"], timeout=20).tail
     ):
