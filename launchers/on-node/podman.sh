@@ -23,9 +23,9 @@ keeper='trap "" TERM INT HUP USR1 USR2; read -r _ <"$1/alive"; tidy "$1"'
 exec 9<>"$work/alive" # for reading, too: so it does not wait for a keeper that could not be started
 export HPCSTACK_PODMAN="$work"
 #: task-names.sh
-# the mount must outlive the signals that the ranks get
-(trap '' TERM INT HUP USR1 USR2 && exec squashfuse -o "uid=$(id -u),gid=$(id -g)" "$image" "$work/image" 9>&-) ||
-    exit 125
+# the mount must outlive the signals that the ranks get; squashfuse_ll reads with many threads, squashfuse with one
+served() { (trap '' TERM INT HUP USR1 USR2 && exec "$1" -o "uid=$(id -u),gid=$(id -g)" "$image" "$work/image" 9>&-); }
+{ command -v squashfuse_ll >/dev/null && served squashfuse_ll 2>/dev/null; } || served squashfuse || exit 125
 export XDG_RUNTIME_DIR="$work"
 # the marker among the arguments becomes the mounted image; what stands before it are podman's options
 count=$#

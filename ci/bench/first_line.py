@@ -1,0 +1,143 @@
+"""Seconds from `srun` to the first line of `python3 -c "import torch; print(...)"`, by each way to start an image.
+
+    HPCSTACK_TESTBED_NODES=32 ci/testbed up && ci/bench/first-line [--nodes 1,2,8,32] [--ranks 1,4,8] [--rounds 3]
+        [--cold] [--json]
+
+The published image of pytorch-24.11 on the testbed's virtual nodes, as its ordinary user, by lines that people write:
+Pyxis that mounts (the testbed's use_squashfuse=1) and that unpacks (what a --container-name makes it do, too), Enroot
+(`enroot start IMAGE`), Apptainer; podman and Charliecloud by `hpcstack launch`; and Apptainer in a folder that holds the
+image unpacked. `import` is the time that the slowest rank spent in it. What is not installed is left out, and said.
+--cold: as root, with the page cache dropped before each line.
+
+Bars, warm: Pyxis that mounts within 1.5 times `apptainer exec`; `import torch` from the mounted image within 1.3 times of
+that from the unpacked one. All nodes share the cores of one machine: what each does at once adds up here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from testbed_user import REPO, on_testbed
+
+STACK = "pytorch-24.11"
+CODE = "import time; t = time.time(); import torch; print('imported', time.time() - t, flush=True)"
+SLOW = ("pyxis unpacks",)  # not beyond 2 nodes: minutes
+
+
+def lines(image: str, tree: str, nodes: int, ranks: int) -> dict[str, list[str]]:
+    """{what: the line}."""
+    srun = ["srun", "--mpi=none", "-N", str(nodes), f"--ntasks-per-node={ranks}"]
+    python = ["python3", "-c", CODE]
+    launch = ["hpcstack", "launch", STACK, "-N", str(nodes), f"--ntasks-per-node={ranks}", "--mode", "plain"]
+    out = {
+        "apptainer": [*srun, "apptainer", "exec", image, *python],
+        "apptainer, unpacked": [*srun, "apptainer", "exec", tree, *python],
+        "podman": [*launch, "--runtime", "podman", "--", *python],
+        "charliecloud": [*launch, "--runtime", "charliecloud", "--", *python],
+    }
+    if shutil.which("enroot"):
+        out["enroot"] = [*srun, "enroot", "start", image, *python]
+    if "--container-image" in on_testbed("srun", "--help"):
+        out["pyxis mounts"] = [*srun, f"--container-image={image}", *python]
+        if nodes <= 2:
+            out["pyxis unpacks"] = [*srun, f"--container-image={image}", "--container-name=bench", *python]
+    return out
+
+
+def timed(argv: list[str]) -> tuple[float, float] | None:
+    """Seconds until the last rank's line, and what the slowest import took; None where the line fails."""
+    began, slowest, last = time.monotonic(), 0.0, 0.0
+    with subprocess.Popen([str(REPO / "ci/testbed"), "exec", *argv], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as process:  # fmt: skip
+        assert process.stdout
+        for line in process.stdout:
+            if "imported" in line:
+                last, slowest = time.monotonic() - began, max(slowest, float(line.split()[-1]))
+        said = process.stderr.read() if process.stderr else ""
+    if process.returncode:
+        print(f"{' '.join(argv[:6])} ...: {said[-300:]}", file=sys.stderr)
+        return None
+    return last, slowest
+
+
+def drop_caches() -> None:
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
+def unpacked(image: str) -> str:
+    """A folder with the image unpacked, of the testbed's user."""
+    home = on_testbed("sh", "-c", "echo ~").strip()
+    tree = f"{home}/first-line-{Path(image).parent.name}"
+    on_testbed(
+        "sh", "-c", '[ -d "$2" ] || unsquashfs -quiet -no-progress -no-xattrs -dest "$2" "$1" >&2', "sh", image, tree
+    )
+    return tree
+
+
+def measure(nodes: int, ranks: int, rounds: int, cold: bool, image: str, tree: str) -> dict[str, dict[str, float]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for number in range(rounds + (0 if cold else 1)):
+        for what, argv in lines(image, tree, nodes, ranks).items():
+            if cold:
+                drop_caches()
+            elif number == 0 and what in SLOW:
+                continue
+            done = timed(argv)
+            if done and (cold or number):  # the first round warms the caches
+                found.setdefault(what, []).append(done)
+    return {what: {"first line": statistics.median(one for one, _ in runs), "import": statistics.median(two for _, two in runs)}
+            for what, runs in found.items()}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", default="1,2,8,32")
+    parser.add_argument("--ranks", default="1,4,8")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    image = json.loads(on_testbed("hpcstack", "inspect", STACK, "--json"))["image"]
+    tree = unpacked(image)
+    rows, missed = [], []
+    for nodes in map(int, chosen.nodes.split(",")):
+        for ranks in map(int, chosen.ranks.split(",")):
+            row = measure(nodes, ranks, chosen.rounds, chosen.cold, image, tree)
+            rows.append({"nodes": nodes, "ranks": ranks, "found": row})
+            if not chosen.json:
+                said = "; ".join(f"{what} {one['first line']:.2f} ({one['import']:.2f})" for what, one in row.items())
+                print(f"{nodes} x {ranks}: {said}", flush=True)
+            missed += [] if chosen.cold else judge(nodes, ranks, row)
+    if chosen.json:
+        print(json.dumps({"image": image, "cold": chosen.cold, "rows": rows, "missed": missed}, indent=1))
+    else:
+        print("\n".join(missed) or "no bar was missed")
+    sys.exit(1 if missed else 0)
+
+
+def judge(nodes: int, ranks: int, row: dict[str, dict[str, float]]) -> list[str]:
+    """The bars that ROW misses."""
+    pairs = [
+        ("pyxis mounts", "apptainer", "first line", 1.5),
+        ("apptainer", "apptainer, unpacked", "import", 1.3),
+        ("pyxis mounts", "apptainer, unpacked", "import", 1.3),
+    ]
+    out = []
+    for one, other, what, bar in pairs:
+        if one in row and other in row and row[one][what] > bar * row[other][what]:
+            ratio = row[one][what] / row[other][what]
+            out.append(f"MISSED at {nodes} x {ranks}: {what} of {one}, {ratio:.2f} times that of {other} (bar {bar})")
+    return out
+
+
+if __name__ == "__main__":
+    main()
