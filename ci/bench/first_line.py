@@ -3,14 +3,14 @@
     HPCSTACK_TESTBED_NODES=32 ci/testbed up && ci/bench/first-line [--nodes 1,2,8,32] [--ranks 1,4,8] [--rounds 3]
         [--cold] [--json]
 
-The published image of pytorch-24.11 on the testbed's virtual nodes, as its ordinary user, by lines that people write:
-Pyxis that mounts (the testbed's use_squashfuse=1) and that unpacks (what a --container-name makes it do, too), Enroot
-(`enroot start IMAGE`), Apptainer; podman and Charliecloud by `hpcstack launch`; and Apptainer in a folder that holds the
-image unpacked. `import` is the time that the slowest rank spent in it. What is not installed is left out, and said.
+The image of pytorch-24.11 on the testbed's virtual nodes, as its ordinary user, by lines that people write: Pyxis that
+mounts (the testbed's use_squashfuse=1) and that unpacks (what a --container-name makes it do), Enroot (`enroot start
+IMAGE`), Apptainer; podman and Charliecloud by `hpcstack launch`; and Apptainer in a folder that holds the image
+unpacked. `import` is the time that the slowest rank spent in it. What is not installed is left out.
 --cold: as root, with the page cache dropped before each line.
 
-Bars, warm: Pyxis that mounts within 1.5 times `apptainer exec`; `import torch` from the mounted image within 1.3 times of
-that from the unpacked one. All nodes share the cores of one machine: what each does at once adds up here.
+Bars, warm: Pyxis that mounts within 1.5 times `apptainer exec`; `import torch` from the mounted image within 1.3 times
+of that from the unpacked one. All nodes share the cores of one machine: what each does at once adds up here.
 """
 
 from __future__ import annotations
@@ -94,8 +94,13 @@ def measure(nodes: int, ranks: int, rounds: int, cold: bool, image: str, tree: s
             done = timed(argv)
             if done and (cold or number):  # the first round warms the caches
                 found.setdefault(what, []).append(done)
-    return {what: {"first line": statistics.median(one for one, _ in runs), "import": statistics.median(two for _, two in runs)}
-            for what, runs in found.items()}  # fmt: skip
+    return {
+        what: {
+            "first line": statistics.median(one for one, _ in runs),
+            "import": statistics.median(two for _, two in runs),
+        }
+        for what, runs in found.items()
+    }
 
 
 def main() -> None:
