@@ -123,7 +123,9 @@ while [ "$#" -gt 0 ]; do
         mv "$cast" "$part"
     else
         rm -f "$cast" # what was broken off: it is copied
-        room "$bytes"
+        beginning=$(like "$base" "$kept") || beginning=
+        # what it begins with stays, if there is room for both
+        (keep="$keep ${beginning##*/} " && room "$bytes") 2>/dev/null || room "$bytes"
         if ! { differs "$source" "$rest" "$base" "$kept" "$part" 2>/dev/null && whole "$part" "$sha256"; }; then
             rm -f "$part" # nothing here to begin with, or it is not what it should be
             cp -rH --preserve=mode,timestamps,links "$source" "$part" || fail "$source was not copied to $folder"

@@ -152,9 +152,9 @@ def _source(number: int, source: Source, commit: str) -> tuple[str, ...]:
 
 
 def _files(stack: Stack) -> tuple[str, ...]:
-    return tuple(
-        words(["install", "-D", "-m", file.mode, f"{HOME}/files/{n}", file.path]) for n, file in enumerate(stack.files)
-    )
+    installed = (words(["install", "-D", "-m", file.mode, f"{HOME}/files/{n}", file.path])
+                 for n, file in enumerate(stack.files))  # fmt: skip
+    return (*installed, 'rm -f "$HPCSTACK_LEFT"')  # the next step looks anew: what a recipe puts there is not guarded
 
 
 def _script(name: str) -> tuple[str, ...]:

@@ -30,10 +30,14 @@ class Data:
         self.blocks: dict[tuple[int, int], int] = {}
         self.tails: dict[int, tuple[int, int]] = {}
         self.fragments: list[tuple[int, int]] = []
+        sizes: dict[tuple[int, int], int] = {}
         for leaf in sorted(merged.files, key=lambda one: (one.layer, one.inode.start)):
             key, size = (leaf.layer, leaf.inode.start), leaf.inode.stored
             if size and key not in self.blocks:
                 self.blocks[key] = self._take(leaf.layer, leaf.inode.start, size)
+                sizes[key] = size
+            elif size and sizes[key] != size:
+                raise Unreadable("two files of a layer share a part of their data")
         self._place_tails()
 
     def _take(self, layer: int, start: int, size: int) -> int:

@@ -5,6 +5,7 @@ https://dr-emann.github.io/squashfs/ has the format; the kernel's fs/squashfs is
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 from dataclasses import dataclass, fields
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import METADATA, Unreadable, codec
 from hpcstack.squashfs.inode import DIR, NONE, STORED, DirectoryEntry, Inode, read_entries, read_inode
-from hpcstack.squashfs.table import LARGEST, PLAIN, Cursor, Table, readable
+from hpcstack.squashfs.table import PLAIN, Cursor, Table, readable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +24,9 @@ NOWHERE = 0xFFFFFFFFFFFFFFFF
 OPTIONS, NO_XATTRS = 0x400, 0x200  # flags
 PREFIXES = {0: b"user.", 1: b"trusted.", 2: b"security."}
 ELSEWHERE = 0x100  # in an attribute's type: the value is in another place
+LEAST = 3  # bytes of a metadata block, with its head
+MOST = METADATA // LEAST  # times that a table can grow when it is expanded
+MAX_XATTRS = 256  # of one inode
 MAX_VALUE = 1 << 16  # bytes of one attribute's value: Linux allows no more
 
 
@@ -89,7 +93,12 @@ class Squashfs:
             raise Unreadable("it is no SquashFS 4.0")
         size = os.fstat(self.file).st_size
         tables = [about.inode_table, about.folder_table, self._first(about), about.id_table, about.used]
-        if about.used > size or sorted(tables) != tables or about.block_size != 1 << about.block_log:
+        if (
+            about.used > size
+            or about.inode_table < Superblock.FORMAT.size
+            or sorted(tables) != tables
+            or about.block_size != 1 << about.block_log
+        ):
             raise Unreadable("its superblock says what cannot be")
         return about
 
@@ -114,11 +123,13 @@ class Squashfs:
     def _indexed(self, at: int, count: int, size: int) -> bytes:
         """COUNT entries of SIZE bytes of a table whose pointers lie at AT."""
         blocks = -(-count * size // METADATA)
-        if blocks * 8 > LARGEST or at + blocks * 8 > self.super.used:
+        if at + blocks * 8 > self.super.used:
             raise Unreadable("a table is larger than the file")
         pointers = [one[0] for one in struct.iter_unpack("<Q", os.pread(self.file, blocks * 8, at))]
         if not pointers:
             return b""
+        if any(two - one < LEAST for one, two in itertools.pairwise(pointers)):  # each block comes after the one before
+            raise Unreadable("a table names a block twice")
         table = Table(self.file, pointers[0], at, self.codec)
         data = b"".join(table.block(one - pointers[0])[0] for one in pointers)
         if len(data) != count * size:
@@ -156,7 +167,10 @@ class Squashfs:
         """The inode at REFERENCE."""
         with readable():
             cursor = Cursor(self.inodes, reference >> 16, reference & 0xFFFF)
-            return read_inode(cursor, self.ids, self.super.block_size)
+            found = read_inode(cursor, self.ids, self.super.block_size)
+        if not 0 < found.number <= self.super.inodes:
+            raise Unreadable("an inode has a number that cannot be")
+        return found
 
     def root(self) -> Inode:
         found = self.inode(self.super.root)
@@ -168,6 +182,8 @@ class Squashfs:
         """{name: entry} of FOLDER, in the image's order."""
         if folder.size <= 3:
             return {}
+        if folder.size > MOST * len(self.folders.raw):
+            raise Unreadable("a folder is larger than the table of folders")
         with readable():
             data, _, _ = self.folders.read(folder.start, folder.offset, folder.size - 3)
             return dict(read_entries(data))
@@ -216,8 +232,10 @@ class Attributes:
         if number >= len(self.sets):
             raise Unreadable("an inode has attributes that are not there")
         where, count, _ = self.sets[number]
+        if count > MAX_XATTRS:
+            raise Unreadable("an inode has more attributes than any can have")
         cursor = Cursor(self.keys, where >> 16, where & 0xFFFF)
-        return tuple(self._one(cursor) for _ in range(min(count, 1 << 16)))
+        return tuple(self._one(cursor) for _ in range(count))
 
     def _one(self, cursor: Cursor) -> tuple[bytes, bytes]:
         kind, length = cursor.take("<HH")

@@ -25,6 +25,7 @@ from hpcstack.core.replacing import written_out
 from hpcstack.squashfs.codec import METADATA, Unreadable
 from hpcstack.squashfs.copy import copy_bytes, write_all
 from hpcstack.squashfs.read import NO_XATTRS, NOWHERE, Squashfs, Superblock
+from hpcstack.squashfs.table import readable
 from hpcstack.squashfs.tree import Merged
 from hpcstack.squashfs.write import Writer, packed_block
 
@@ -94,7 +95,8 @@ def splice(
         about = _about(image, merged)
         if not always and (about.depth > MAX_DEPTH or about.dead > MAX_DEAD * about.kept):
             raise TooMuchDead(f"{about.dead / 1e6:.0f} MB of it would be no file's, spliced {about.depth} times")
-        writer = Writer(merged)
+        with readable():
+            writer = Writer(merged)
         if rooted:
             writer.ids = [0] * len(writer.ids)
         return _write(image, above, writer, about, output, time)
@@ -126,9 +128,10 @@ def _said(file: int, used: int) -> Spliced | None:
     try:
         found = json.loads(text[len(MARK) :].split(b"\0", 1)[0])
         said = Spliced(str(found["base"]), int(found["kept"]), int(found["depth"]), int(found["dead"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    return said if HEAD <= said.kept <= used and BASE.fullmatch(said.base) else None
+    good = HEAD <= said.kept <= used and said.depth > 0 and said.dead >= 0 and BASE.fullmatch(said.base)
+    return said if good else None
 
 
 def _about(image: Squashfs, merged: Merged) -> Spliced:
@@ -148,15 +151,33 @@ class _Digest(threading.Thread):
 
     def __init__(self, head: bytes, base: int, kept: int) -> None:
         super().__init__(daemon=True)
-        self.digest, self.base, self.kept, self.short = hashlib.sha256(head), base, kept, False
+        self.digest, self.base, self.kept = hashlib.sha256(head), base, kept
+        self.error: BaseException | None = None
+        self.stopped = False
 
     def run(self) -> None:
+        try:
+            self._read()
+        except BaseException as error:
+            self.error = error
+
+    def finish(self) -> None:
+        """All of the base is in the sum; what kept it from that is raised."""
+        self.join()
+        if self.error:
+            raise self.error
+
+    def stop(self) -> None:
+        """Nobody wants the sum any more, and the files will be closed."""
+        self.stopped = True
+        self.join()
+
+    def _read(self) -> None:
         at, room = HEAD, memoryview(bytearray(PIECE))  # one for all: new pages would cost more than the sum
-        while at < self.kept:
+        while at < self.kept and not self.stopped:
             count = os.preadv(self.base, [room[: self.kept - at]], at)
             if not count:
-                self.short = True
-                return
+                raise StoreError("a base ends before it should: it was changed while it was read", "try again")
             self.digest.update(room[:count])
             at += count
 
@@ -166,9 +187,9 @@ def _write(image: Squashfs, above: list[Squashfs], writer: Writer, about: Splice
     filling = _filling(about, superblock.used)
     kept = image.super.inode_table
     file = os.open(output, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    reading = _Digest(superblock.pack(), image.file, kept)
+    reading.start()
     try:
-        reading = _Digest(superblock.pack(), image.file, kept)
-        reading.start()
         with written_out(output):
             how = copy_bytes(image.file, 0, file, 0, kept)
         at = kept
@@ -185,14 +206,13 @@ def _write(image: Squashfs, above: list[Squashfs], writer: Writer, about: Splice
             at += len(data)
         write_all(file, superblock.pack(), 0)  # last: until now it was no image, but its base's beginning
         os.fsync(file)
-        reading.join()
-        if reading.short:
-            raise StoreError(f"{image.path} ends before it should: it was changed while it was read", "try again")
+        reading.finish()
         place = kept
         while data := os.pread(file, PIECE, place):
             reading.digest.update(data)
             place += len(data)
     finally:
+        reading.stop()
         os.close(file)
     return Result(reading.digest.hexdigest(), place, how, place - kept, about)
 

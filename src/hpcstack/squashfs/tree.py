@@ -108,6 +108,8 @@ class Merged:
                 continue
             if isinstance(old, DirectoryEntry):
                 self._remove(old)
+            elif isinstance(old, Folder):
+                self._remove_below(old)
             if _takes_away(found, layer, marked=marked):
                 folder.children.pop(name, None)
             else:
@@ -124,8 +126,7 @@ class Merged:
         if isinstance(old, DirectoryEntry):
             self._remove(old)
         elif isinstance(old, Folder):
-            for one in _entries_below(old):
-                self._remove(one)
+            self._remove_below(old)
         return Folder(upper, ())
 
     def _leaf(self, inode: Inode, number: int) -> Leaf:
@@ -134,14 +135,22 @@ class Merged:
             self.leaves[key] = Leaf(number, inode, kept_xattrs(self.layers[number].xattrs(inode)))
         return self.leaves[key]
 
+    def _remove_below(self, folder: Folder) -> None:
+        for one in _entries_below(folder):
+            self._remove(one)
+
     def _remove(self, entry: DirectoryEntry, depth: int = 0) -> None:
         """ENTRY of the base, and all below it, has one name less."""
         inode = self.base.inode(entry.reference)
         if inode.kind == DIR:
+            if inode.number in self.removed:
+                raise Unreadable("a folder has two names")
             if depth > MAX_DEPTH:
                 raise Unreadable(f"folders lie more than {MAX_DEPTH} deep in one another")
+            self.removed[inode.number] = inode, 1
             for below in self.base.listing(inode).values():
                 self._remove(below, depth + 1)
+            return
         self.removed[inode.number] = inode, self.removed.get(inode.number, (inode, 0))[1] + 1
 
     def _number(self, folder: Folder) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hpcstack.squashfs import copy
 from hpcstack.squashfs.codec import Unreadable
-from hpcstack.squashfs.inode import NONE
+from hpcstack.squashfs.inode import NONE, DirectoryEntry, Inode
 from hpcstack.squashfs.read import Squashfs, Superblock
 from hpcstack.squashfs.splice import TooMuchDead, all_root, splice, spliced
 from hpcstack.squashfs.tree import Merged
@@ -250,6 +250,58 @@ def test_dead_bytes_are_counted_and_bounded(case: Case) -> None:
     with pytest.raises(TooMuchDead, match="would be no file's"):
         splice(case.folder / "base.sqsh", case.layers, case.folder / "no.sqsh", TIME)
     assert not (case.folder / "no.sqsh").exists()
+
+
+def test_what_goes_from_a_folder_that_was_touched_before_is_dead_too(case: Case) -> None:
+    (case.folder / "base/big").mkdir()
+    (case.folder / "base/big/large").write_bytes(random.Random(1).randbytes(3_000_000))
+    case.pack("base", "base.sqsh")
+    case.change("echo x >big/new")
+    case.change("rm -r big")
+    assert 2_800_000 < case.splice().about.dead < 3_100_000
+
+
+def test_a_base_that_cannot_be_read_to_its_end_gives_no_sum(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.change_by(4, 20)
+
+    def refused(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", refused)
+    with pytest.raises(OSError, match="Input/output"):
+        case.splice()
+
+
+def test_a_maze_of_folders_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with two names: 40 of those in one another would be walked for ever."""
+    (case.folder / "base/gone/below").mkdir(parents=True)
+    case.pack("base", "base.sqsh")
+    case.change("rm -r gone", look=False)
+    whole = Squashfs.listing
+
+    def doubled(image: Squashfs, folder: Inode) -> dict[bytes, DirectoryEntry]:
+        found = whole(image, folder)
+        return {**found, b"again": found[b"below"]} if b"below" in found else found
+
+    monkeypatch.setattr(Squashfs, "listing", doubled)
+    with pytest.raises(Unreadable, match="two names"):
+        case.splice()
+
+
+@pytest.mark.parametrize(
+    "filling", ['{"depth": Infinity}', "[" * 3000, '{"base": "x", "kept": 96, "depth": -9, "dead": -9}']
+)
+def test_a_filling_that_lies_is_not_believed(case: Case, filling: str) -> None:
+    base = case.folder / "base.sqsh"
+    with Squashfs(base) as image:
+        used = image.super.used
+    with base.open("r+b") as file:
+        file.truncate(used)
+        file.seek(used)
+        file.write(b"hpcstack-splice\n" + filling.encode() + b"\0" + bytes(4096))
+    assert spliced(base) is None
+    case.change_by(4, 10)
+    assert case.splice().about.depth == 1
 
 
 def test_what_a_layer_had_deleted_is_not_in_the_file(case: Case) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hpcstack.core.process import Runner
+    from hpcstack.core.process import Fed, Runner
 
 AS_ROOT = ("unshare", "--user", "--map-root-user")  # to read what a step has closed to everybody
 MEMORY = "128M"
@@ -53,9 +53,12 @@ class Packing:
         self.worker = ThreadPoolExecutor(1)
         self.jobs: list[Future[Completed]] = []
         self.layers: list[Path] = []
+        self.running: Fed | None = None
+        self.kind = (0, 0)  # compressor and block size of the base
         self.why = ASKED_FOR if job.squash or job.settings.splice == "never" else ""
         try:
             with Squashfs(job.base) as base:
+                self.kind = base.super.compressor, base.super.block_size
                 self.words = [*options(base.super.compressor, base.options()), "-b", str(base.super.block_size)]
         except Unreadable as error:
             self.why = self.why or str(error)
@@ -66,24 +69,39 @@ class Packing:
             return
         final = packed(layer)
         self.layers.append(final)
-        if final.exists():
+        if self._fits(final):
             touch(final)
         else:
             self.jobs.append(self.worker.submit(self._pack, layer, final))
 
-    def finish(self) -> Completed | None:
-        """All is packed; or what failed."""
-        return next((done for job in self.jobs if (done := job.result()).status), None)
+    def finish(self) -> None:
+        """All is packed. Unreadable where it is not: there is nothing to splice then."""
+        for job in self.jobs:
+            if (done := job.result()).status:
+                raise Unreadable(f"a layer could not be packed: {' '.join(done.tail[-1:])}")
 
     def close(self) -> None:
-        self.worker.shutdown(cancel_futures=True)
+        self.worker.shutdown(wait=False, cancel_futures=True)
+        if self.running:
+            self.running.process.kill()
+        self.worker.shutdown()
+
+    def _fits(self, final: Path) -> bool:
+        """Whether FINAL is there, packed as the base is."""
+        try:
+            with Squashfs(final) as layer:
+                return (layer.super.compressor, layer.super.block_size) == self.kind
+        except (OSError, Unreadable):
+            return False
 
     def _pack(self, layer: Path, final: Path) -> Completed:
         """LAYER, with an overlay's marks, as the squashfs FINAL."""
+        argv = [*AS_ROOT, "mksquashfs", str(layer)]
+        more = ["-noappend", "-quiet", "-no-progress", "-all-root", "-no-exports", "-xattrs", "-mkfs-time", str(EPOCH),
+                "-mem", MEMORY, *self.words]  # fmt: skip
         with contextlib.suppress(_NotPacked), replacing(final) as part:
-            argv = ["mksquashfs", str(layer), str(part), "-noappend", "-quiet", "-no-progress", "-all-root",
-                    "-no-exports", "-mkfs-time", str(EPOCH), "-mem", MEMORY, *self.words]  # fmt: skip
-            done = self.runner.logged([*AS_ROOT, *argv], self.job.work / "pack.log")
+            with self.runner.fed([*argv, str(part), *more], self.job.work / "pack.log") as self.running:
+                done = self.running.finish()
             if done.status:
                 raise _NotPacked
         return done
@@ -101,7 +119,8 @@ def make_image(job: Job, layers: Layers, packing: Packing) -> Completed:
     try:
         if packing.why:
             raise Unreadable(packing.why)
-        return packing.finish() or _splice(job, packing.layers, always=always)
+        packing.finish()
+        return _splice(job, packing.layers, always=always)
     except Unreadable as why:
         if always:
             raise BuildError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import time
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def script(name: str) -> str:
 def lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
     """The base of JOB, mounted or unpacked; or what failed."""
     job.cache.mkdir(parents=True, exist_ok=True)
-    sweep(job.cache, ".", remove_tree)
+    sweep(job.cache, ".", _remove)
     kept = base_folder(job)
     if kept.is_dir():
         touch(kept)
@@ -86,6 +87,14 @@ def lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
     job.progress(f"unpacking the base: it cannot be mounted here ({why})")
     failed = _unpack(job, kept, runner)
     yield Lowest(kept.name, UNSHARE, failed)
+
+
+def _remove(path: Path) -> None:
+    """PATH, which somebody who was killed has left: a layer, or a file that was being packed."""
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 class _NotMounted(Exception):
@@ -106,7 +115,10 @@ def _mounted(job: Job, runner: Runner) -> Iterator[Lowest]:
         base = _to_mount(job)
     except Unreadable as error:
         raise _NotMounted(str(error)) from None
+    if re.search(r"[:,\\]", str(where)):
+        raise _NotMounted(f"an overlay takes ':' and ',' for its own: {where}")
     log.unlink(missing_ok=True)
+    ready.unlink(missing_ok=True)
     with runner.fed([*HELD, "sh", script("mount.sh"), str(base), str(where), str(ready)], log, wait=False) as held:
         _wait(held, ready)
         yield Lowest(str(where), (*ENTER, str(held.process.pid), *OWN_MOUNTS))
@@ -118,7 +130,8 @@ def _wait(held: Fed, ready: Path) -> None:
     while not ready.exists():
         if held.process.poll() is not None or time.monotonic() > until:
             held.process.kill()
-            raise _NotMounted(" ".join(held.finish().tail[-1:]) or "no word why")
+            said = [line for line in held.finish().tail if not line.startswith("> ")]
+            raise _NotMounted(said[0] if said else "no word why")
         time.sleep(0.005)
 
 

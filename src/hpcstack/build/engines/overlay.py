@@ -117,6 +117,7 @@ class Layered:
                 job.progress(f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)")
             else:
                 own += [job.cache / name] if job.fresh else []
+                packed(job.cache / name).unlink(missing_ok=True)  # of a layer that somebody has removed
                 lines = step_script(step, number, len(job.steps))
                 done = self._step(job, base, layers, name, lines, files, runner)
                 if done.status:
