@@ -29,6 +29,7 @@ from testbed_user import REPO, on_testbed
 
 STACK = "pytorch-24.11"
 CODE = "import time; t = time.time(); import torch; print('imported', time.time() - t, flush=True)"
+USER = (str(REPO / "ci/testbed"), "exec", "env", "NVIDIA_VISIBLE_DEVICES=void")  # the virtual nodes have no driver
 SLOW = ("pyxis unpacks",)  # not beyond 2 nodes: minutes
 
 
@@ -48,20 +49,26 @@ def lines(image: str, tree: str, nodes: int, ranks: int) -> dict[str, list[str]]
     if "--container-image" in on_testbed("srun", "--help"):
         out["pyxis mounts"] = [*srun, f"--container-image={image}", *python]
         if nodes <= 2:
-            out["pyxis unpacks"] = [*srun, f"--container-image={image}", "--container-name=bench", *python]
+            name = f"bench{time.monotonic_ns()}"  # one that is there is not unpacked again
+            out["pyxis unpacks"] = [*srun, f"--container-image={image}", f"--container-name={name}", *python]
     return out
 
 
 def timed(argv: list[str]) -> tuple[float, float] | None:
     """Seconds until the last rank's line, and what the slowest import took; None where the line fails."""
     began, slowest, last = time.monotonic(), 0.0, 0.0
-    with subprocess.Popen([str(REPO / "ci/testbed"), "exec", *argv], stdout=subprocess.PIPE,
+    with subprocess.Popen([*USER, *argv], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as process:  # fmt: skip
         assert process.stdout
         for line in process.stdout:
             if "imported" in line:
                 last, slowest = time.monotonic() - began, max(slowest, float(line.split()[-1]))
         said = process.stderr.read() if process.stderr else ""
+    for word in argv:
+        if word.startswith("--container-name="):
+            name = f"pyxis_{word.partition('=')[2]}"
+            subprocess.run([*USER, *argv[:4], "--ntasks-per-node=1", "enroot", "remove", "--force", name],
+                           capture_output=True, check=False)  # fmt: skip
     if process.returncode:
         print(f"{' '.join(argv[:6])} ...: {said[-300:]}", file=sys.stderr)
         return None
