@@ -50,8 +50,9 @@ hpcstack_dpkg() {
 hpcstack_guarded() {
     local listed=
     # A list that cannot be had must fail the step: an empty one would guard nothing.
-    if command -v python3 >/dev/null && python3 -c 'import pip' 2>/dev/null; then
-        listed=$(python3 -m pip list --format=freeze 2>/dev/null)
+    if command -v python3 >/dev/null && ! listed=$(python3 -m pip list --format=freeze 2>/dev/null); then
+        if python3 -c 'import pip' 2>/dev/null; then return 1; fi
+        listed=
     fi
     printf '%s\n' "$listed" | grep -iE "$HPCSTACK_GUARDED_PIP" | sed 's/^/pip /' || true
     if command -v dpkg-query >/dev/null; then
