@@ -19,6 +19,8 @@ TIME = 1704067200
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--propagation",
              "private", "sh", "-euc")  # fmt: skip
 WALK = f"{sys.executable} {trees.__file__}"
+# Not -always-use-fragments: now and then (1 of 85 here) mksquashfs 4.5.1 writes a fragment then that unsquashfs cannot
+# read either.
 PACKED: dict[str, tuple[str, ...]] = {
     "gzip": ("-comp", "gzip"),
     "xz": ("-comp", "xz"),
@@ -29,7 +31,6 @@ PACKED: dict[str, tuple[str, ...]] = {
     "large blocks": ("-comp", "zstd", "-b", "1048576"),
     "nothing compressed": ("-comp", "gzip", "-noI", "-noD", "-noF", "-noX"),
     "no fragments": ("-comp", "zstd", "-no-fragments"),
-    "always fragments": ("-comp", "zstd", "-always-use-fragments"),
     "no export table": ("-comp", "zstd", "-no-exports"),
     "no attributes": ("-comp", "zstd", "-no-xattrs"),
 }
