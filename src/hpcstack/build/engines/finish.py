@@ -145,8 +145,9 @@ def _splice(job: Job, files: list[Path], *, always: bool) -> Completed:
 def _room(folder: Path, job: Job) -> None:
     """StoreError where what is left of the disk cannot take the image: it is hardly smaller than its base."""
     free, needed = shutil.disk_usage(folder).free, job.base.stat().st_size
+    name = "store" if job.beside and folder == job.beside.parent else "build.tmpdir"
     if free < needed:
         raise StoreError(
             f"{folder} has {free / 1e9:.1f} GB free, the image needs about {needed / 1e9:.1f} GB more",
-            "make room and build again: what is done is kept; or name another folder: build.tmpdir in site.yaml",
+            f"make room and build again: what is done is kept; or name another folder: {name} in site.yaml",
         )
