@@ -104,7 +104,7 @@ def _store(job: Job, request: BuildRequest, bench: Workbench, how: How) -> Artif
             f"the files that differ: hpcstack verify --reproducible {request.stack.full_name}" if old else
             f"bring {store.top}/images/{request.key} back from a backup; or: hpcstack remove {names[0]}, then build",
         )  # fmt: skip
-    return store.put(artifact, job.image, job.log, instead=replaces or old is None)
+    return store.put(artifact, job.image, job.log, lock=request.lock.text(), instead=replaces or old is None)
 
 
 def _told(job: Job) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError
-from hpcstack.lock.file import LockFile
+from hpcstack.lock.model import read as read_lock
+from hpcstack.lock.path import lock_path
 from hpcstack.store import sbom
 from hpcstack.store.contents import read_distribution
+from hpcstack.store.store import LOCK
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
@@ -17,13 +20,20 @@ if TYPE_CHECKING:
 
 
 def collect_attachments(recipe: Recipe, artifact: Artifact, site: Site, runner: Runner) -> dict[str, str]:
-    """{file name: text}. A lock that has changed since the build is left out: it is not this image's."""
+    """{file name: text}. The lock is the one that the build kept beside the image, else the recipe's as long as that is
+    still the same: a later one is not this image's."""
     out = {"sbom.json": sbom.document(artifact, read_distribution(artifact.image, runner))}
-    try:
-        file = LockFile(recipe, site)
-        lock = file.current()
-        if lock and lock.digest() == artifact.lock_sha256:
-            out["lock.json"] = file.path.read_text(encoding="utf-8")
-    except (HpcstackError, OSError):
-        pass
+    for path in (Path(artifact.folder) / LOCK, _path_of(recipe, site)):
+        try:
+            if path and read_lock(path).digest() == artifact.lock_sha256:
+                return out | {"lock.json": path.read_text(encoding="utf-8")}
+        except (HpcstackError, OSError):
+            continue
     return out
+
+
+def _path_of(recipe: Recipe, site: Site) -> Path | None:
+    try:
+        return lock_path(recipe, site)
+    except HpcstackError:
+        return None

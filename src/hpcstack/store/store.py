@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KEY = re.compile(r"^[0-9a-z]+$")
 MAX_RECORD = 64 << 20  # bytes of an artifact.json or a release.json: packages of a large image are 1 MB
-ARTIFACT, LOG = "artifact.json", "build.log"
+ARTIFACT, LOG, LOCK = "artifact.json", "build.log", "lock.json"
 
 
 class Store:
@@ -109,9 +109,9 @@ class Store:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def put(self, artifact: Artifact, image: Path, log: Path, *, instead: bool = False) -> Artifact:
-        """IMAGE and LOG as the image of ARTIFACT.key, INSTEAD of one that is there; its stack then names it. An IMAGE
-        that was made in a folder of `incoming`, on disk, is not copied."""
+    def put(self, artifact: Artifact, image: Path, log: Path, *, lock: str = "", instead: bool = False) -> Artifact:
+        """IMAGE, LOG and the text of its LOCK as the image of ARTIFACT.key, INSTEAD of one that is there; its stack
+        then names it. An IMAGE that was made in a folder of `incoming`, on disk, is not copied."""
         final = self.top / "images" / artifact.key
         made_here = image.name == IMAGE and image.parent.parent == self.top / "incoming"
         place = contextlib.nullcontext(image.parent) if made_here else self.incoming()
@@ -122,6 +122,8 @@ class Store:
                 if digest_of(incoming / IMAGE) != artifact.sha256:
                     raise StoreError("the stored image differs from the built one", "the disk or memory is damaged")
             shutil.copyfile(log, incoming / LOG)
+            if lock:
+                write_text(incoming / LOCK, lock)
             record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
             write_text(incoming / ARTIFACT, json.dumps(record, indent=1, sort_keys=True) + "\n")
             (incoming / IMAGE).chmod(sharing.mode(0o644))

@@ -34,8 +34,9 @@ def image(tmp_path: Path) -> Path:
 
 def test_what_is_put_is_found_whole(tmp_path: Path, image: Path) -> None:
     store = Store(tmp_path / "store")
-    put = store.put(artifact(image), image, tmp_path / "log")
+    put = store.put(artifact(image), image, tmp_path / "log", lock="{}\n")
     assert put.image.read_bytes() == image.read_bytes()
+    assert (put.image.parent / "lock.json").read_text() == "{}\n"
     assert store.artifact("k1") == put == store.newest("demo-1.0")
     assert list(store.stacks()) == ["demo-1.0"]
     assert list((tmp_path / "store/incoming").iterdir()) == []
