@@ -37,6 +37,7 @@ GROUPS = {
         "sign": "Sign an image; `verify --signature` checks it.",
         "bundle": "Pack a stack for machines without a network (bundle create, apply).",
         "gc": "Remove images and caches that nobody needs.",
+        "cache": "Share one import of any image over the cluster (cache get, serve, list, gc).",
     },
     "What users load": {
         "publish": "Make a built image a release with a module.",

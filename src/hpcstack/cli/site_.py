@@ -68,14 +68,37 @@ def importer(session: Session, output: str, check: str) -> None:
     """Write Pyxis's importer, with which srun --container-image=hpcstack/STACK is the published image.
 
     In plugstack.conf: required .../spank_pyxis.so importer=FILE use_squashfuse=1. Any other image behaves as before.
-    With use_squashfuse=1 (Pyxis 0.22) an image is mounted; without it every step unpacks it on every node.
+    With use_squashfuse=1 (Pyxis 0.22) an image is mounted; without it every step unpacks it on every node. Where
+    site.yaml has an image_cache, any other image is imported once for all nodes and users (docs/image-cache.md).
     """
     from hpcstack.render.launchers import importer as script
 
-    text = script(session.site, check)
+    text = script(session.site, check, _program())
     _give(
         text, output, "name it in plugstack.conf on every node: required .../spank_pyxis.so use_squashfuse=1 importer="
     )
+
+
+@command.command("image-service")
+@click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
+@click.pass_obj
+def image_service(session: Session, output: str) -> None:
+    """Write the systemd unit of the service that imports images once for all (image_cache in site.yaml)."""
+    from hpcstack.core.errors import InputError
+    from hpcstack.render.launchers import image_service as unit
+
+    if not session.site.image_cache.folder:
+        raise InputError("the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml")
+    files = [path for path in session.loaded.origins.values() if path.startswith("/")]
+    text = unit(session.site, _program(), files[-1].rpartition(".yaml")[0] + ".yaml" if files else "")
+    _give(text, output, "on every node: systemctl enable --now hpcstack-images.service, with this as ")
+
+
+def _program() -> str:
+    """This very hpcstack, by its path: users' own PATHs do not count on a node."""
+    import sys
+
+    return str(Path(sys.argv[0]).absolute()) if Path(sys.argv[0]).name == "hpcstack" else "hpcstack"
 
 
 def _give(text: str, output: str, where: str) -> None:

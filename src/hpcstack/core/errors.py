@@ -57,6 +57,10 @@ class RegistryError(HpcstackError):
     exit_code = 5
 
 
+class LoginRefused(RegistryError):
+    """A registry does not let this login read that; it may be there for another one."""
+
+
 class SlurmError(HpcstackError):
     """Slurm refused or failed."""
 

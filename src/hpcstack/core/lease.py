@@ -23,7 +23,7 @@ from hpcstack.core.files import read_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-POLL_S, BEAT_S, PATIENCE_S = 0.5, 5.0, 60.0
+FIRST_POLL_S, POLL_S, BEAT_S, PATIENCE_S = 0.02, 0.5, 5.0, 60.0
 ABANDONED_S = 7 * 86400.0  # what an owner who is not seen from here has not touched for so long is nobody's
 HIDDEN = "hidden"
 
@@ -109,20 +109,28 @@ class Watch:
 
 
 @contextlib.contextmanager
-def hold(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """The lease PATH, once nobody else has it; WAITING is told for whom we wait. OSError where it cannot be had."""
+def hold(
+    path: Path, waiting: Callable[[str], None] | None = None, done: Callable[[], bool] = lambda: False
+) -> Iterator[bool]:
+    """The lease PATH, once nobody else has it; WAITING is told for whom we wait. OSError where it cannot be had.
+
+    False, and no lease, once DONE is true: what was waited for is there. It is asked often at first, then twice a
+    second.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep(path.parent, f".{path.name}.", lambda old: old.unlink(missing_ok=True))
     mine = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
     text = str(me())
     mine.write_text(text)
     try:
-        _acquire(mine, path, waiting)
+        if not _acquire(mine, path, waiting, done):
+            yield False
+            return
         ended = threading.Event()
         beat = threading.Thread(target=_beat, args=(path, text, ended), daemon=True)
         beat.start()
         try:
-            yield
+            yield True
         finally:
             ended.set()
             beat.join()
@@ -132,9 +140,11 @@ def hold(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[N
         mine.unlink(missing_ok=True)
 
 
-def _acquire(mine: Path, path: Path, waiting: Callable[[str], None] | None) -> None:
-    watch, told = Watch(path), False
+def _acquire(mine: Path, path: Path, waiting: Callable[[str], None] | None, done: Callable[[], bool]) -> bool:
+    watch, told, pause = Watch(path), False, FIRST_POLL_S
     while not _link(mine, path):
+        if done():
+            return False
         owner = _read(path)
         if owner is None:
             continue
@@ -145,7 +155,9 @@ def _acquire(mine: Path, path: Path, waiting: Callable[[str], None] | None) -> N
             holder = read_holder(owner)
             waiting(holder.told if holder else f"the holder of {path}")
             told = True
-        time.sleep(POLL_S)
+        time.sleep(pause)
+        pause = min(pause * 1.5, POLL_S)
+    return True
 
 
 def _beat(path: Path, text: str, ended: threading.Event) -> None:

@@ -14,24 +14,21 @@ from urllib.parse import urljoin, urlsplit
 
 from hpcstack.core.errors import InputError, RegistryError
 from hpcstack.hardware.facts import facts_of
-from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, MAX_OTHER, config_of
-from hpcstack.oci.credentials import credentials
-from hpcstack.oci.manifest import Image, digest_in, image, platform_of, platforms
+from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
+from hpcstack.oci.manifest import DIGEST, Image, digest_in, image, platform_of, platforms
 from hpcstack.oci.protocol import (
     READ_S,
     content_of,
     document,
-    may_be_asked,
-    may_know,
     nonsense,
     pause,
-    realm_of,
-    refused,
+    refusal,
     repository_of,
     unreachable,
     verify,
     within,
 )
+from hpcstack.oci.tokens import authorize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -76,8 +73,8 @@ class Registry:
     .credentials, and go to the registry that they are for, only.
     """
 
-    def __init__(self, site: Site, *, timeout: float = 20, tries: int = TRIES) -> None:
-        self.site, self.tries = site, tries
+    def __init__(self, site: Site, *, timeout: float = 20, tries: int = TRIES, anonymous: bool = False) -> None:
+        self.site, self.tries, self.anonymous = site, tries, anonymous
         self.tokens: dict[tuple[str, str], str] = {}
         self.timeout = timeout
 
@@ -91,7 +88,7 @@ class Registry:
 
     def look_up(self, base: Base) -> Answer:
         """The digests and configs of BASE for each platform that it names. RegistryError where there are none."""
-        host, url = self._place(base)
+        host, url = self.place(base)
         try:
             return self._look_up(base, host, url)
         except NONSENSE:
@@ -114,9 +111,19 @@ class Registry:
         pairs = (entry.partition("=") for entry in (config.get("config") or {}).get("Env") or [])
         return facts_of({name: value for name, _, value in pairs})
 
+    def digest(self, base: Base) -> str:
+        """The digest that BASE's tag means now, or its own, once the registry has said that it may be read. Asked with
+        HEAD, which Docker Hub does not count as a pull. RegistryError where it may not."""
+        host, url = self.place(base)
+        where, accept = f"{url}/manifests/{base.digest or base.tag}", (*INDEXES, *MANIFESTS)
+        answer, _ = self._get(where, accept, base, host, method="HEAD")
+        answer.close()
+        found = base.digest or answer.headers.get("Docker-Content-Digest", "")
+        return found if DIGEST.fullmatch(found) else self._manifest(url, base.tag, base, host)[0]
+
     def image(self, base: Base, platform: str) -> Image:
         """The manifest and config of BASE for PLATFORM, with its layers."""
-        host, url = self._place(base)
+        host, url = self.place(base)
         try:
             top, body = self._manifest(url, base.digest or base.tag, base, host)
             if "manifests" in body:
@@ -136,7 +143,7 @@ class Registry:
         import requests
         from urllib3.exceptions import HTTPError
 
-        host, url = self._place(base)
+        host, url = self.place(base)
         how = {"Range": f"bytes={start}-"} if start else {}
         answer, _ = self._get(f"{url}/blobs/{digest}", (), base, host, more=how)
         with answer:
@@ -150,7 +157,7 @@ class Registry:
 
     def tags(self, base: Base) -> list[str]:
         """All tags of BASE's repository, in the registry's own order, page by page; what is no tag is left out."""
-        host, url = self._place(base)
+        host, url = self.place(base)
         try:
             return [tag for tag in self._tags(base, host, url) if isinstance(tag, str) and TAG.fullmatch(tag)]
         except NONSENSE:
@@ -190,7 +197,7 @@ class Registry:
         except (requests.RequestException, ValueError) as error:
             return 0, f"{host}: {type(error).__name__}"
 
-    def _place(self, base: Base) -> tuple[str, str]:
+    def place(self, base: Base) -> tuple[str, str]:
         """The host that is asked for BASE, and the URL of its repository there."""
         entry = self.site.registry(base.registry)
         host, _, path = (entry.mirror or base.registry).partition("/")
@@ -228,7 +235,7 @@ class Registry:
 
     def _get(
         self, url: str, accept: tuple[str, ...], base: Base, host: str, limit: int = 0, *,
-        more: Mapping[str, str] | None = None,
+        more: Mapping[str, str] | None = None, method: str = "GET",
     ) -> tuple[requests.Response, bytes]:  # fmt: skip
         """GET with a token where one is asked for, and again after a pause where the registry is busy.
 
@@ -243,7 +250,7 @@ class Registry:
                 if limit:
                     answer, content = within(READ_S, host, lambda: self._small(url, accept, base, host, limit))
                 else:
-                    answer = self._once(url, accept, base, host, more=more)
+                    answer = self._once(url, accept, base, host, more=more, method=method)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
                 if attempt + 1 == self.tries:
                     raise RegistryError(*unreachable(host, base, error)) from None
@@ -253,7 +260,7 @@ class Registry:
                 break
             time.sleep(pause(answer.headers.get("Retry-After", ""), BACK_OFF * 2**attempt))
         if answer.status_code not in (200, 206):
-            raise RegistryError(*refused(answer.status_code, host, base))
+            raise refusal(answer.status_code, host, base)
         return answer, content
 
     def _small(
@@ -262,9 +269,9 @@ class Registry:
         answer = self._once(url, accept, base, host)
         return answer, content_of(answer, limit, host) if answer.status_code in (200, 206) else b""
 
-    def _fetch(self, url: str, **how: Any) -> requests.Response:
-        """One GET, by the site's proxy or the environment's; its body is not read yet. No netrc: it would replace the
-        token."""
+    def _fetch(self, url: str, method: str = "GET", **how: Any) -> requests.Response:
+        """One request, by the site's proxy or the environment's; its body is not read yet. No netrc: it would replace
+        the token."""
         import requests
 
         proxy = self.site.build.proxy
@@ -275,7 +282,7 @@ class Registry:
             session.trust_env = False
             how["headers"] = {"Accept-Encoding": "identity", **how.get("headers", {})}
             how |= {"proxies": proxies, "verify": self.bundle or True, "timeout": self.timeout, "stream": True}
-            return session.get(url, **how)
+            return session.request(method, url, **how)
 
     def _once(
         self,
@@ -286,55 +293,23 @@ class Registry:
         *,
         again: bool = False,
         more: Mapping[str, str] | None = None,
+        method: str = "GET",
     ) -> requests.Response:
         headers = {"Accept": ", ".join(accept)} if accept else {}
         key = (host, base.repository)
         if key in self.tokens:
             headers["Authorization"] = self.tokens[key]
-        answer = self._fetch(url, headers=headers | dict(more or {}))
+        answer = self._fetch(url, method, headers=headers | dict(more or {}))
         if answer.status_code == 401 and not again:  # no token yet, or it has expired: NVIDIA's live for minutes
-            self.tokens[key] = self._authorization(
+            self.tokens[key] = self.authorization(
                 answer.headers.get("WWW-Authenticate", ""), host, base, repository_of(url)
             )
-            return self._once(url, accept, base, host, again=True, more=more)
+            return self._once(url, accept, base, host, again=True, more=more, method=method)
         return answer
 
-    def _authorization(self, challenge: str, host: str, base: Base, repository: str) -> str:
-        """The header that answers a 401: basic, or a bearer token from the realm that it names."""
-        import base64
-
-        user, password = credentials(host, self.site.registry(base.registry).credentials)
-        if challenge.lower().startswith("basic"):
-            return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-        realm, query = realm_of(challenge, repository)
-        if not realm:
-            raise RegistryError(*refused(401, host, base))
-        entry = self.site.registry(base.registry)
-        if not may_be_asked(realm, host, entry.token_server, plain_http=entry.plain_http):
-            raise RegistryError(
-                f"{host} refers us to {realm[:200]} for a token; that server is not asked",
-                f"if that is right, name it: registries.{base.registry}.token_server in site.yaml",
-            )
-        named = entry.token_server and urlsplit(realm).netloc == entry.token_server
-        trusted = user and (named or may_know(realm, host, plain_http=entry.plain_http))
-        how = {"params": query, "auth": (user, password) if trusted else None, "allow_redirects": False}
-        with self._fetch(realm, **how) as answer:
-            if answer.is_redirect:
-                raise RegistryError(f"the token server of {host} sends on to another place, which is not asked",
-                                    "tell its admin")  # fmt: skip
-            if answer.status_code != 200 and user and not trusted:
-                raise RegistryError(
-                    f"{host} refuses {base.image} ({answer.status_code}); your login was not given to "
-                    f"{urlsplit(realm).netloc}, which gives its tokens",
-                    f"if that host is the registry's own: registries.{base.registry}.token_server in site.yaml",
-                )
-            if answer.status_code != 200:
-                raise RegistryError(*refused(answer.status_code, host, base))
-            body = document(content_of(answer, MAX_OTHER, host), host)
-        token = body.get("token") or body.get("access_token", "")
-        if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]{0,65536}", token):
-            raise RegistryError(*nonsense(host))
-        return f"Bearer {token}"
+    def authorization(self, challenge: str, host: str, base: Base, repository: str) -> str:
+        """The header that answers a 401 of HOST, from the user's own login."""
+        return authorize(challenge, host, base, repository, self.site, self._fetch, anonymous=self.anonymous)
 
 
 def _some(answer: requests.Response, count: int) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from hpcstack.core import untrusted
-from hpcstack.core.errors import RegistryError
+from hpcstack.core.errors import LoginRefused, RegistryError
 from hpcstack.oci import config
 
 if TYPE_CHECKING:
@@ -116,10 +116,10 @@ def may_be_asked(realm: str, host: str, named: str, *, plain_http: bool) -> bool
         return False
     if netloc == host or (named and netloc == named):
         return where.scheme == "https" or (where.scheme == "http" and plain_http)
-    return where.scheme == "https" and (not _is_address(name) or name == host.partition(":")[0])
+    return where.scheme == "https" and (not is_address(name) or name == host.partition(":")[0])
 
 
-def _is_address(name: str) -> bool:
+def is_address(name: str) -> bool:
     name = name.rstrip(".")
     try:
         ipaddress.ip_address(name)
@@ -175,3 +175,8 @@ def refused(status: int, host: str, base: Base) -> tuple[str, str]:
             f"check the tag, e.g. with: skopeo list-tags docker://{host}/{base.repository}",
         )
     return f"{host} answered {status} for {base.image}", "try again later"
+
+
+def refusal(status: int, host: str, base: Base) -> RegistryError:
+    """What `refused` says, as the error: LoginRefused where another login may be let in."""
+    return (LoginRefused if status in (401, 403, 404) else RegistryError)(*refused(status, host, base))

@@ -53,7 +53,7 @@ def parse(text: str) -> Reference:
     if text.startswith(("/", "./", "../", "~/")):
         local = Path(text).expanduser()
         return _there("oci" if local.is_dir() else "docker-archive", local, "")
-    return Reference("docker", base=_base(text.removeprefix("docker://")))
+    return Reference("docker", base=registry_image(text))
 
 
 def _there(transport: str, path: Path, name: str) -> Reference:
@@ -63,8 +63,9 @@ def _there(transport: str, path: Path, name: str) -> Reference:
     return Reference(transport, path=path, name=name)
 
 
-def _base(text: str) -> Base:
-    """A registry's image. Docker Hub is meant where no host is named, `latest` where no tag is."""
+def registry_image(text: str) -> Base:
+    """TEXT as an image of a registry, and of nothing else. Without a host Docker Hub is meant, without a tag `latest`."""
+    text = text.removeprefix("docker://")
     head, sharp, tail = text.partition("#")  # Enroot's [USER@]HOST#REPOSITORY
     if sharp:
         text = f"{head.rpartition('@')[2]}/{tail}"

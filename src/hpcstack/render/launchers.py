@@ -144,8 +144,9 @@ def _health_checks(node: NodeType) -> list[tuple[str, list[str]]]:
     return out + [(f"port-{n}", ["port", hca, str(node.hca_rate)]) for n, hca in enumerate(node.hcas, 1)]
 
 
-def importer(site: Site, check: str) -> str:
-    """Pyxis's importer for SITE, a POSIX shell script. CHECK: `full` for the image's sha256, `none`."""
+def importer(site: Site, check: str, command: str = "hpcstack") -> str:
+    """Pyxis's importer for SITE, a POSIX shell script. CHECK: `full` for the image's sha256, `none`. COMMAND: hpcstack
+    on the nodes, asked where the site has an image cache."""
     return fill(
         "launchers",
         "on-node/importer.sh.j2",
@@ -154,4 +155,14 @@ def importer(site: Site, check: str) -> str:
         modules=str(site.module_root),
         check=check,
         signers=[f"{SIGNER} {key}" for key in site.signatures.keys] if site.signatures.required else [],
+        cache=bool(site.image_cache.folder),
+        command=command,
     )
+
+
+def image_service(site: Site, command: str, site_file: str) -> str:
+    """The systemd unit of the service that fills SITE's image cache, run by COMMAND on each node."""
+    return fill(
+        "launchers", "on-node/hpcstack-images.service.j2", account=site.image_cache.account, command=command,
+        folder=site.image_cache.folder, socket=site.image_cache.socket, site_file=site_file,
+    )  # fmt: skip

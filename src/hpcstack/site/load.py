@@ -26,6 +26,7 @@ from hpcstack.site.model import (
     POLICY_KEYS,
     BuildSite,
     Gpus,
+    ImageCacheSite,
     ModulesSite,
     NodeType,
     Partition,
@@ -77,6 +78,7 @@ class Site(Model):
     staging: StagingSite = StagingSite.model_construct()
     modules: ModulesSite = ModulesSite.model_construct()
     signatures: SignaturesSite = SignaturesSite.model_construct()
+    image_cache: ImageCacheSite = ImageCacheSite.model_construct()
 
     @field_validator("store", "lock_dir", "module_root", "recipe_dirs", mode="after")
     @classmethod

@@ -216,6 +216,25 @@ class SignaturesSite(Model):
         return self
 
 
+class ImageCacheSite(Model):
+    """One import a cluster: images of any registry, which a service on each node keeps for all (docs/image-cache.md)."""
+
+    folder: str = Field(
+        "", pattern=r"^(/[A-Za-z0-9._-]+)*$", description="on a filesystem that all nodes share; empty: none"
+    )
+    account: str = Field(
+        "hpcstack",
+        pattern=r"^[A-Za-z0-9._-]+$",
+        description="whom the folder belongs to; nobody else is that account",
+    )
+    socket: str = Field(
+        "/run/hpcstack/images.sock", pattern=r"^(/[A-Za-z0-9._-]+)+$", max_length=100,
+        description="where the service listens on each node",
+    )  # fmt: skip
+    keep_days: int = Field(30, ge=1, description="an image that nobody got for so long goes")
+    max_gb: float = Field(0, ge=0, description="more than this goes, the longest unused first; 0: no bound")
+
+
 class PolicySite(Model):
     """Parts of recipes that the site puts under every recipe, and over it."""
 

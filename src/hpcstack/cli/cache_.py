@@ -1,0 +1,128 @@
+"""`hpcstack cache`: one import of any image for the whole cluster."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcstack.cli.session import Session, answer, json_option, say, show_progress, table
+
+if TYPE_CHECKING:
+    from hpcstack.imagecache.layout import ImageCache
+    from hpcstack.site.load import Site
+    from hpcstack.site.model import ImageCacheSite
+
+
+@click.group("cache")
+def command() -> None:
+    """The image cache, which all nodes and users share: each image is imported once (image_cache in site.yaml)."""
+
+
+@command.command("get")
+@click.argument("image", metavar="IMAGE")
+@json_option
+@click.pass_obj
+def get(session: Session, image: str, as_json: bool) -> None:
+    """Print the path of IMAGE in the cache; it is imported first where it is not there.
+
+    Your own login must be able to read it. Exit code 8: this image, or this node, has no share in the cache.
+    """
+    from hpcstack.build.base import here
+    from hpcstack.imagecache.ask import ask
+
+    settings = _settings(session.site)
+    with show_progress(f"asking for {image}", "") as progress:
+        given = ask(Path(settings.socket), image, here(), session.site, progress)
+    answer(given, as_json, lambda: given["path"])
+
+
+@command.command("serve")
+@click.option("--socket", default="", metavar="PATH", help="Listen there instead of where site.yaml says.")
+@click.pass_obj
+def serve(session: Session, socket: str) -> None:
+    """Run the service of this node, as the account that the cache belongs to."""
+    import signal
+
+    from hpcstack.core.process import Runner
+    from hpcstack.imagecache import serve as service
+
+    site, cache = session.site, _cache(session.site)
+    cache.prepare()
+    path = Path(socket or _settings(site).socket)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with service.listen(path) as listening:
+        say(f"serving {cache.top} on {path}")
+        service.serve(listening, lambda line, user: service.answer(line, user, cache, site, Runner()))
+
+
+@command.command("list")
+@json_option
+@click.pass_obj
+def list_(session: Session, as_json: bool) -> None:
+    """What is in the cache, and when it was last used. Its account sees it, and root."""
+    found = sorted(_cache(session.site).entries().items(), key=lambda item: -item[1][1])
+    document = [
+        {
+            "key": key,
+            "image": one.image,
+            "platform": one.platform,
+            "bytes": one.size,
+            "public": one.public,
+            "used": used,
+        }
+        for key, (one, used) in found
+    ]
+
+    def text() -> str:
+        rows = [
+            (one.name, one.platform, f"{one.size / 1e6:.0f} MB", "all" if one.public else "who may pull it", _ago(used))
+            for _, (one, used) in found
+        ]
+        return table(rows, ("IMAGE", "PLATFORM", "SIZE", "FOR", "USED"))
+
+    answer(document, as_json, text)
+
+
+@command.command("gc")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@json_option
+@click.pass_obj
+def gc(session: Session, dry_run: bool, as_json: bool) -> None:
+    """Remove what the site does not keep (image_cache.keep_days, max_gb). The service does so before each import."""
+    from hpcstack.imagecache.collect import choose, collect
+
+    cache, settings = _cache(session.site), _settings(session.site)
+    cache.prepare()
+    bounds = (settings.keep_days, settings.max_gb * 1e9)
+    going = choose(cache.entries(), time.time(), *bounds) if dry_run else collect(cache, *bounds)
+    document = [{"key": one.key, "image": one.entry.image, "bytes": one.entry.size, "why": one.why} for one in going]
+    size = sum(one.entry.size for one in going)
+
+    def text() -> str:
+        rows = [(one.entry.name, f"{one.entry.size / 1e6:.0f} MB", one.why) for one in going]
+        told = f"{'would go' if dry_run else 'removed'}: {len(going)}, {size / 1e9:.2f} GB\n"
+        return (table(rows, ("IMAGE", "SIZE", "WHY")) if rows else "") + told
+
+    answer(document, as_json, text)
+
+
+def _settings(site: Site) -> ImageCacheSite:
+    from hpcstack.core.errors import InputError
+
+    if not site.image_cache.folder:
+        raise InputError("the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml")
+    return site.image_cache
+
+
+def _cache(site: Site) -> ImageCache:
+    from hpcstack.imagecache.layout import ImageCache
+
+    return ImageCache(Path(_settings(site).folder))
+
+
+def _ago(used: float) -> str:
+    hours = max(time.time() - used, 0) / 3600
+    return f"{hours:.0f} h ago" if hours < 48 else f"{hours / 24:.0f} days ago"

@@ -1,0 +1,75 @@
+"""Asking the service of this node for an image, with one's own logins."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from typing import TYPE_CHECKING
+
+from hpcstack.core.errors import HpcstackError, RegistryError, StoreError
+from hpcstack.imagecache.messages import Line
+from hpcstack.imagecache.refusals import NotShared
+from hpcstack.oci.client import Registry
+from hpcstack.oci.reference import registry_image
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hpcstack.core.progress import Progress
+    from hpcstack.site.load import Site
+
+STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+
+
+def ask(path: Path, image: str, platform: str, site: Site, progress: Progress) -> dict[str, str]:
+    """What the service at the socket PATH gives for IMAGE: {path, digest, how}.
+
+    NotShared where there is no service, or it does not share this image; RegistryError or StoreError where it cannot
+    be had.
+    """
+    base = registry_image(image)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(str(path))
+            line = Line(connection)
+            line.say(image=image, platform=platform, step=step_name(os.environ))
+            while True:
+                said = line.hear()
+                if "path" in said:
+                    return {name: str(said.get(name, "")) for name in ("path", "digest", "how")}
+                if "error" in said:
+                    kind = NotShared if said.get("kind") == "not shared" else StoreError
+                    raise kind(str(said["error"]), str(said.get("hint", "")))
+                if "challenge" in said:
+                    line.say(**_authorization(said, base.registry, site))
+                elif "says" in said:
+                    progress(str(said["says"]))
+                elif "total" in said:
+                    progress.amount("import", int(said["done"]), int(said["total"]))
+        except (OSError, EOFError) as error:
+            raise NotShared(f"the image service does not answer on {path} ({error})", "tell the site") from None
+
+
+def _authorization(said: dict[str, object], registry: str, site: Site) -> dict[str, str]:
+    """The answer to a challenge of the registry that was asked for, or of its mirror; to no other."""
+    asking = Registry(site)
+    base = registry_image(str(said.get("image")))
+    host = str(said.get("host"))
+    try:
+        if base.registry != registry or host != asking.place(base)[0]:
+            raise RegistryError(f"{host} is not the registry that was asked for", "tell the site")
+        return {
+            "authorization": asking.authorization(str(said.get("challenge")), host, base, str(said.get("repository")))
+        }
+    except HpcstackError as error:
+        return {"refused": error.message, "hint": error.hint}
+
+
+def step_name(environ: Mapping[str, str]) -> str:
+    """The job step that this process is of, where it has several nodes; else empty."""
+    nodes = environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_JOB_NUM_NODES") or "1"
+    if not environ.get("SLURM_JOB_ID") or nodes == "1":
+        return ""
+    return "+".join(re.sub(r"[^A-Za-z0-9._-]", "-", environ.get(name, "")) for name in STEP)

@@ -1,0 +1,199 @@
+"""What lies in the cache, who may read it, and what goes.
+
+    images/KEY/image.sqsh   0644 where anybody may pull it; else 0600, with an ACL that names who has shown his right
+    images/KEY/entry.json   what it is
+    images/KEY/used         touched when somebody got it
+    grants/KEY-UID          when UID last showed his right
+    steps/NAME              what a tag meant when the first node of a job step asked
+    leases/ incoming/ partial/ failed/   of imports
+
+KEY names registry, repository, digest and platform: a digest alone is not enough. Who can put a manifest that he has
+seen into a registry of his own has no right to the image for that. Only the account that the cache belongs to writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from hpcstack.core import files
+from hpcstack.core.errors import InputError, StoreError
+from hpcstack.core.files import remove_tree, write_text
+from hpcstack.core.lease import hold, label, sweep
+from hpcstack.imagecache import acl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.recipe.model import Base
+
+IMAGE, ENTRY, USED = "image.sqsh", "entry.json", "used"
+FOLDERS = {"images": 0o711, "grants": 0o700, "steps": 0o700, "leases": 0o700, "incoming": 0o700, "partial": 0o700,
+           "failed": 0o700}  # fmt: skip
+MAX_RECORD = 1 << 16
+TOUCH_S = 3600.0  # one write an hour tells that an image is used, however many nodes start on it
+GRANT_S = 7 * 86400.0
+STEP_S = 600.0  # the nodes of a job step ask within this time
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One image in the cache."""
+
+    image: str
+    digest: str
+    platform: str
+    size: int
+    public: bool  # whether its registry gives it to anybody
+
+    @property
+    def name(self) -> str:
+        return f"{self.image} ({self.digest[7:19]})"
+
+
+def key_of(base: Base, digest: str, platform: str) -> str:
+    """The name of an image's folder: 40 hex digits."""
+    text = f"{base.registry}/{base.repository}@{digest} {platform}"
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+class ImageCache:
+    """The cache below the folder TOP."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+
+    def prepare(self) -> None:
+        """Its folders, with their modes. StoreError where they cannot be this account's own."""
+        try:
+            self.top.mkdir(parents=True, exist_ok=True)
+            about = self.top.stat()
+            if about.st_uid != os.geteuid():
+                raise StoreError(
+                    f"the image cache {self.top} belongs to {files.owner(self.top)}, not to who runs this",
+                    f"run it as {files.owner(self.top)}: nobody else may write what all run",
+                )
+            if about.st_mode & 0o022:
+                raise StoreError(f"others may write to the image cache {self.top}", f"chmod 755 {self.top}")
+            for name, mode in FOLDERS.items():
+                (self.top / name).mkdir(mode=mode, exist_ok=True)
+                (self.top / name).chmod(mode)
+        except OSError as error:
+            raise StoreError(
+                f"no image cache: {error.strerror} ({error.filename})", "image_cache in site.yaml"
+            ) from None
+
+    # -- reading
+
+    def image(self, key: str) -> Path:
+        return self.top / "images" / key / IMAGE
+
+    def entry(self, key: str) -> Entry | None:
+        """What is kept under KEY, if it is whole."""
+        try:
+            found = json.loads(files.read_text(self.top / "images" / key / ENTRY, MAX_RECORD))
+            entry = Entry(**found)
+            return entry if self.image(key).stat().st_size == entry.size else None
+        except (OSError, ValueError, TypeError, RecursionError, InputError):
+            return None
+
+    def entries(self) -> dict[str, tuple[Entry, float]]:
+        """{key: what it is and when it was last used, in seconds since 1970}."""
+        found = {path.name: self.entry(path.name) for path in (self.top / "images").glob("*")}
+        return {key: (entry, self._used(key)) for key, entry in found.items() if entry}
+
+    def _used(self, key: str) -> float:
+        with suppress(OSError):
+            return (self.top / "images" / key / USED).stat().st_mtime
+        return 0.0
+
+    # -- writing
+
+    def new_folder(self) -> Path:
+        """A folder of this process in `incoming`, which nobody else can enter."""
+        sweep(self.top / "incoming", "", remove_tree)
+        folder = self.top / "incoming" / f"{label()}{os.urandom(4).hex()}"
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def put(self, folder: Path, key: str, entry: Entry) -> None:
+        """FOLDER, made by `new_folder` and with its image, as KEY: there at once, and to be read by whom ENTRY says."""
+        write_text(folder / ENTRY, json.dumps(asdict(entry), indent=1) + "\n")
+        (folder / USED).touch()
+        (folder / IMAGE).chmod(0o644 if entry.public else 0o600)
+        folder.chmod(0o711)
+        final = self.top / "images" / key
+        if final.exists():  # damaged: entry() did not take it
+            remove_tree(final)
+        folder.rename(final)
+        files.sync(final.parent)
+
+    def grant(self, key: str, entry: Entry, user: int) -> None:
+        """USER, who has shown his right, may read the image of KEY, which is in use now."""
+        self._touch(self.top / "images" / key / USED)
+        if entry.public or user in (0, os.geteuid()):
+            return
+        mark = self.top / "grants" / f"{key}-{user}"
+        if self._touch(mark):
+            return
+        with hold(self.top / "leases" / f"grant-{key}"):
+            acl.set_readers(self.image(key), acl.readers(self.image(key)) | {user})
+            mark.touch()
+
+    @staticmethod
+    def _touch(path: Path) -> bool:
+        """Whether PATH is there; its time is now, to within TOUCH_S."""
+        try:
+            if time.time() - path.stat().st_mtime > TOUCH_S:
+                os.utime(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove(self, key: str) -> None:
+        """What KEY names, at once; who has it open goes on reading."""
+        grave = self.top / "incoming" / f"{label()}{os.urandom(4).hex()}"
+        with suppress(FileNotFoundError):
+            (self.top / "images" / key).rename(grave)
+        remove_tree(grave)
+        for mark in (self.top / "grants").glob(f"{key}-*"):
+            mark.unlink(missing_ok=True)
+
+    def withdraw_grants(self, older_than: float = GRANT_S) -> int:
+        """Takes back the right to read of who has not shown it for OLDER_THAN seconds; how many."""
+        old: dict[str, set[int]] = {}
+        for mark in (self.top / "grants").iterdir():
+            key, _, user = mark.name.rpartition("-")
+            with suppress(FileNotFoundError, ValueError):
+                if time.time() - mark.stat().st_mtime > older_than:
+                    old.setdefault(key, set()).add(int(user))
+        for key, gone in old.items():
+            with hold(self.top / "leases" / f"grant-{key}"), suppress(FileNotFoundError):
+                acl.set_readers(self.image(key), acl.readers(self.image(key)) - gone)
+            for number in gone:
+                (self.top / "grants" / f"{key}-{number}").unlink(missing_ok=True)
+        return sum(map(len, old.values()))
+
+    # -- job steps
+
+    def step(self, name: str) -> str:
+        """The digest that a tag meant for the job step NAME; empty where no node of it has asked lately."""
+        path = self.top / "steps" / name
+        with suppress(OSError, InputError):
+            if time.time() - path.stat().st_mtime < STEP_S:
+                return files.read_text(path, 256).strip()
+        return ""
+
+    def write_step(self, name: str, digest: str) -> None:
+        write_text(self.top / "steps" / name, digest + "\n", 0o600)
+
+    def forget_steps(self) -> None:
+        for path in (self.top / "steps").iterdir():
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > STEP_S:
+                    path.unlink()

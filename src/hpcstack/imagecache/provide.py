@@ -1,0 +1,188 @@
+"""One image out of the cache, imported into it where it is not there yet."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcstack.core import files
+from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, StoreError
+from hpcstack.core.files import write_text, writing_below
+from hpcstack.core.lease import hold
+from hpcstack.imagecache import acl
+from hpcstack.imagecache.collect import collect
+from hpcstack.imagecache.layout import IMAGE, MAX_RECORD, Entry, ImageCache, key_of
+from hpcstack.imagecache.refusals import HolderGone, NotShared
+from hpcstack.imagecache.telling import ImportTold, Waiting
+from hpcstack.oci.client import Registry
+from hpcstack.oci.importer import pack_image
+from hpcstack.oci.metadata import above
+from hpcstack.oci.protocol import is_address
+from hpcstack.oci.reference import Reference, registry_image
+from hpcstack.oci.sources import FromRegistry
+from hpcstack.recipe.model import Base
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcstack.core.process import Runner
+    from hpcstack.core.progress import Progress
+    from hpcstack.site.load import Site
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """USER, a user id, wants IMAGE for PLATFORM. STEP names a job step of several nodes, or is empty."""
+
+    image: str
+    platform: str
+    user: int
+    step: str = ""
+
+
+@dataclass(frozen=True)
+class Provided:
+    """An image that its user may read. HOW: it was there, was imported, or somebody else's import was waited for."""
+
+    path: Path
+    digest: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Provider:
+    """The CACHE, and a REGISTRY that asks with the login of whoever wants an image."""
+
+    cache: ImageCache
+    site: Site
+    registry: Registry
+    runner: Runner
+    progress: Progress
+
+    def provide(self, wanted: Wanted) -> Provided:
+        """The image that is WANTED, once its user's own login has read its manifest. NotShared where it is not for
+        the cache; RegistryError, StoreError, BuildError where it cannot be had."""
+        base = registry_image(wanted.image)
+        check_shareable(base, self.site)
+        digest = self._digest(base, wanted)
+        key = key_of(base, digest, wanted.platform)
+        entry, how = self.cache.entry(key), "there"
+        if not entry:
+            entry, how = self._wait_or_import(key, pinned(base, digest), wanted)
+        try:
+            self.cache.grant(key, entry, wanted.user)
+        except OSError as error:
+            if error.errno in (*acl.NONE, errno.ENOSPC):
+                raise NotShared(f"{self.cache.top} cannot note that user {wanted.user} may read this image") from None
+            raise
+        return Provided(self.cache.image(key), digest, how)
+
+    def _digest(self, base: Base, wanted: Wanted) -> str:
+        """What BASE's tag means, for all nodes of a job step the same. The first one that asks shows the user's right
+        for all: they have his login, and ask within minutes."""
+        if not wanted.step:
+            return self.registry.digest(base)
+        text = f"{wanted.user} {wanted.step} {wanted.platform} {base.image}"
+        name = hashlib.sha256(text.encode()).hexdigest()[:40]
+        if found := self.cache.step(name):
+            return found
+        with hold(self.cache.top / "leases" / f"step-{name}", done=lambda: bool(self.cache.step(name))) as held:
+            if not held:
+                return self.cache.step(name) or self.registry.digest(base)
+            found = self.cache.step(name) or self.registry.digest(base)
+            self.cache.write_step(name, found)
+            return found
+
+    def _wait_or_import(self, key: str, base: Base, wanted: Wanted) -> tuple[Entry, str]:
+        """One imports, the others wait for it. What stopped him would stop them, too: they are told the same; but what
+        his login was refused, or where he was killed, the next one goes on."""
+        failed = self.cache.top / "failed" / key
+        before = _identity(failed)
+        waiting = Waiting(self.cache, key, self.progress, lambda: _identity(failed) != before)
+        lease = self.cache.top / "leases" / f"import-{key}"
+        with (
+            writing_below(self.cache.top, "the image was not imported"),
+            hold(lease, waiting.told, waiting.ended) as held,
+        ):
+            if entry := self.cache.entry(key):
+                return entry, "waited for" if waiting.waited else "there"
+            if not held:
+                raise _failure(failed)
+            try:
+                return self._import(key, base, wanted), "imported"
+            except (LoginRefused, HolderGone, NotShared):
+                raise
+            except HpcstackError as error:
+                write_text(failed, json.dumps({"message": error.message, "hint": error.hint}), 0o600)
+                raise
+
+    def _import(self, key: str, base: Base, wanted: Wanted) -> Entry:
+        cache, settings = self.cache, self.site.image_cache
+        self.progress(f"importing {base.image} for all")
+        reference = Reference("docker", base=base)
+        source = FromRegistry(reference, wanted.platform, self.registry)
+        public = is_public(base, self.site)
+        if not public and not acl.kept(cache.top):
+            raise NotShared(f"{cache.top} keeps no ACLs, and {base.image} is not for everybody")
+        for gone in collect(cache, settings.keep_days, settings.max_gb * 1e9, source.image.size):
+            self.progress(f"removed {gone.entry.name}: {gone.why}")
+        folder = cache.new_folder()
+        try:
+            done = pack_image(
+                source, folder / IMAGE, cache.top / "partial" / key, self.site.build.compression, self.runner,
+                ImportTold(self.progress, cache.top / "incoming" / f"{key}.json", source.image.size),
+                lambda image: above(image, base.image), base.image, self.site.build.bounds.as_bounds(),
+            )  # fmt: skip
+            entry = Entry(base.image, base.digest, wanted.platform, done.size, public)
+            cache.put(folder, key, entry)
+        finally:
+            files.remove_tree(folder)
+            (cache.top / "incoming" / f"{key}.json").unlink(missing_ok=True)
+        self.progress(f"imported {done.size / 1e6:.0f} MB in {done.seconds:.1f} s")
+        return entry
+
+
+def pinned(base: Base, digest: str) -> Base:
+    """BASE by DIGEST, whatever its tag comes to mean."""
+    return Base.model_validate({"image": f"{base.registry}/{base.repository}@{digest}"})
+
+
+def check_shareable(base: Base, site: Site) -> None:
+    """NotShared where a user could be the registry himself: on this very node, at an address of his own, in the clear.
+    What site.yaml names under `registries` is the site's own word."""
+    if base.registry in site.registries:
+        return
+    name = base.registry.partition(":")[0]
+    if is_address(name) or "." not in name:
+        raise NotShared(
+            f"{base.registry} may be anybody's", f"name it under `registries` in site.yaml: {base.registry}"
+        )
+
+
+def is_public(base: Base, site: Site) -> bool:
+    """Whether the registry gives BASE to who has no login."""
+    try:
+        Registry(site, anonymous=True).digest(base)
+    except HpcstackError:
+        return False
+    return True
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_ino, found.st_mtime_ns)
+
+
+def _failure(path: Path) -> HpcstackError:
+    """What the holder of the lease could not do."""
+    try:
+        found = json.loads(files.read_text(path, MAX_RECORD))
+        return StoreError(f"the import for all failed: {found['message']}", str(found["hint"]))
+    except (OSError, ValueError, KeyError, TypeError, InputError):
+        return StoreError("the import for all failed", "ask again")

@@ -1,0 +1,140 @@
+"""The service on each node: it alone writes the cache. Who asks is known by the kernel, not by what he says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import struct
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from hpcstack.core.errors import HpcstackError, InputError, StoreError
+from hpcstack.imagecache.messages import AskingRegistry, Line, Telling
+from hpcstack.imagecache.provide import Provider, Wanted
+from hpcstack.imagecache.refusals import NotShared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hpcstack.core.process import Runner
+    from hpcstack.imagecache.layout import ImageCache
+    from hpcstack.site.load import Site
+
+ASK_S = 60.0  # who has connected says what he wants, and answers a challenge, within this time
+CLIENTS, CLIENTS_OF_ONE = 512, 64
+PLATFORM, STEP = re.compile(r"linux/[a-z0-9/]{1,20}"), re.compile(r"[A-Za-z0-9._+-]{0,200}")
+
+
+def listen(path: Path) -> socket.socket:
+    """The socket PATH, to which anybody may connect. StoreError where it cannot be made, or somebody listens there."""
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if _answers(path):
+                raise StoreError(f"somebody listens on {path} already", "stop the other service first")
+            path.unlink()
+        found.bind(str(path))
+        found.listen(1024)
+    except OSError as error:
+        tip = f"its folder must be there, and be this account's: {path.parent}"
+        raise StoreError(f"the socket {path} was not made: {error.strerror or error}", tip) from None
+    finally:
+        os.umask(before)
+    return found
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return False
+    return True
+
+
+def serve(listening: socket.socket, handle: Callable[[socket.socket, int], None]) -> None:
+    """A process for each who connects to LISTENING, which does HANDLE(connection, user id); until SIGTERM."""
+    children: dict[int, int] = {}
+    while True:
+        _reap(children, wait=len(children) >= CLIENTS)
+        try:
+            connection, _ = listening.accept()
+        except InterruptedError:
+            continue
+        user = peer(connection)
+        _reap(children, wait=False)
+        if user and Counter(children.values())[user] >= CLIENTS_OF_ONE:
+            connection.close()
+            continue
+        child = os.fork()
+        if child:
+            children[child] = user
+            connection.close()
+            continue
+        status = 1
+        try:
+            listening.close()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            handle(connection, user)
+            status = 0
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stderr.flush()
+            os._exit(status)
+
+
+def _reap(children: dict[int, int], *, wait: bool) -> None:
+    while children:
+        try:
+            child, _ = os.waitpid(-1, 0 if wait else os.WNOHANG)
+        except ChildProcessError:
+            children.clear()
+            return
+        if not child:
+            return
+        children.pop(child, None)
+        wait = False
+
+
+def peer(connection: socket.socket) -> int:
+    """The user id at the other end, as the kernel knows it."""
+    _, user, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(user)
+
+
+def answer(connection: socket.socket, user: int, cache: ImageCache, site: Site, runner: Runner) -> None:
+    """One request of USER on CONNECTION."""
+    connection.settimeout(ASK_S)
+    line = Line(connection)
+    try:
+        provider = Provider(cache, site, AskingRegistry(site, line), runner, Telling(line))
+        given = provider.provide(read_request(line, user))
+        reply: dict[str, object] = {"path": str(given.path), "digest": given.digest, "how": given.how}
+    except EOFError:
+        return
+    except HpcstackError as error:
+        kind = "not shared" if isinstance(error, NotShared) else "failed"
+        reply = {"error": error.message, "hint": error.hint, "kind": kind}
+    except OSError as error:
+        reply = {"error": f"the image cache: {error.strerror or error}", "hint": "tell the site", "kind": "failed"}
+    with contextlib.suppress(OSError), line.lock:
+        line.say(**reply)
+
+
+def read_request(line: Line, user: int) -> Wanted:
+    """What USER wants. InputError for what cannot be meant."""
+    asked = line.hear()
+    image, platform, step = (asked.get(name) for name in ("image", "platform", "step"))
+    if not (isinstance(image, str) and len(image) < 1000 and isinstance(platform, str) and isinstance(step, str)):
+        raise InputError("this is not a request for an image")
+    if not PLATFORM.fullmatch(platform) or not STEP.fullmatch(step):
+        raise InputError(f"no platform or job step: {platform[:40]!r}, {step[:40]!r}")
+    return Wanted(image, platform, user, step)

@@ -1,0 +1,66 @@
+"""How far an import is, for who imports and for those who wait for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING
+
+from hpcstack.core import files
+from hpcstack.core.errors import InputError
+from hpcstack.core.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hpcstack.imagecache.layout import ImageCache
+
+TELL_S, MAX_TOLD = 2.0, 4096
+
+
+class ImportTold(Progress):
+    """Progress of the one who imports, for himself and, in FILE, for those who wait."""
+
+    def __init__(self, progress: Progress, file: Path, total: int) -> None:
+        self.progress, self.file, self.total = progress, file, total
+        self.done: dict[str, int] = {}
+        self.last = 0.0
+
+    def __call__(self, sentence: str) -> None:
+        self.progress(sentence)
+
+    def event(self, kind: str, **facts: object) -> None:
+        self.progress.event(kind, **facts)
+
+    def amount(self, what: str, done: int, total: int) -> None:
+        del total
+        self.done[what] = done
+        if time.monotonic() - self.last < TELL_S:
+            return
+        self.last = time.monotonic()
+        have = sum(list(self.done.values()))
+        self.progress.amount("import", have, self.total)
+        with contextlib.suppress(OSError):
+            self.file.write_text(json.dumps({"done": have, "total": self.total}))
+
+
+class Waiting:
+    """What is looked at while somebody else imports."""
+
+    def __init__(self, cache: ImageCache, key: str, progress: Progress, failed: Callable[[], bool]) -> None:
+        self.cache, self.key, self.progress, self.failed = cache, key, progress, failed
+        self.waited, self.last = False, 0.0
+
+    def told(self, who: str) -> None:
+        self.waited = True
+        self.progress(f"waiting for the import by {who}")
+
+    def ended(self) -> bool:
+        if time.monotonic() - self.last > TELL_S:
+            self.last = time.monotonic()
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
+                found = json.loads(files.read_text(self.cache.top / "incoming" / f"{self.key}.json", MAX_TOLD))
+                self.progress.amount("import", int(found["done"]), int(found["total"]))
+        return self.cache.entry(self.key) is not None or self.failed()
