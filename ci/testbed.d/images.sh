@@ -19,6 +19,7 @@ images_up() {
     local stamp
     stamp=$(cat "$TESTBED/state/hpcstack" "$ETC/site.yaml" | sha256sum)
     [ "$(cat "$TESTBED/state/images" 2>/dev/null)" = "$stamp" ] || stop images
+    alive images || rm -f "$IMAGES_RUN/images.sock"
     start images setpriv --reuid "$IMAGES_NAME" --regid "$(id -g "$IMAGES_NAME")" --groups "$(id -g "$USER_NAME")" \
         env -i "HOME=$TESTBED/images" PATH=/usr/local/bin:/usr/bin:/bin "HPCSTACK_SITE=$ETC/site.yaml" \
         "$VENV/bin/hpcstack" cache serve

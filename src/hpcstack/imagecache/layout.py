@@ -145,6 +145,13 @@ class ImageCache:
             acl.set_readers(self.image(key), acl.readers(self.image(key)) | {user})
             mark.touch()
 
+    def may_read(self, key: str, entry: Entry, user: int) -> bool:
+        """Whether USER has shown within GRANT_S that he may, or anybody may."""
+        with suppress(OSError):
+            mark = self.top / "grants" / f"{key}-{user}"
+            return entry.public or time.time() - mark.stat().st_mtime < GRANT_S
+        return False
+
     @staticmethod
     def _touch(path: Path) -> bool:
         """Whether PATH is there; its time is now, to within TOUCH_S."""

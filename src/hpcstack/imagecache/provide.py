@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core import files
-from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, StoreError
+from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, RegistryError, StoreError
 from hpcstack.core.files import write_text, writing_below
 from hpcstack.core.lease import hold
 from hpcstack.imagecache import acl
@@ -84,17 +84,32 @@ class Provider:
         """What BASE's tag means, for all nodes of a job step the same. The first one that asks shows the user's right
         for all: they have his login, and ask within minutes."""
         if not wanted.step:
-            return self.registry.digest(base)
+            return self._ask(base, wanted)
         text = f"{wanted.user} {wanted.step} {wanted.platform} {base.image}"
         name = hashlib.sha256(text.encode()).hexdigest()[:40]
         if found := self.cache.step(name):
             return found
         with hold(self.cache.top / "leases" / f"step-{name}", done=lambda: bool(self.cache.step(name))) as held:
             if not held:
-                return self.cache.step(name) or self.registry.digest(base)
-            found = self.cache.step(name) or self.registry.digest(base)
+                return self.cache.step(name) or self._ask(base, wanted)
+            found = self.cache.step(name) or self._ask(base, wanted)
             self.cache.write_step(name, found)
             return found
+
+    def _ask(self, base: Base, wanted: Wanted) -> str:
+        """One request to the registry. Where it does not answer, an image that is named by its digest is there all the
+        same for who has shown his right lately."""
+        try:
+            return self.registry.digest(base)
+        except (LoginRefused, HolderGone):
+            raise
+        except RegistryError as error:
+            key = key_of(base, base.digest, wanted.platform)
+            entry = self.cache.entry(key) if base.digest else None
+            if not entry or not self.cache.may_read(key, entry, wanted.user):
+                raise
+            self.progress(f"{error.message}; what is in the cache is taken, which you could read lately")
+            return base.digest
 
     def _wait_or_import(self, key: str, base: Base, wanted: Wanted) -> tuple[Entry, str]:
         """One imports, the others wait for it. What stopped him would stop them, too: they are told the same; but what

@@ -62,6 +62,8 @@ def _answers(path: Path) -> bool:
 
 def serve(listening: socket.socket, handle: Callable[[socket.socket, int], None]) -> None:
     """A process for each who connects to LISTENING, which does HANDLE(connection, user id); until SIGTERM."""
+    import requests  # noqa: F401  here once, not in each process: it takes 0.1 s
+
     children: dict[int, int] = {}
     while True:
         _reap(children, wait=len(children) >= CLIENTS)

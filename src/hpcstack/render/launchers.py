@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -157,6 +158,9 @@ def importer(site: Site, check: str, command: str = "hpcstack") -> str:
         signers=[f"{SIGNER} {key}" for key in site.signatures.keys] if site.signatures.required else [],
         cache=bool(site.image_cache.folder),
         command=command,
+        python=sys.executable,
+        ask=plain("launchers", "on-node/ask.py"),
+        socket=site.image_cache.socket,
     )
 
 

@@ -217,10 +217,12 @@ class SignaturesSite(Model):
 
 
 class ImageCacheSite(Model):
-    """One import a cluster: images of any registry, which a service on each node keeps for all (docs/image-cache.md)."""
+    """One import a cluster: any registry's images, which a service on each node keeps for all (docs/image-cache.md)."""
 
     folder: str = Field(
-        "", pattern=r"^(/[A-Za-z0-9._-]+)*$", description="on a filesystem that all nodes share; empty: none"
+        "",
+        pattern=r"^(/[A-Za-z0-9._-]+)*$",
+        description="on a filesystem that all nodes share; empty: no such cache",
     )
     account: str = Field(
         "hpcstack",

@@ -1,0 +1,37 @@
+"""Asks this node's image service, in ten milliseconds: SOCKET IMAGE. Exit code 9: it wants a login, which hpcstack has."""
+
+import json
+import os
+import re
+import socket
+import sys
+
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+nodes = os.environ.get("SLURM_STEP_NUM_NODES") or os.environ.get("SLURM_JOB_NUM_NODES") or "1"
+names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+step = "+".join(re.sub(r"[^A-Za-z0-9._-]", "-", os.environ.get(name, "")) for name in names)
+wanted = {
+    "image": sys.argv[2],
+    "platform": "linux/" + MACHINES.get(os.uname().machine, "amd64"),
+    "step": step if os.environ.get("SLURM_JOB_ID") and nodes != "1" else "",
+}
+try:
+    service = socket.socket(socket.AF_UNIX)
+    service.connect(sys.argv[1])
+    service.sendall(json.dumps(wanted).encode() + b"\n")
+    for line in service.makefile("rb"):
+        said = json.loads(line)
+        if "path" in said:
+            print(said["path"])
+            sys.exit(0)
+        if "challenge" in said:
+            sys.exit(9)
+        if "says" in said:
+            print("hpcstack:", said["says"], file=sys.stderr, flush=True)
+        if "error" in said:
+            print("hpcstack:", said["error"], "\n  TIP:", said.get("hint", ""), file=sys.stderr)
+            sys.exit(8 if said.get("kind") == "not shared" else 1)
+    print("hpcstack: the image service of this node has ended", file=sys.stderr)
+except (OSError, ValueError) as error:
+    print("hpcstack: the image service of this node does not answer:", error, file=sys.stderr)
+sys.exit(8)
