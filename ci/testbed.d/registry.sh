@@ -3,7 +3,7 @@
 
 REGISTRY_PORT=${HPCSTACK_TESTBED_REGISTRY_PORT:-5000}
 REGISTRY=127.0.0.1:$REGISTRY_PORT
-PRIVATE_REGISTRY=127.0.0.1:${HPCSTACK_TESTBED_PRIVATE_PORT:-5001} # tests start one that wants a login there
+PRIVATE_PORT=${HPCSTACK_TESTBED_PRIVATE_PORT:-5001} # where tests start one that wants a login
 
 registry_up() {
     cat >"$ETC/registry.yml" <<CONF

@@ -49,7 +49,7 @@ module_root: $TESTBED/site/modules
 registries:
   nvcr.io: {mirror: $REGISTRY, plain_http: true}
   docker.io: {mirror: $REGISTRY, plain_http: true}
-  $PRIVATE_REGISTRY: {plain_http: true}
+  $(control_address):$PRIVATE_PORT: {plain_http: true}
 image_cache: {folder: $TESTBED/images, account: hpcstack-images, socket: $TESTBED/run-images/images.sock}
 build:
   engine: apptainer

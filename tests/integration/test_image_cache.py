@@ -24,9 +24,7 @@ from support.testbed import Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.registry, pytest.mark.squashfs]
 COUNT = int(os.environ.get("HPCSTACK_FAULTS", "3"))
-ADDRESS = "127.0.0.1:5001"
 NAME = "nvidia/pytorch:24.11-py3"
-IMAGE = f"docker://{ADDRESS}/{NAME}"
 OPEN = "docker://nvcr.io#nvidia/pytorch:24.11-py3"
 
 
@@ -50,6 +48,15 @@ class User:
             os.chown(path, self.number, self.number)
             path.chmod(0o700 if path.is_dir() else 0o600)
 
+    def write_login(self, password: str) -> None:
+        host = self.address.partition(":")[0]
+        line = f"machine {host} login user{self.number} password {password}\n"
+        (self.home / ".config/enroot/.credentials").write_text(line)
+
+    @property
+    def address(self) -> str:
+        return PrivateRegistry.address(self.testbed.folder)
+
     def start(self, *argv: str, **variables: str) -> subprocess.Popen[str]:
         group = (self.testbed.folder / "etc/site.yaml").stat().st_gid
         return subprocess.Popen(
@@ -59,10 +66,16 @@ class User:
             cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
-    def get(self, image: str = IMAGE, **variables: str) -> subprocess.Popen[str]:
-        return self.start(str(self.testbed.folder / "venv/bin/hpcstack"), "cache", "get", image, **variables)
+    def get(self, image: str = "", **variables: str) -> subprocess.Popen[str]:
+        return self.start(
+            str(self.testbed.folder / "venv/bin/hpcstack"),
+            "cache",
+            "get",
+            image or f"docker://{self.address}/{NAME}",
+            **variables,
+        )
 
-    def got(self, image: str = IMAGE, **variables: str) -> tuple[int, str, str]:
+    def got(self, image: str = "", **variables: str) -> tuple[int, str, str]:
         return ended(self.get(image, **variables))
 
     def reads(self, path: str) -> bool:
@@ -78,7 +91,10 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 @pytest.fixture
 def registry(testbed: Testbed, tmp_path: Path) -> Iterator[PrivateRegistry]:
     logins = {"user61001": "one", "user61002": "two"}
-    found = PrivateRegistry(tmp_path, testbed.folder / "state/registry", ADDRESS, logins).start()
+    address = PrivateRegistry.address(testbed.folder)
+    found = PrivateRegistry(
+        tmp_path, testbed.folder / "state/registry", int(address.rpartition(":")[2]), logins
+    ).start()
     empty(testbed)
     yield found
     found.stop()
@@ -179,8 +195,7 @@ def test_who_may_not_read_an_image_gets_no_import_either(
 ) -> None:
     code, _, said = users[2].got()
     assert code == 7 and "refuses" in said and not list((cache(testbed) / "images").iterdir())
-    users[1].password = "wrong"
-    (users[1].home / ".config/enroot/.credentials").write_text("machine 127.0.0.1 login user61002 password wrong\n")
+    users[1].write_login("wrong")
     assert users[1].got()[0] == 7 and registry.blob_bytes() == 0
 
 
@@ -206,7 +221,7 @@ def test_a_registry_that_is_down_is_told_and_what_is_named_by_digest_is_there(
     registry.stop()
     code, _, said = users[0].got()
     assert code == 7 and "cannot be reached" in said
-    pinned = f"docker://{ADDRESS}/nvidia/pytorch@{digest}"
+    pinned = f"docker://{users[0].address}/nvidia/pytorch@{digest}"
     code, again, said = users[0].got(pinned)
     assert (code, again) == (0, path) and "you could read lately" in said
     assert users[1].got(pinned)[0] == 7, "who has never shown his right gets nothing"

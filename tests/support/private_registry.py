@@ -15,13 +15,20 @@ LINE = re.compile(r'"(GET|HEAD|POST) (\S+) HTTP/[0-9.]+" (\d+) (\d+)')
 
 @dataclass
 class PrivateRegistry:
-    """Debian's docker-registry at ADDRESS; {user: password} are let in."""
+    """Debian's docker-registry on PORT of all addresses; {user: password} are let in."""
 
     folder: Path
     storage: Path
-    address: str
+    port: int
     logins: dict[str, str]
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    @classmethod
+    def address(cls, testbed: Path) -> str:
+        """HOST:PORT as TESTBED's site.yaml names it, and its nodes reach it."""
+        found = re.search(r"^  (\S+):([0-9]+): \{plain_http: true\}$", (testbed / "etc/site.yaml").read_text(), re.M)
+        assert found
+        return f"{found[1]}:{found[2]}"
 
     @property
     def log(self) -> Path:
@@ -32,7 +39,7 @@ class PrivateRegistry:
         (self.folder / "htpasswd").write_text("".join(lines))
         (self.folder / "registry.yml").write_text(
             "version: 0.1\nlog: {level: error, accesslog: {disabled: false}}\n"
-            f"storage: {{filesystem: {{rootdirectory: {self.storage}}}}}\nhttp: {{addr: '{self.address}'}}\n"
+            f"storage: {{filesystem: {{rootdirectory: {self.storage}}}}}\nhttp: {{addr: ':{self.port}'}}\n"
             f"auth: {{htpasswd: {{realm: private, path: {self.folder}/htpasswd}}}}\n"
         )
         with self.log.open("ab") as log:
@@ -40,7 +47,7 @@ class PrivateRegistry:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
         for _ in range(100):
             try:
-                urlopen(f"http://{self.address}/v2/", timeout=2)
+                urlopen(f"http://127.0.0.1:{self.port}/v2/", timeout=2)
             except HTTPError:
                 return self
             except URLError:

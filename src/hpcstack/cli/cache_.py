@@ -39,6 +39,24 @@ def get(session: Session, image: str, as_json: bool) -> None:
     answer(given, as_json, lambda: given["path"])
 
 
+@command.command("answer", hidden=True)
+@click.pass_obj
+def answer_(session: Session) -> None:
+    """Answer a registry's challenge, {challenge, host, image, repository} on standard input, with the user's login: the
+    importer asks for it (launchers/on-node/ask.py)."""
+    import json
+    import sys
+
+    from hpcstack.core.untrusted import document
+    from hpcstack.imagecache.ask import answer_challenge
+    from hpcstack.imagecache.messages import MAX_LINE
+    from hpcstack.oci.reference import registry_image
+
+    said = document(sys.stdin.buffer.readline(MAX_LINE), MAX_LINE)
+    registry = registry_image(str(said.get("image"))).registry
+    sys.stdout.write(json.dumps(answer_challenge(said, registry, session.site)) + "\n")
+
+
 @command.command("serve")
 @click.option("--socket", default="", metavar="PATH", help="Listen there instead of where site.yaml says.")
 @click.pass_obj

@@ -43,7 +43,7 @@ def ask(path: Path, image: str, platform: str, site: Site, progress: Progress) -
                     kind = NotShared if said.get("kind") == "not shared" else StoreError
                     raise kind(str(said["error"]), str(said.get("hint", "")))
                 if "challenge" in said:
-                    line.say(**_authorization(said, base.registry, site))
+                    line.say(**answer_challenge(said, base.registry, site))
                 elif "says" in said:
                     progress(str(said["says"]))
                 elif "total" in said:
@@ -52,8 +52,9 @@ def ask(path: Path, image: str, platform: str, site: Site, progress: Progress) -
             raise NotShared(f"the image service does not answer on {path} ({error})", "tell the site") from None
 
 
-def _authorization(said: dict[str, object], registry: str, site: Site) -> dict[str, str]:
-    """The answer to a challenge of the registry that was asked for, or of its mirror; to no other."""
+def answer_challenge(said: dict[str, object], registry: str, site: Site) -> dict[str, str]:
+    """What the service is told that SAID {challenge, host, image, repository} of REGISTRY, the one that was asked for,
+    or of its mirror: {authorization}, or {refused, hint}. Another host gets nothing."""
     asking = Registry(site)
     base = registry_image(str(said.get("image")))
     host = str(said.get("host"))

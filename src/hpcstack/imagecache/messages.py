@@ -89,4 +89,5 @@ class AskingRegistry(Registry):
         found = answer.get("authorization")
         if isinstance(found, str) and HEADER.fullmatch(found):
             return found
-        raise RegistryError(str(answer.get("refused"))[:2000], str(answer.get("hint"))[:2000])
+        said = answer.get("refused") or f"{host} wants a login for {base.image}, and hpcstack did not answer"
+        raise RegistryError(str(said)[:2000], str(answer.get("hint") or "hpcstack doctor")[:2000])

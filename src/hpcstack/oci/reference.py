@@ -64,7 +64,7 @@ def _there(transport: str, path: Path, name: str) -> Reference:
 
 
 def registry_image(text: str) -> Base:
-    """TEXT as an image of a registry, and of nothing else. Without a host Docker Hub is meant, without a tag `latest`."""
+    """TEXT as an image of a registry, and of nothing else. Without a host Docker Hub is meant, without a tag latest."""
     text = text.removeprefix("docker://")
     head, sharp, tail = text.partition("#")  # Enroot's [USER@]HOST#REPOSITORY
     if sharp:
