@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,9 +42,7 @@ class User:
         folder = self.home / ".config/enroot"
         folder.mkdir(parents=True)
         if self.password:
-            (folder / ".credentials").write_text(
-                f"machine 127.0.0.1 login user{self.number} password {self.password}\n"
-            )
+            self.write_login(self.password)
         for path in (self.home, *self.home.rglob("*")):
             os.chown(path, self.number, self.number)
             path.chmod(0o700 if path.is_dir() else 0o600)
@@ -248,7 +247,8 @@ def test_wherever_an_importer_is_killed_the_next_one_goes_on(
         left = [one for one in (cache(testbed) / "incoming").iterdir() if one.suffix != ".json"]
         assert not left, (moment, left)
         assert [one.name for one in (cache(testbed) / "images").iterdir()] == [Path(path).parent.name]
-        assert users[0].got()[0] == 0
+        code, again, said = users[0].got()
+        assert (code, again) == (0, path), (moment, said)
 
 
 def kill_importers_but_youngest() -> None:
@@ -274,3 +274,36 @@ def test_many_connections_of_one_user_leave_the_service_to_others(
     finally:
         greedy.kill()
         greedy.communicate()
+
+
+@pytest.mark.faults
+def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(testbed: Testbed, tmp_path: Path) -> None:
+    """A service of its own, on a filesystem of 200 MB: the image has 325."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    registry = (testbed.folder / "etc/registry.yml").read_text().partition('addr: "')[2].partition('"')[0]
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        f"apiVersion: hpcstack/site/v1\nname: full\nstore: {tmp_path}/store\nlock_dir: {tmp_path}/locks\n"
+        f"module_root: {tmp_path}/modules\nregistries: {{nvcr.io: {{mirror: '{registry}', plain_http: true}}}}\n"
+        f"image_cache: {{folder: {folder}, socket: {tmp_path}/s}}\n"
+    )
+    hpcstack = [sys.executable, "-m", "hpcstack", "--site", str(site), "cache"]
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m,mode=755", "tmpfs", str(folder)], check=True)
+    try:
+        service = subprocess.Popen([*hpcstack, "serve"], start_new_session=True)
+        for _ in range(100):
+            if (tmp_path / "s").exists():
+                break
+            time.sleep(0.1)
+        time.sleep(0.3)
+        done = subprocess.run([*hpcstack, "get", OPEN], capture_output=True, text=True, check=False)
+        assert done.returncode == 7 and "TIP" in done.stderr, done.stderr
+        assert not list((folder / "images").iterdir()) and not list((folder / "incoming").iterdir())
+        subprocess.run(["mount", "-o", "remount,size=2g", str(folder)], check=True)
+        done = subprocess.run([*hpcstack, "get", OPEN], capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and Path(done.stdout.strip()).is_file(), done.stderr
+        os.killpg(service.pid, signal.SIGKILL)
+        service.wait()
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)

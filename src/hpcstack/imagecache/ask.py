@@ -52,7 +52,7 @@ def ask(path: Path, image: str, platform: str, site: Site, progress: Progress) -
             raise NotShared(f"the image service does not answer on {path} ({error})", "tell the site") from None
 
 
-def answer_challenge(said: dict[str, object], registry: str, site: Site) -> dict[str, str]:
+def answer_challenge(said: Mapping[str, object], registry: str, site: Site) -> dict[str, str]:
     """What the service is told that SAID {challenge, host, image, repository} of REGISTRY, the one that was asked for,
     or of its mirror: {authorization}, or {refused, hint}. Another host gets nothing."""
     asking = Registry(site)

@@ -124,7 +124,7 @@ class Provider:
         ):
             if entry := self.cache.entry(key):
                 return entry, "waited for" if waiting.waited else "there"
-            if not held:
+            if not held or waiting.failed():
                 raise _failure(failed)
             try:
                 return self._import(key, base, wanted), "imported"

@@ -1,0 +1,176 @@
+"""Who imports, who waits, and who is told what."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import make_site
+from hpcstack.core.errors import HpcstackError, LoginRefused, RegistryError, StoreError
+from hpcstack.core.process import Runner
+from hpcstack.core.progress import Progress
+from hpcstack.imagecache.layout import IMAGE, Entry, ImageCache
+from hpcstack.imagecache.provide import Provided, Provider, Wanted, check_shareable, pinned
+from hpcstack.imagecache.refusals import HolderGone, NotShared
+from hpcstack.oci.client import Registry
+from hpcstack.oci.reference import registry_image
+from hpcstack.recipe.model import Base
+
+DIGEST = "sha256:" + "1" * 64
+IMAGE_NAME = "nvcr.io/a/b:1"
+
+
+class Answers(Registry):
+    """A registry that says what it is told, and counts."""
+
+    def __init__(self, site: Any, *, error: HpcstackError | None = None) -> None:
+        super().__init__(site)
+        self.error, self.asked = error, 0
+
+    def digest(self, base: Base) -> str:
+        self.asked += 1
+        if self.error:
+            raise self.error
+        return base.digest or DIGEST
+
+
+class Importing(Provider):
+    """Everything but the import itself, which takes TAKES seconds or fails."""
+
+    imports: list[int] = []
+    fails: list[HpcstackError] = []
+    takes = 0.3
+
+    def _import(self, key: str, base: Base, wanted: Wanted) -> Entry:
+        self.imports.append(wanted.user)
+        time.sleep(self.takes)
+        if self.fails:
+            raise self.fails.pop(0)
+        folder = self.cache.new_folder()
+        (folder / IMAGE).write_bytes(b"hsqs")
+        entry = Entry(base.image, base.digest, wanted.platform, 4, public=True)
+        self.cache.put(folder, key, entry)
+        return entry
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ImageCache:
+    Importing.imports.clear()
+    Importing.fails.clear()
+    found = ImageCache(tmp_path / "cache")
+    found.prepare()
+    return found
+
+
+def provider(cache: ImageCache, **how: Any) -> Importing:
+    site = make_site(cache.top.parent)
+    return Importing(cache, site, Answers(site, **how), Runner(), Progress())
+
+
+def wanted(user: int = 61001, step: str = "", image: str = IMAGE_NAME) -> Wanted:
+    return Wanted(image, "linux/amd64", user, step)
+
+
+def at_once(cache: ImageCache, count: int, step: str = "") -> tuple[list[Provided | HpcstackError], list[Importing]]:
+    """What COUNT users who ask at the same time get."""
+    out: list[Provided | HpcstackError] = []
+    providers = [provider(cache) for _ in range(count)]
+
+    def work(number: int) -> None:
+        try:
+            out.append(providers[number].provide(wanted(61001 if step else 61001 + number, step)))
+        except HpcstackError as error:
+            out.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return out, providers
+
+
+def test_one_imports_and_the_others_wait(cache: ImageCache) -> None:
+    given, _ = at_once(cache, 6)
+    assert len(Importing.imports) == 1
+    assert sorted(one.how for one in given if isinstance(one, Provided)) == ["imported"] + ["waited for"] * 5
+    assert provider(cache).provide(wanted()).how == "there" and len(Importing.imports) == 1
+
+
+def test_a_step_of_several_nodes_asks_the_registry_once(cache: ImageCache) -> None:
+    given, providers = at_once(cache, 6, step="7+0+")
+    assert len({one.path for one in given if isinstance(one, Provided)}) == 1 and len(given) == 6
+    assert sum(one.registry.asked for one in providers) == 1  # type: ignore[attr-defined]
+    other = provider(cache)
+    other.provide(wanted(61002, "7+0+"))
+    assert other.registry.asked == 1, "another user shows his own right"  # type: ignore[attr-defined]
+
+
+def test_what_stopped_the_importer_is_told_to_who_waits(cache: ImageCache) -> None:
+    Importing.fails.append(StoreError("the disk is full", "make room"))
+    given, _ = at_once(cache, 4)
+    assert len(Importing.imports) == 1 and all(isinstance(one, StoreError) for one in given)
+    assert all("the disk is full" in str(one) for one in given)
+    assert provider(cache).provide(wanted()).how == "imported", "who comes later tries again"
+
+
+@pytest.mark.parametrize("error", [LoginRefused("refused"), HolderGone("gone")])
+def test_what_one_login_may_not_do_another_goes_on_with(cache: ImageCache, error: HpcstackError) -> None:
+    Importing.fails.append(error)
+    given, _ = at_once(cache, 3)
+    assert len(Importing.imports) == 2
+    assert sum(isinstance(one, Provided) for one in given) == 2 and sum(one is error for one in given) == 1
+
+
+def test_a_user_whom_the_registry_refuses_gets_nothing(cache: ImageCache) -> None:
+    provider(cache).provide(wanted())
+    with pytest.raises(LoginRefused):
+        provider(cache, error=LoginRefused("no")).provide(wanted())
+    with pytest.raises(LoginRefused):
+        provider(cache, error=LoginRefused("no")).provide(wanted(image=f"nvcr.io/a/b@{DIGEST}"))
+
+
+def test_without_its_registry_only_a_digest_can_be_had(cache: ImageCache) -> None:
+    provider(cache).provide(wanted())
+    down = provider(cache, error=RegistryError("down"))
+    with pytest.raises(RegistryError):
+        down.provide(wanted())
+    assert down.provide(wanted(image=f"nvcr.io/a/b@{DIGEST}")).how == "there"
+    with pytest.raises(RegistryError):
+        down.provide(wanted(image="nvcr.io/a/b@sha256:" + "2" * 64))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "localhost:5000/a",
+        "127.0.0.1/a/b",
+        "10.0.0.1:80/a",
+        "node1:5000/a",
+        "registry.local/a/b",
+        "[::1]:5000/a",
+        "0x7f.1/a",
+    ],
+)
+def test_a_registry_that_a_user_could_be_is_not_shared(tmp_path: Path, name: str) -> None:
+    try:
+        base = registry_image(name)
+    except HpcstackError:
+        return  # it is no image at all
+    with pytest.raises(NotShared, match="may be anybody's"):
+        check_shareable(base, make_site(tmp_path))
+
+
+def test_a_registry_that_the_site_names_is_shared(tmp_path: Path) -> None:
+    site = make_site(tmp_path, registries={"10.0.0.1:5000": {"plain_http": True}})
+    check_shareable(registry_image("10.0.0.1:5000/a/b"), site)
+    check_shareable(registry_image("nvcr.io/a/b"), site)
+    check_shareable(registry_image("ubuntu"), site)
+
+
+def test_an_image_is_pinned_by_its_digest() -> None:
+    assert pinned(registry_image(IMAGE_NAME), DIGEST).image == f"nvcr.io/a/b@{DIGEST}"

@@ -1,0 +1,201 @@
+"""The service as its clients meet it: who they are, what they may say, and that others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import make_site
+from hpcstack.core.errors import InputError, RegistryError, StoreError
+from hpcstack.core.process import Runner
+from hpcstack.core.progress import Progress
+from hpcstack.imagecache import serve as service
+from hpcstack.imagecache.ask import answer_challenge, ask, step_name
+from hpcstack.imagecache.layout import ImageCache
+from hpcstack.imagecache.messages import AskingRegistry, Line, Telling
+from hpcstack.imagecache.refusals import HolderGone, NotShared
+from hpcstack.oci.reference import registry_image
+from hpcstack.site.load import Site
+
+BASE = registry_image("nvcr.io/a/b:1")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return make_site(tmp_path, image_cache={"folder": str(tmp_path / "cache")})
+
+
+@pytest.fixture
+def running(tmp_path: Path, site: Site) -> Iterator[Path]:
+    """The socket of a service in a process of its own."""
+    path = tmp_path / "images.sock"
+    cache = ImageCache(tmp_path / "cache")
+    cache.prepare()
+    listening = service.listen(path)
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            service.serve(listening, lambda line, user: service.answer(line, user, cache, site, Runner()))
+        os._exit(0)
+    listening.close()
+    yield path
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def said_to(path: Path, data: bytes) -> dict[str, object]:
+    """What the service answers to DATA; nothing where it hangs up."""
+    with socket.socket(socket.AF_UNIX) as one:
+        one.settimeout(20)
+        one.connect(str(path))
+        one.sendall(data)
+        one.shutdown(socket.SHUT_WR)
+        text = one.makefile("rb").readline()
+    found: dict[str, object] = json.loads(text) if text else {}
+    return found
+
+
+def test_nonsense_is_refused_and_the_service_goes_on(running: Path) -> None:
+    good = {"image": "docker://localhost/a/b", "platform": "linux/amd64", "step": ""}
+    for data in (
+        b"\n", b"[]\n", b"{}\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n", b"x" * 400_000 + b"\n",
+        json.dumps({**good, "image": 7}).encode() + b"\n",
+        json.dumps({**good, "image": "a" * 5000}).encode() + b"\n",
+        json.dumps({**good, "image": "/etc/passwd"}).encode() + b"\n",
+        json.dumps({**good, "image": "oci:/etc"}).encode() + b"\n",
+        json.dumps({**good, "platform": "../../x"}).encode() + b"\n",
+        json.dumps({**good, "step": "a/../b"}).encode() + b"\n",
+    ):  # fmt: skip
+        assert said_to(running, data).get("kind") == "failed", data[:60]
+    assert said_to(running, b"") == {}
+    assert said_to(running, json.dumps(good).encode() + b"\n")["kind"] == "not shared"
+
+
+def test_who_asks_is_known_by_the_kernel() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert service.peer(one) == os.getuid()
+
+
+def test_a_second_service_does_not_take_the_socket_and_a_dead_ones_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "images.sock"
+    first = service.listen(path)
+    assert path.stat().st_mode & 0o777 == 0o777, "anybody may connect"
+    with pytest.raises(StoreError, match="listens on"):
+        service.listen(path)
+    first.close()
+    service.listen(path).close()
+    with pytest.raises(StoreError, match="was not made"):
+        service.listen(tmp_path / "missing/images.sock")
+
+
+def test_without_a_service_an_image_is_not_shared(tmp_path: Path, site: Site) -> None:
+    with pytest.raises(NotShared, match="does not answer"):
+        ask(tmp_path / "nobody", "nvcr.io/a/b:1", "linux/amd64", site, Progress())
+    with service.listen(tmp_path / "silent") as listening:
+        threading.Thread(target=lambda: listening.accept()[0].close(), daemon=True).start()
+        with pytest.raises(NotShared, match="does not answer"):
+            ask(tmp_path / "silent", "nvcr.io/a/b:1", "linux/amd64", site, Progress())
+
+
+def answered(site: Site, answer: object) -> str:
+    """The header that a service takes where the user's end says ANSWER to a challenge."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        line = Line(ours)
+        if answer is None:
+            theirs.close()
+        else:
+            theirs.sendall(json.dumps(answer).encode() + b"\n")
+        return AskingRegistry(site, line).authorization('Bearer realm="x"', "nvcr.io", BASE, "a/b")
+
+
+@given(text=st.text())
+def test_only_a_header_is_taken_for_one(text: str) -> None:
+    site = make_site(Path("/nowhere"))
+    try:
+        assert answered(site, {"authorization": text}) == text
+        assert text.startswith(("Basic ", "Bearer ")) and "\n" not in text and "\r" not in text
+    except (RegistryError, InputError):
+        return
+
+
+def test_a_user_who_is_gone_or_has_no_login_is_told_apart(site: Site) -> None:
+    assert answered(site, {"authorization": "Bearer abc"}) == "Bearer abc"
+    with pytest.raises(HolderGone):
+        answered(site, None)
+    with pytest.raises(RegistryError, match="no login"):
+        answered(site, {"refused": "no login", "hint": "docker login"})
+    for text in ("Bearer a\r\nHost: evil", "Digest x", "", "Basic " + "a" * 70_000):
+        with pytest.raises((RegistryError, InputError)):
+            answered(site, {"authorization": text})
+
+
+def test_a_challenge_of_another_host_gets_no_login(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path))
+    (tmp_path / ".credentials").write_text("machine nvcr.io login me password secret\n")
+    good = {"challenge": "Basic realm=x", "host": "nvcr.io", "image": "nvcr.io/a/b:1", "repository": "a/b"}
+    assert answer_challenge(good, "nvcr.io", site)["authorization"].startswith("Basic ")
+    for change in ({"host": "evil.example"}, {"image": "evil.example/a/b:1", "host": "evil.example"}):
+        answer = answer_challenge({**good, **change}, "nvcr.io", site)
+        assert "authorization" not in answer and "secret" not in json.dumps(answer)
+
+
+def test_progress_to_who_is_gone_is_nobodys_trouble() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    telling = Telling(Line(ours))
+    telling("importing")
+    telling.amount("import", 1, 2)
+    ours.close()
+
+
+def test_a_step_is_named_where_it_has_several_nodes() -> None:
+    job = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    assert step_name({}) == step_name(job) == step_name({**job, "SLURM_STEP_NUM_NODES": "1"}) == ""
+    assert step_name({**job, "SLURM_STEP_NUM_NODES": "2"}) == "7+0+"
+    again = step_name({**job, "SLURM_JOB_NUM_NODES": "2", "SLURM_RESTART_COUNT": "1"})
+    assert again == "7+0+1" and service.STEP.fullmatch(again)
+    assert service.STEP.fullmatch(step_name({**job, "SLURM_JOB_ID": "a/../b", "SLURM_JOB_NUM_NODES": "2"}))
+
+
+def test_one_user_cannot_have_all_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "CLIENTS_OF_ONE", 2)
+    monkeypatch.setattr(service, "peer", lambda _: 61001)
+    path = tmp_path / "s"
+    listening = service.listen(path)
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            service.serve(listening, lambda connection, _: time.sleep(60) if connection.recv(1) else None)
+        os._exit(0)
+    found = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+    try:
+        for one in found:
+            one.settimeout(20)
+            one.connect(str(path))
+        assert found[2].recv(1) == b"", "the third is hung up on"
+        found[0].close()
+        time.sleep(0.5)
+        with socket.socket(socket.AF_UNIX) as late:
+            late.connect(str(path))
+            late.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                late.recv(1)
+    finally:
+        for one in found:
+            one.close()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        listening.close()
