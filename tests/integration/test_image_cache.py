@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,15 +102,15 @@ def registry(testbed: Testbed, tmp_path: Path) -> Iterator[PrivateRegistry]:
 
 
 @pytest.fixture
-def users(testbed: Testbed, tmp_path: Path) -> tuple[User, User, User]:
-    """One and two have logins; three has none."""
-    tmp_path.chmod(0o755)
-    for folder in tmp_path.parents:
-        if str(folder).startswith("/tmp/"):
-            folder.chmod(folder.stat().st_mode | 0o011)
-    words = {61001: "one", 61002: "two", 61003: ""}
-    one, two, three = (User(number, tmp_path / f"home{number}", testbed, word) for number, word in words.items())
-    return one, two, three
+def users(testbed: Testbed) -> Iterator[tuple[User, User, User]]:
+    """One and two have logins; three has none. Their homes are not in pytest's folder: it is root's alone, and each
+    session that begins makes it so again."""
+    with tempfile.TemporaryDirectory(dir=testbed.folder) as name:
+        top = Path(name)
+        top.chmod(0o755)
+        words = {61001: "one", 61002: "two", 61003: ""}
+        one, two, three = (User(number, top / f"home{number}", testbed, word) for number, word in words.items())
+        yield one, two, three
 
 
 def cache(testbed: Testbed) -> Path:

@@ -18,6 +18,9 @@ ROOT = "."
 
 def header(member: tarfile.TarInfo, path: str, link: str = "") -> bytes:
     """The header of MEMBER as PATH. With LINK it is another name of that file, and has no content."""
+    block: bytes = getattr(member, "block", b"")
+    if block and not link and path == member.name:
+        return block
     kind = tarfile.LNKTYPE if link else tarfile.REGTYPE if _file(member) else member.type
     size = member.size if kind == tarfile.REGTYPE else 0
     target = link or (member.linkname if kind == tarfile.SYMTYPE else "")

@@ -202,8 +202,9 @@ def _members(pieces: Iterable[bytes], count: Tally, *, rooted: bool = False) -> 
     members = Members(Flow(iter(pieces)))
     for member in members:
         count.member(member)
-        if rooted:
+        if rooted and (member.uid or member.gid):
             member.uid = member.gid = 0
+            member.block = b""
         yield member, members.body(member)
 
 

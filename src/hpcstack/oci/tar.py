@@ -9,6 +9,8 @@ import re
 import tarfile
 from typing import TYPE_CHECKING, Any, cast
 
+from hpcstack.oci.ustar import passes_on, read_plain
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -71,9 +73,14 @@ class Flow:
 
 
 class Header(tarfile.TarInfo):
-    """A member whose extended headers are looked at before the standard library takes time over them."""
+    """A member whose extended headers are looked at before the standard library takes time over them. BLOCK is its
+    header as it came, where that can be given on as it is; else empty."""
 
-    __slots__ = ()
+    __slots__ = ("block",)
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__(name)
+        self.block = b""
 
     def _proc_gnulong(self, tar: Any) -> Any:
         if self.size > MAX_LONG_NAME:
@@ -131,7 +138,7 @@ class _Reader:
     encoding, errors = "utf-8", "surrogateescape"
 
     def __init__(self, flow: Flow) -> None:
-        self.flow, self.offset, self.taken = flow, 0, 0
+        self.flow, self.offset, self.taken, self.first = flow, 0, 0, b""
         self.fileobj: Any = self
         self.pax_headers: dict[str, str] = {}
 
@@ -139,6 +146,9 @@ class _Reader:
         self.taken += count
         if self.taken > MAX_HEADERS:
             raise Damaged(f"has a member whose headers are more than {MAX_HEADERS} bytes")
+        if self.first:  # read before, and not plain
+            first, self.first = self.first, b""
+            return first
         return self.flow.read(count)
 
     def tell(self) -> int:
@@ -152,7 +162,7 @@ class Members:
         self.flow, self.reader = flow, _Reader(flow)
         self.left = 0
 
-    def __iter__(self) -> Iterator[tarfile.TarInfo]:
+    def __iter__(self) -> Iterator[Header]:
         while (member := self._next()) is not None:
             self.left = _stored(member)
             end = self.flow.tell() + -(-self.left // BLOCK) * BLOCK  # tarfile's own offset errs for big sparse files
@@ -160,9 +170,14 @@ class Members:
             self.flow.skip(end - self.flow.tell())
         self.flow.drain()
 
-    def _next(self) -> tarfile.TarInfo | None:
+    def _next(self) -> Header | None:
         try:
             self.reader.offset, self.reader.taken = self.flow.tell(), 0
+            self.reader.first = block = self.flow.read(BLOCK)
+            member = Header()
+            if len(block) == BLOCK and not self.reader.pax_headers and read_plain(block, member):
+                member.block = block if passes_on(block, member) else b""
+                return member
             return Header.fromtarfile(cast(Any, self.reader))
         except (tarfile.EOFHeaderError, tarfile.EmptyHeaderError):  # type: ignore[attr-defined]
             return None

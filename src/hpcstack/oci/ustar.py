@@ -1,0 +1,48 @@
+"""The plain tar header, which most members of most layers have, read without the standard library's generality.
+
+It takes a sixth of the time; of an image of 300,000 small files that is a third of all that an import takes. What is not
+plain (long names, PAX, GNU's extensions, base-256 numbers, a checksum in the old way) is not read here.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+
+USTAR, NUL = b"ustar\x0000", b"\0"
+PLAIN = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE)
+MODULUS = 65521  # of adler32, whose lower half is a sum of bytes: right but for a sum that is wrong by just so much
+
+
+def read_plain(block: bytes, member: tarfile.TarInfo) -> bool:
+    """Whether BLOCK, 512 bytes, is a plain header; it is in MEMBER, a new one, then."""
+    kind = block[156:157]
+    if block[257:265] != USTAR or block[345] or kind not in PLAIN:
+        return False
+    try:
+        claimed = int(block[148:156].rstrip(b"\0 "), 8)
+        if ((zlib.adler32(block) & 0xFFFF) - 1 - sum(block[148:156]) + 256 - claimed) % MODULUS:
+            return False
+        member.mode = int(block[100:108].rstrip(NUL), 8)
+        member.uid = int(block[108:116].rstrip(NUL), 8)
+        member.gid = int(block[116:124].rstrip(NUL), 8)
+        member.size = int(block[124:136].rstrip(NUL), 8)
+        member.mtime = int(block[136:148].rstrip(NUL), 8)
+    except ValueError:
+        return False
+    name = block[:100].partition(NUL)[0].decode("utf-8", "surrogateescape")
+    member.name, member.type, member.chksum = name, kind, claimed
+    if kind == tarfile.DIRTYPE:
+        member.name = name.rstrip("/")
+    elif kind != tarfile.REGTYPE:
+        member.linkname = block[157:257].partition(NUL)[0].decode("utf-8", "surrogateescape")
+    return True
+
+
+def passes_on(block: bytes, member: tarfile.TarInfo) -> bool:
+    """Whether BLOCK, which `read_plain` has read into MEMBER, says nothing that a packer could take in two ways: then it
+    can be given on as it is."""
+    plain = member.mode < 0o10000 and member.name.isascii() and bool(member.name)
+    if member.type == tarfile.REGTYPE:
+        return plain and block[157] == 0
+    return plain and member.size == 0 and member.type == tarfile.DIRTYPE and block[157] == 0
