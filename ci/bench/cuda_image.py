@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -31,16 +32,19 @@ EPOCH = 1_700_000_000
 GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
-def image(folder: Path) -> Path:
-    """The OCI layout below FOLDER, made if it is not there."""
-    layout = folder / "layout"
+def image(folder: Path, kind: str = "cuda") -> Path:
+    """The OCI layout below FOLDER, made if it is not there: of CUDA libraries, or (`small`) of 300,000 small files."""
+    layout = folder / ("layout" if kind == "cuda" else f"layout-{kind}")
     if (layout / "index.json").exists():
         return layout
     part = folder / "layout.part"
     shutil.rmtree(part, ignore_errors=True)
     (part / "blobs/sha256").mkdir(parents=True)
-    wheels = download(folder / "wheels")
-    sets = [small_files(), *(unpacked([wheels[name] for name in names]) for names in LAYERS), changes()]
+    if kind == "cuda":
+        wheels = download(folder / "wheels")
+        sets = [small_files(), *(unpacked([wheels[name] for name in names]) for names in LAYERS), changes()]
+    else:
+        sets = [many_files(number) for number in range(3)]
     layers = [layer(part, members) for members in sets]
     write_layout(part, layers)
     part.rename(layout)
@@ -82,6 +86,18 @@ def small_files() -> Iterator[Member]:
         if path.is_file() and not path.is_symlink():
             data = path.read_bytes()
             yield info(f"usr/lib/python3/{path.relative_to(top)}", len(data)), io.BytesIO(data)
+
+
+def many_files(number: int) -> Iterator[Member]:
+    """100,000 files of Python source in 5,000 folders: 2.5 kB each in the middle, the same ones each time."""
+    lines = [f"def function_{n}(value):\n    return value + {n}\n\n".encode() for n in range(500)]
+    drawn = random.Random(number)
+    for folder in range(5000):
+        path = f"{PREFIX}/package{number}_{folder % 300}/sub{folder}"
+        yield info(path, mode=0o755, kind=tarfile.DIRTYPE), None
+        for file in range(20):
+            data = b"".join(drawn.choices(lines, k=drawn.randrange(1, 120)))
+            yield info(f"{path}/module_{file}.py", len(data)), io.BytesIO(data)
 
 
 def changes() -> Iterator[Member]:

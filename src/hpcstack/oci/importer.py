@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 VERSION = "2"  # of what import adds to an image; it is part of the name under which a base is kept
 REFUSED = "do not use this image: no tool makes such a layer by accident"
-GATHERED = 1 << 18
+GATHERED, PADDING = 1 << 18, bytes(BLOCK)
 Body = Iterable[bytes | memoryview]
 AddedTo = Callable[[Image], Added]
 
@@ -69,17 +69,19 @@ class Sink:
     def member(self, member: tarfile.TarInfo, path: str, body: Body) -> None:
         if not path and not self.root:
             return
-        self._small(header(member, path))
+        self.gathered += header(member, path)
         size = 0
         for piece in body:
             size += len(piece)
             if len(piece) < GATHERED >> 2:
-                self._small(piece)
+                self.gathered += piece
             else:
                 self._flush()
                 self._write(piece)
         if size % BLOCK:
-            self._small(bytes(BLOCK - size % BLOCK))
+            self.gathered += PADDING[size % BLOCK :]
+        if len(self.gathered) >= GATHERED:
+            self._flush()
 
     def folder(self, path: str) -> None:
         """A folder that no layer names: a packer would give it the time of day, and the root any mode."""

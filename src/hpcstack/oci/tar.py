@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hpcstack.oci.ustar import passes_on, read_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 BLOCK = tarfile.BLOCKSIZE
 MAX_SPARSE, MAX_PAX, MAX_HEADERS = 1 << 40, 1 << 20, 1 << 21  # headers: of one member, all kinds together
@@ -60,7 +60,17 @@ class Flow:
             count -= len(part)
             yield part
 
+    def whole(self, count: int) -> memoryview | None:
+        """The next COUNT bytes, if they are at hand as one piece."""
+        if count > len(self.piece) - self.at:
+            return None
+        self.at += count
+        return self.piece[self.at - count : self.at]
+
     def skip(self, count: int) -> None:
+        if count <= len(self.piece) - self.at:
+            self.at += count
+            return
         for part in self.take(count):
             count -= len(part)
         if count > 0:
@@ -188,8 +198,14 @@ class Members:
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, IndexError) as error:
             raise Damaged(f"is not a tar archive: {error}") from None
 
-    def body(self, member: tarfile.TarInfo) -> Iterator[memoryview | bytes]:
-        """The content of the member that came last, holes filled with zeros."""
+    def body(self, member: tarfile.TarInfo) -> Iterable[memoryview | bytes]:
+        """The content of the member that came last, holes filled with zeros; of most files one piece."""
+        if getattr(member, "sparse", None) is None and (piece := self.flow.whole(self.left)) is not None:
+            self.left = 0
+            return (piece,) if piece else ()
+        return self._pieces(member)
+
+    def _pieces(self, member: tarfile.TarInfo) -> Iterator[memoryview | bytes]:
         holes = cast("list[tuple[int, int]] | None", getattr(member, "sparse", None))
         if holes is None:
             yield from self._stored(self.left)
