@@ -47,18 +47,31 @@ hpcstack_dpkg() {
     dpkg-query -W -f '${db:Status-Abbrev}${Package}=${Version}\n' | sed -n 's/^[ih]i *//p'
 }
 
-hpcstack_guarded() {
-    local listed=
-    # A list that cannot be had must fail the step: an empty one would guard nothing.
-    if command -v python3 >/dev/null && ! listed=$(python3 -m pip list --format=freeze 2>/dev/null); then
-        if python3 -c 'import pip' 2>/dev/null; then return 1; fi
-        listed=
-    fi
+# NAME==VERSION of Python's packages. Python's own list takes a fifth of the time of pip's; where it cannot be had, pip's
+# is asked. One that cannot be had must fail the step: an empty one would guard nothing.
+hpcstack_python_packages() {
+    command -v python3 >/dev/null || return 0
+    if python3 - 2>/dev/null <<'PYTHON'; then return 0; fi
+import importlib.metadata
+import re
+
+found = {}
+for one in importlib.metadata.distributions():
+    name = one.metadata["Name"]
+    if name:
+        found.setdefault(re.sub("[-_.]+", "-", name).lower(), f"{name}=={one.version}")
+print("\n".join(found.values()))
+PYTHON
+    python3 -m pip list --format=freeze 2>/dev/null || ! python3 -c 'import pip' 2>/dev/null
+}
+
+hpcstack_packages() {
+    local listed
+    listed=$(hpcstack_python_packages) || return 1
     printf '%s\n' "$listed" | grep -iE "$HPCSTACK_GUARDED_PIP" | sed 's/^/pip /' || true
     if command -v dpkg-query >/dev/null; then
         hpcstack_dpkg | grep -E "$HPCSTACK_GUARDED_APT" | sed 's/^/apt /' || true
     fi
-    hpcstack_libraries
 }
 
 # The image's own tree. What is mounted into it for the build is the machine's: an engine may bind /tmp or a home.
@@ -94,16 +107,36 @@ hpcstack_guard() {
     if [ "${HPCSTACK_LAYERS:-}" = yes ] && [ -s "$HPCSTACK_LEFT" ]; then
         cp "$HPCSTACK_LEFT" "$HPCSTACK_WORK/unsorted"
     else
-        hpcstack_guarded >"$HPCSTACK_WORK/unsorted"
+        { hpcstack_packages && hpcstack_libraries; } >"$HPCSTACK_WORK/unsorted"
     fi
+    { grep '^file ' "$HPCSTACK_WORK/unsorted" || true; } >"$HPCSTACK_WORK/libraries"
     { grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" || true; } | sort >"$HPCSTACK_WORK/before"
     sed -n 's/^pip //p' "$HPCSTACK_WORK/before" >"$HPCSTACK_CONSTRAINT"
 }
 
+# Where each step is a layer, its engine sees whether one may have touched a library, and only then has all looked at
+# (hpcstack_guard_libraries): a walk through an image takes seconds.
 hpcstack_guard_check() {
-    hpcstack_guarded >"$HPCSTACK_WORK/unsorted"
+    hpcstack_packages >"$HPCSTACK_WORK/unsorted"
+    [ "${HPCSTACK_LAYERS:-}" = yes ] || hpcstack_libraries >"$HPCSTACK_WORK/libraries"
+    cat "$HPCSTACK_WORK/libraries" >>"$HPCSTACK_WORK/unsorted"
     cp "$HPCSTACK_WORK/unsorted" "$HPCSTACK_LEFT"
     { grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" || true; } | sort >"$HPCSTACK_WORK/after"
+    hpcstack_lost
+}
+
+hpcstack_guard_libraries() {
+    [ -s "$HPCSTACK_LEFT" ] || return 0 # the next step looks anew
+    { grep '^file ' "$HPCSTACK_LEFT" || true; } | sort >"$HPCSTACK_WORK/before"
+    hpcstack_libraries >"$HPCSTACK_WORK/libraries"
+    sort "$HPCSTACK_WORK/libraries" >"$HPCSTACK_WORK/after"
+    { grep -v '^file ' "$HPCSTACK_LEFT" || true; } | cat - "$HPCSTACK_WORK/libraries" >"$HPCSTACK_WORK/unsorted"
+    cp "$HPCSTACK_WORK/unsorted" "$HPCSTACK_LEFT"
+    hpcstack_lost
+}
+
+# Fails where something of `before` is not in `after`.
+hpcstack_lost() {
     local lost
     lost=$(comm -23 "$HPCSTACK_WORK/before" "$HPCSTACK_WORK/after")
     if [ -n "$lost" ]; then

@@ -165,6 +165,29 @@ def test_a_guarded_library_that_a_step_overwrites_is_named(testbed: Testbed, rec
 
 
 @pytest.mark.bwrap
+@pytest.mark.parametrize(
+    ("second", "fails"),
+    [
+        ("echo two >/usr/lib/demo/libnccl.so.2.23", True),
+        ("rm -rf /usr/lib/demo", True),
+        ("rm -rf /usr/lib/demo && mkdir /usr/lib/demo", True),
+        ("rm -rf /usr/lib/demo && echo >/usr/lib/demo", True),
+        ("mv /usr/lib/demo /usr/lib/other", True),
+        ("touch /usr/lib/demo/libnccl.so.2.23 && echo >/usr/lib/demo/libnccl.so.9", False),
+    ],
+)
+def test_an_engine_of_layers_sees_what_became_of_libraries(
+    testbed: Testbed, recipes: Recipes, second: str, fails: bool
+) -> None:
+    first = "mkdir -p /usr/lib/demo && echo one >/usr/lib/demo/libnccl.so.2.23"
+    recipes.write("1", run=f"[{{name: first, command: '{first}'}}, {{name: second, command: '{second}'}}]")
+    done = recipes.run("build", "demo-1", "--engine", "builtin")
+    assert done.returncode == (4 if fails else 0), done.stderr
+    if fails:
+        assert "step 2/3 run: second" in done.stderr and "file /usr/lib/demo/libnccl.so.2.23" in done.stderr
+
+
+@pytest.mark.bwrap
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root unpacks owners that have no id in the build's namespace")
 def test_root_builds_with_no_engine_too(small_base: str, testbed: Testbed, tmp_path: Path) -> None:
     """dpkg meets folders of other owners in the base: apt's cache is _apt's, /var/mail is mail's."""

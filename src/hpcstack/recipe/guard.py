@@ -5,6 +5,7 @@ The build's guard, the lock's constraints and lint all take them from here.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 
 PIP = (
@@ -63,6 +64,9 @@ FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = 
     "rdma-core": ((), ("rdma-core", "libibverbs", "librdmacm", "libibumad", "ibverbs-providers"),
                   ("libibverbs.so*", "librdmacm.so*", "libmlx5*.so*", "libibumad.so*")),
 }  # fmt: skip
+
+
+LIBRARIES = re.compile("|".join(fnmatch.translate(glob) for _, _, globs in FAMILIES.values() for glob in globs))
 
 
 def shell(allowed: tuple[str, ...] = ()) -> str:

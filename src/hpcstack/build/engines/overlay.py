@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job
 from hpcstack.build.engines.finish import AS_ROOT, Layers, Packing, make_image, packed
+from hpcstack.build.engines.guarded import CHECK, libraries_script, may_touch_libraries
 from hpcstack.build.engines.lowest import (
     UNSHARE,
     Lowest,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Runner
 
 CONTEXT = "context/hpcstack"
-VERSION = "2"  # of how steps are run: part of every step's key
+VERSION = "3"  # of how steps are run: part of every step's key
 STEP = "/hpcstack-step"
 TICK = 0.1  # seconds: times of files are those of the kernel's last tick, and what comes with a step is made in its own
 
@@ -119,7 +120,7 @@ class Layered:
                 own += [job.cache / name] if job.fresh else []
                 packed(job.cache / name).unlink(missing_ok=True)  # of a layer that somebody has removed
                 lines = step_script(step, number, len(job.steps))
-                done = self._step(job, base, layers, name, lines, files, runner)
+                done = self._step(job, base, layers, name, lines, files, runner, guarded=CHECK in step.lines)
                 if done.status:
                     return done
             layers.insert(0, name)
@@ -135,8 +136,11 @@ class Layered:
         lines: str,
         files: dict[str, bytes],
         runner: Runner,
+        *,
+        guarded: bool,
     ) -> Completed:
-        """One step in a layer of its own, which is kept under KEY when it has succeeded."""
+        """One step in a layer of its own, which is kept under KEY when it has succeeded. GUARDED: it may change no
+        library of the base's; all of them are looked at where its layer says that it may have."""
         (job.work / "began").touch()
         os.utime(job.work / "began", (time.time() - TICK, time.time() - TICK))
         part = job.cache / f".{label()}{key}"
@@ -155,6 +159,10 @@ class Layered:
         binds = {job.work / "step": STEP}
         try:
             done = self._inside(job, base, options, part / "merged", binds, command, runner)
+            below = [job.cache / layer for layer in layers[:-1]]
+            if not done.status and guarded and may_touch_libraries(upper, job.base, below):
+                (work_folder(job, "step") / "step.sh").write_text(libraries_script(lines))
+                done = self._inside(job, base, options, part / "merged", binds, command, runner)
             if not done.status:
                 for left in (STEP.lstrip("/"), *self.left_behind):
                     if not any(os.path.lexists(job.cache / layer / left) for layer in layers) and not in_base(
