@@ -181,7 +181,7 @@ def test_all_nodes_of_a_step_get_one_import(
     assert (code, again) == (0, path), said
     assert two.reads(path) and registry.blob_bytes() == 0 and registry.manifests() == 1
     code, _, said = three.got()
-    assert code == 7 and "refuses" in said and "TIP" in said and not three.reads(path)
+    assert code == 5 and "refuses" in said and "TIP" in said and not three.reads(path)
     assert registry.blob_bytes() == 0
 
     registry.forget()
@@ -194,9 +194,9 @@ def test_who_may_not_read_an_image_gets_no_import_either(
     testbed: Testbed, registry: PrivateRegistry, users: tuple[User, User, User]
 ) -> None:
     code, _, said = users[2].got()
-    assert code == 7 and "refuses" in said and not list((cache(testbed) / "images").iterdir())
+    assert code == 5 and "refuses" in said and not list((cache(testbed) / "images").iterdir())
     users[1].write_login("wrong")
-    assert users[1].got()[0] == 7 and registry.blob_bytes() == 0
+    assert users[1].got()[0] == 5 and registry.blob_bytes() == 0
 
 
 def test_an_image_for_everybody_is_for_everybody(
@@ -220,11 +220,11 @@ def test_a_registry_that_is_down_is_told_and_what_is_named_by_digest_is_there(
     digest = json.loads((Path(path).parent / "entry.json").read_text())["digest"]
     registry.stop()
     code, _, said = users[0].got()
-    assert code == 7 and "cannot be reached" in said
+    assert code == 5 and "cannot be reached" in said
     pinned = f"docker://{users[0].address}/nvidia/pytorch@{digest}"
     code, again, said = users[0].got(pinned)
     assert (code, again) == (0, path) and "you could read lately" in said
-    assert users[1].got(pinned)[0] == 7, "who has never shown his right gets nothing"
+    assert users[1].got(pinned)[0] == 5, "who has never shown his right gets nothing"
 
 
 def test_wherever_an_importer_is_killed_the_next_one_goes_on(

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option, say, show_progress, table
-
-if TYPE_CHECKING:
-    from hpcstack.imagecache.layout import ImageCache
-    from hpcstack.site.load import Site
-    from hpcstack.site.model import ImageCacheSite
+from hpcstack.cli.session import Session, answer, echo, json_option, say, show_progress, table
 
 
 @click.group("cache")
@@ -30,12 +24,10 @@ def get(session: Session, image: str, as_json: bool) -> None:
 
     Your own login must be able to read it. Exit code 8: this image, or this node, has no share in the cache.
     """
-    from hpcstack.build.base import here
     from hpcstack.imagecache.ask import ask
 
-    settings = _settings(session.site)
     with show_progress(f"asking for {image}", "") as progress:
-        given = ask(Path(settings.socket), image, here(), session.site, progress)
+        given = ask(image, session.site, progress)
     answer(given, as_json, lambda: given["path"])
 
 
@@ -44,17 +36,12 @@ def get(session: Session, image: str, as_json: bool) -> None:
 def answer_(session: Session) -> None:
     """Answer a registry's challenge, {challenge, host, image, repository} on standard input, with the user's login: the
     importer asks for it (launchers/on-node/ask.py)."""
-    import json
     import sys
 
-    from hpcstack.core.untrusted import document
-    from hpcstack.imagecache.ask import answer_challenge
+    from hpcstack.imagecache.ask import answer_line
     from hpcstack.imagecache.messages import MAX_LINE
-    from hpcstack.oci.reference import registry_image
 
-    said = document(sys.stdin.buffer.readline(MAX_LINE), MAX_LINE)
-    registry = registry_image(str(said.get("image"))).registry
-    sys.stdout.write(json.dumps(answer_challenge(said, registry, session.site)) + "\n")
+    echo(answer_line(sys.stdin.buffer.readline(MAX_LINE), session.site))
 
 
 @command.command("serve")
@@ -64,16 +51,16 @@ def serve(session: Session, socket: str) -> None:
     """Run the service of this node, as the account that the cache belongs to."""
     import signal
 
-    from hpcstack.core.process import Runner
     from hpcstack.imagecache import serve as service
+    from hpcstack.imagecache.layout import open_cache
 
-    site, cache = session.site, _cache(session.site)
+    site, cache, runner = session.site, open_cache(session.site), session.runner
     cache.prepare()
-    path = Path(socket or _settings(site).socket)
+    path = Path(socket or site.image_cache.socket)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with service.listen(path) as listening:
         say(f"serving {cache.top} on {path}")
-        service.serve(listening, lambda line, user: service.answer(line, user, cache, site, Runner()))
+        service.serve(listening, lambda line, user: service.answer(line, user, cache, site, runner))
 
 
 @command.command("list")
@@ -81,7 +68,9 @@ def serve(session: Session, socket: str) -> None:
 @click.pass_obj
 def list_(session: Session, as_json: bool) -> None:
     """What is in the cache, and when it was last used. Its account sees it, and root."""
-    found = sorted(_cache(session.site).entries().items(), key=lambda item: -item[1][1])
+    from hpcstack.imagecache.layout import open_cache
+
+    found = sorted(open_cache(session.site).entries().items(), key=lambda item: -item[1][1])
     document = [
         {
             "key": key,
@@ -111,8 +100,9 @@ def list_(session: Session, as_json: bool) -> None:
 def gc(session: Session, dry_run: bool, as_json: bool) -> None:
     """Remove what the site does not keep (image_cache.keep_days, max_gb). The service does so before each import."""
     from hpcstack.imagecache.collect import choose, collect
+    from hpcstack.imagecache.layout import open_cache
 
-    cache, settings = _cache(session.site), _settings(session.site)
+    cache, settings = open_cache(session.site), session.site.image_cache
     cache.prepare()
     bounds = (settings.keep_days, settings.max_gb * 1e9)
     going = choose(cache.entries(), time.time(), *bounds) if dry_run else collect(cache, *bounds)
@@ -125,20 +115,6 @@ def gc(session: Session, dry_run: bool, as_json: bool) -> None:
         return (table(rows, ("IMAGE", "SIZE", "WHY")) if rows else "") + told
 
     answer(document, as_json, text)
-
-
-def _settings(site: Site) -> ImageCacheSite:
-    from hpcstack.core.errors import InputError
-
-    if not site.image_cache.folder:
-        raise InputError("the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml")
-    return site.image_cache
-
-
-def _cache(site: Site) -> ImageCache:
-    from hpcstack.imagecache.layout import ImageCache
-
-    return ImageCache(Path(_settings(site).folder))
 
 
 def _ago(used: float) -> str:

@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import HpcstackError, RegistryError, StoreError
-from hpcstack.imagecache.messages import Line
+from hpcstack.build.base import here
+from hpcstack.core.errors import HpcstackError, InputError, RegistryError, StoreError
+from hpcstack.core.untrusted import document
+from hpcstack.imagecache.layout import open_cache
+from hpcstack.imagecache.messages import MAX_LINE, Line
 from hpcstack.imagecache.refusals import NotShared
 from hpcstack.oci.client import Registry
 from hpcstack.oci.reference import registry_image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from hpcstack.core.progress import Progress
     from hpcstack.site.load import Site
 
+KINDS = {"not shared": NotShared, "registry": RegistryError}
 STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
 
 
-def ask(path: Path, image: str, platform: str, site: Site, progress: Progress) -> dict[str, str]:
-    """What the service at the socket PATH gives for IMAGE: {path, digest, how}.
+def ask(image: str, site: Site, progress: Progress) -> dict[str, str]:
+    """What the service of this node gives for IMAGE, of this machine's platform: {path, digest, how}.
 
     NotShared where there is no service, or it does not share this image; RegistryError or StoreError where it cannot
     be had.
     """
-    base = registry_image(image)
+    open_cache(site)
+    base, path = registry_image(image), site.image_cache.socket
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
-            connection.connect(str(path))
+            connection.connect(path)
             line = Line(connection)
-            line.say(image=image, platform=platform, step=step_name(os.environ))
+            line.say(image=image, platform=here(), step=step_name(os.environ))
             while True:
                 said = line.hear()
                 if "path" in said:
                     return {name: str(said.get(name, "")) for name in ("path", "digest", "how")}
                 if "error" in said:
-                    kind = NotShared if said.get("kind") == "not shared" else StoreError
-                    raise kind(str(said["error"]), str(said.get("hint", "")))
+                    raise KINDS.get(str(said.get("kind")), StoreError)(str(said["error"]), str(said.get("hint", "")))
                 if "challenge" in said:
                     line.say(**answer_challenge(said, base.registry, site))
                 elif "says" in said:
@@ -50,6 +54,15 @@ def ask(path: Path, image: str, platform: str, site: Site, progress: Progress) -
                     progress.amount("import", int(said["done"]), int(said["total"]))
         except (OSError, EOFError) as error:
             raise NotShared(f"the image service does not answer on {path} ({error})", "tell the site") from None
+
+
+def answer_line(line: bytes, site: Site) -> str:
+    """The answer, a line of JSON, to a challenge that came as LINE. InputError for what is none."""
+    try:
+        said = document(line, MAX_LINE)
+    except ValueError:
+        raise InputError("this is not a challenge of a registry's", "the importer asks with one") from None
+    return json.dumps(answer_challenge(said, registry_image(str(said.get("image"))).registry, site))
 
 
 def answer_challenge(said: Mapping[str, object], registry: str, site: Site) -> dict[str, str]:

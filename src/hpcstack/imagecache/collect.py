@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcstack.imagecache.layout import Entry, ImageCache
+    from hpcstack.imagecache.layout import CachedImage, ImageCache
 
 DAY_S = 86400.0
 
@@ -19,12 +19,12 @@ class Going:
     """One image that goes, and why."""
 
     key: str
-    entry: Entry
+    entry: CachedImage
     why: str
 
 
 def choose(
-    entries: Mapping[str, tuple[Entry, float]], now: float, keep_days: float, max_bytes: float, coming: int = 0
+    entries: Mapping[str, tuple[CachedImage, float]], now: float, keep_days: float, max_bytes: float, coming: int = 0
 ) -> list[Going]:
     """Which of ENTRIES go, so that none is older than KEEP_DAYS and all, with COMING bytes more, are MAX_BYTES at most
     (0: no bound). What a job of the last day may still run from stays, also where that is more."""

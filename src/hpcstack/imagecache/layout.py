@@ -19,6 +19,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import files
@@ -28,9 +29,8 @@ from hpcstack.core.lease import hold, label, sweep
 from hpcstack.imagecache import acl
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hpcstack.recipe.model import Base
+    from hpcstack.site.load import Site
 
 IMAGE, ENTRY, USED = "image.sqsh", "entry.json", "used"
 FOLDERS = {"images": 0o711, "grants": 0o700, "steps": 0o700, "leases": 0o700, "incoming": 0o700, "partial": 0o700,
@@ -42,7 +42,7 @@ STEP_S = 600.0  # the nodes of a job step ask within this time
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedImage:
     """One image in the cache."""
 
     image: str
@@ -60,6 +60,13 @@ def key_of(base: Base, digest: str, platform: str) -> str:
     """The name of an image's folder: 40 hex digits."""
     text = f"{base.registry}/{base.repository}@{digest} {platform}"
     return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+def open_cache(site: Site) -> ImageCache:
+    """The image cache of SITE. InputError where it has none."""
+    if not site.image_cache.folder:
+        raise InputError("the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml")
+    return ImageCache(Path(site.image_cache.folder))
 
 
 class ImageCache:
@@ -93,16 +100,16 @@ class ImageCache:
     def image(self, key: str) -> Path:
         return self.top / "images" / key / IMAGE
 
-    def entry(self, key: str) -> Entry | None:
+    def entry(self, key: str) -> CachedImage | None:
         """What is kept under KEY, if it is whole."""
         try:
             found = json.loads(files.read_text(self.top / "images" / key / ENTRY, MAX_RECORD))
-            entry = Entry(**found)
+            entry = CachedImage(**found)
             return entry if self.image(key).stat().st_size == entry.size else None
         except (OSError, ValueError, TypeError, RecursionError, InputError):
             return None
 
-    def entries(self) -> dict[str, tuple[Entry, float]]:
+    def entries(self) -> dict[str, tuple[CachedImage, float]]:
         """{key: what it is and when it was last used, in seconds since 1970}."""
         found = {path.name: self.entry(path.name) for path in (self.top / "images").glob("*")}
         return {key: (entry, self._used(key)) for key, entry in found.items() if entry}
@@ -121,7 +128,7 @@ class ImageCache:
         folder.mkdir(mode=0o700)
         return folder
 
-    def put(self, folder: Path, key: str, entry: Entry) -> None:
+    def put(self, folder: Path, key: str, entry: CachedImage) -> None:
         """FOLDER, made by `new_folder` and with its image, as KEY: there at once, and to be read by whom ENTRY says."""
         write_text(folder / ENTRY, json.dumps(asdict(entry), indent=1) + "\n")
         (folder / USED).touch()
@@ -133,7 +140,7 @@ class ImageCache:
         folder.rename(final)
         files.sync(final.parent)
 
-    def grant(self, key: str, entry: Entry, user: int) -> None:
+    def grant(self, key: str, entry: CachedImage, user: int) -> None:
         """USER, who has shown his right, may read the image of KEY, which is in use now."""
         self._touch(self.top / "images" / key / USED)
         if entry.public or user in (0, os.geteuid()):
@@ -145,7 +152,7 @@ class ImageCache:
             acl.set_readers(self.image(key), acl.readers(self.image(key)) | {user})
             mark.touch()
 
-    def may_read(self, key: str, entry: Entry, user: int) -> bool:
+    def may_read(self, key: str, entry: CachedImage, user: int) -> bool:
         """Whether USER has shown within GRANT_S that he may, or anybody may."""
         with suppress(OSError):
             mark = self.top / "grants" / f"{key}-{user}"

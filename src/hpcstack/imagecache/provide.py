@@ -14,7 +14,7 @@ from hpcstack.core.files import write_text, writing_below
 from hpcstack.core.lease import hold
 from hpcstack.imagecache import acl
 from hpcstack.imagecache.collect import collect
-from hpcstack.imagecache.layout import IMAGE, MAX_RECORD, Entry, ImageCache, key_of
+from hpcstack.imagecache.layout import IMAGE, MAX_RECORD, CachedImage, ImageCache, key_of
 from hpcstack.imagecache.refusals import HolderGone, NotShared
 from hpcstack.imagecache.telling import ImportTold, Waiting
 from hpcstack.oci.client import Registry
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedImage:
     """USER, a user id, wants IMAGE for PLATFORM. STEP names a job step of several nodes, or is empty."""
 
     image: str
@@ -62,7 +62,7 @@ class Provider:
     runner: Runner
     progress: Progress
 
-    def provide(self, wanted: Wanted) -> Provided:
+    def provide(self, wanted: WantedImage) -> Provided:
         """The image that is WANTED, once its user's own login has read its manifest. NotShared where it is not for
         the cache; RegistryError, StoreError, BuildError where it cannot be had."""
         base = registry_image(wanted.image)
@@ -80,7 +80,7 @@ class Provider:
             raise
         return Provided(self.cache.image(key), digest, how)
 
-    def _digest(self, base: Base, wanted: Wanted) -> str:
+    def _digest(self, base: Base, wanted: WantedImage) -> str:
         """What BASE's tag means, for all nodes of a job step the same. The first one that asks shows the user's right
         for all: they have his login, and ask within minutes."""
         if not wanted.step:
@@ -96,7 +96,7 @@ class Provider:
             self.cache.write_step(name, found)
             return found
 
-    def _ask(self, base: Base, wanted: Wanted) -> str:
+    def _ask(self, base: Base, wanted: WantedImage) -> str:
         """One request to the registry. Where it does not answer, an image that is named by its digest is there all the
         same for who has shown his right lately."""
         try:
@@ -111,7 +111,7 @@ class Provider:
             self.progress(f"{error.message}; what is in the cache is taken, which you could read lately")
             return base.digest
 
-    def _wait_or_import(self, key: str, base: Base, wanted: Wanted) -> tuple[Entry, str]:
+    def _wait_or_import(self, key: str, base: Base, wanted: WantedImage) -> tuple[CachedImage, str]:
         """One imports, the others wait for it. What stopped him would stop them, too: they are told the same; but what
         his login was refused, or where he was killed, the next one goes on."""
         failed = self.cache.top / "failed" / key
@@ -134,7 +134,7 @@ class Provider:
                 write_text(failed, json.dumps({"message": error.message, "hint": error.hint}), 0o600)
                 raise
 
-    def _import(self, key: str, base: Base, wanted: Wanted) -> Entry:
+    def _import(self, key: str, base: Base, wanted: WantedImage) -> CachedImage:
         cache, settings = self.cache, self.site.image_cache
         self.progress(f"importing {base.image} for all")
         reference = Reference("docker", base=base)
@@ -151,7 +151,7 @@ class Provider:
                 ImportTold(self.progress, cache.top / "incoming" / f"{key}.json", source.image.size),
                 lambda image: above(image, base.image), base.image, self.site.build.bounds.as_bounds(),
             )  # fmt: skip
-            entry = Entry(base.image, base.digest, wanted.platform, done.size, public)
+            entry = CachedImage(base.image, base.digest, wanted.platform, done.size, public)
             cache.put(folder, key, entry)
         finally:
             files.remove_tree(folder)

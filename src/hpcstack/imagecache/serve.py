@@ -12,10 +12,11 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import HpcstackError, InputError, StoreError
+from hpcstack.core.errors import HpcstackError, InputError, RegistryError, StoreError
 from hpcstack.imagecache.messages import AskingRegistry, Line, Telling
-from hpcstack.imagecache.provide import Provider, Wanted
+from hpcstack.imagecache.provide import Provider, WantedImage
 from hpcstack.imagecache.refusals import NotShared
+from hpcstack.oci.client import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hpcstack.imagecache.layout import ImageCache
     from hpcstack.site.load import Site
 
+KINDS = {"not shared": NotShared, "registry": RegistryError}
 ASK_S = 60.0  # who has connected says what he wants, and answers a challenge, within this time
 CLIENTS, CLIENTS_OF_ONE = 512, 64
 PLATFORM, STEP = re.compile(r"linux/[a-z0-9/]{1,20}"), re.compile(r"[A-Za-z0-9._+-]{0,200}")
@@ -62,8 +64,7 @@ def _answers(path: Path) -> bool:
 
 def serve(listening: socket.socket, handle: Callable[[socket.socket, int], None]) -> None:
     """A process for each who connects to LISTENING, which does HANDLE(connection, user id); until SIGTERM."""
-    import requests  # noqa: F401  here once, not in each process: it takes 0.1 s
-
+    load()  # once, and not in each process: it takes 0.1 s
     children: dict[int, int] = {}
     while True:
         _reap(children, wait=len(children) >= CLIENTS)
@@ -123,7 +124,7 @@ def answer(connection: socket.socket, user: int, cache: ImageCache, site: Site, 
     except EOFError:
         return
     except HpcstackError as error:
-        kind = "not shared" if isinstance(error, NotShared) else "failed"
+        kind = next((name for name, of in KINDS.items() if isinstance(error, of)), "failed")
         reply = {"error": error.message, "hint": error.hint, "kind": kind}
     except OSError as error:
         reply = {"error": f"the image cache: {error.strerror or error}", "hint": "tell the site", "kind": "failed"}
@@ -131,7 +132,7 @@ def answer(connection: socket.socket, user: int, cache: ImageCache, site: Site, 
         line.say(**reply)
 
 
-def read_request(line: Line, user: int) -> Wanted:
+def read_request(line: Line, user: int) -> WantedImage:
     """What USER wants. InputError for what cannot be meant."""
     asked = line.hear()
     image, platform, step = (asked.get(name) for name in ("image", "platform", "step"))
@@ -139,4 +140,4 @@ def read_request(line: Line, user: int) -> Wanted:
         raise InputError("this is not a request for an image")
     if not PLATFORM.fullmatch(platform) or not STEP.fullmatch(step):
         raise InputError(f"no platform or job step: {platform[:40]!r}, {step[:40]!r}")
-    return Wanted(image, platform, user, step)
+    return WantedImage(image, platform, user, step)

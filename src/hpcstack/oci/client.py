@@ -312,6 +312,11 @@ class Registry:
         return authorize(challenge, host, base, repository, self.site, self._fetch, anonymous=self.anonymous)
 
 
+def load() -> None:
+    """What a request needs, loaded now: for a process that others come of."""
+    import requests  # noqa: F401
+
+
 def _some(answer: requests.Response, count: int) -> Iterator[bytes]:
     """The first COUNT bytes of an answer."""
     while count and (block := answer.raw.read(min(PIECE, count), decode_content=False)):

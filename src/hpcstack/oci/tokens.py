@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from hpcstack.core.errors import RegistryError
@@ -15,8 +15,6 @@ from hpcstack.oci.protocol import content_of, document, may_be_asked, may_know, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import requests
-
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
@@ -24,7 +22,7 @@ HEADER = re.compile(r"(Basic|Bearer) [\x21-\x7e]{0,65536}")
 
 
 def authorize(
-    challenge: str, host: str, base: Base, repository: str, site: Site, fetch: Callable[..., requests.Response],
+    challenge: str, host: str, base: Base, repository: str, site: Site, fetch: Callable[..., Any],
     *, anonymous: bool = False,
 ) -> str:  # fmt: skip
     """The header that answers a 401 of HOST: basic, or a bearer token from the realm that it names, asked with FETCH.

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack.imagecache.collect import DAY_S, choose
-from hpcstack.imagecache.layout import Entry
+from hpcstack.imagecache.layout import CachedImage
 
 NOW = 1_800_000_000.0
 ENTRIES = st.dictionaries(
@@ -16,8 +16,8 @@ ENTRIES = st.dictionaries(
 )
 
 
-def entry(size: int) -> Entry:
-    return Entry("nvcr.io/a/b@sha256:0", "sha256:" + "0" * 64, "linux/amd64", size, public=True)
+def entry(size: int) -> CachedImage:
+    return CachedImage("nvcr.io/a/b@sha256:0", "sha256:" + "0" * 64, "linux/amd64", size, public=True)
 
 
 @given(drawn=ENTRIES, keep=st.integers(1, 60), bound=st.integers(0, 5000), coming=st.integers(0, 500))

@@ -9,7 +9,7 @@ import pytest
 
 from hpcstack.core.errors import StoreError
 from hpcstack.imagecache import acl
-from hpcstack.imagecache.layout import GRANT_S, IMAGE, STEP_S, Entry, ImageCache, key_of
+from hpcstack.imagecache.layout import GRANT_S, IMAGE, STEP_S, CachedImage, ImageCache, key_of
 from hpcstack.oci.reference import registry_image
 
 DIGEST = "sha256:" + "1" * 64
@@ -22,10 +22,10 @@ def cache(tmp_path: Path) -> ImageCache:
     return found
 
 
-def put(cache: ImageCache, key: str = "k", *, public: bool = False, data: bytes = b"hsqs") -> Entry:
+def put(cache: ImageCache, key: str = "k", *, public: bool = False, data: bytes = b"hsqs") -> CachedImage:
     folder = cache.new_folder()
     (folder / IMAGE).write_bytes(data)
-    entry = Entry("nvcr.io/a/b@" + DIGEST, DIGEST, "linux/amd64", len(data), public)
+    entry = CachedImage("nvcr.io/a/b@" + DIGEST, DIGEST, "linux/amd64", len(data), public)
     cache.put(folder, key, entry)
     return entry
 

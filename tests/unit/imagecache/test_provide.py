@@ -13,8 +13,8 @@ from conftest import make_site
 from hpcstack.core.errors import HpcstackError, LoginRefused, RegistryError, StoreError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
-from hpcstack.imagecache.layout import IMAGE, Entry, ImageCache
-from hpcstack.imagecache.provide import Provided, Provider, Wanted, check_shareable, pinned
+from hpcstack.imagecache.layout import IMAGE, CachedImage, ImageCache
+from hpcstack.imagecache.provide import Provided, Provider, WantedImage, check_shareable, pinned
 from hpcstack.imagecache.refusals import HolderGone, NotShared
 from hpcstack.oci.client import Registry
 from hpcstack.oci.reference import registry_image
@@ -45,14 +45,14 @@ class Importing(Provider):
     fails: list[HpcstackError] = []
     takes = 0.3
 
-    def _import(self, key: str, base: Base, wanted: Wanted) -> Entry:
+    def _import(self, key: str, base: Base, wanted: WantedImage) -> CachedImage:
         self.imports.append(wanted.user)
         time.sleep(self.takes)
         if self.fails:
             raise self.fails.pop(0)
         folder = self.cache.new_folder()
         (folder / IMAGE).write_bytes(b"hsqs")
-        entry = Entry(base.image, base.digest, wanted.platform, 4, public=True)
+        entry = CachedImage(base.image, base.digest, wanted.platform, 4, public=True)
         self.cache.put(folder, key, entry)
         return entry
 
@@ -71,8 +71,8 @@ def provider(cache: ImageCache, **how: Any) -> Importing:
     return Importing(cache, site, Answers(site, **how), Runner(), Progress())
 
 
-def wanted(user: int = 61001, step: str = "", image: str = IMAGE_NAME) -> Wanted:
-    return Wanted(image, "linux/amd64", user, step)
+def wanted(user: int = 61001, step: str = "", image: str = IMAGE_NAME) -> WantedImage:
+    return WantedImage(image, "linux/amd64", user, step)
 
 
 def at_once(cache: ImageCache, count: int, step: str = "") -> tuple[list[Provided | HpcstackError], list[Importing]]:

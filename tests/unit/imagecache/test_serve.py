@@ -100,13 +100,17 @@ def test_a_second_service_does_not_take_the_socket_and_a_dead_ones_is_taken(tmp_
         service.listen(tmp_path / "missing/images.sock")
 
 
-def test_without_a_service_an_image_is_not_shared(tmp_path: Path, site: Site) -> None:
+def test_without_a_service_an_image_is_not_shared(tmp_path: Path) -> None:
+    def asked(name: str) -> None:
+        own = {"folder": str(tmp_path / "cache"), "socket": str(tmp_path / name)}
+        ask("nvcr.io/a/b:1", make_site(tmp_path, image_cache=own), Progress())
+
     with pytest.raises(NotShared, match="does not answer"):
-        ask(tmp_path / "nobody", "nvcr.io/a/b:1", "linux/amd64", site, Progress())
+        asked("nobody")
     with service.listen(tmp_path / "silent") as listening:
         threading.Thread(target=lambda: listening.accept()[0].close(), daemon=True).start()
         with pytest.raises(NotShared, match="does not answer"):
-            ask(tmp_path / "silent", "nvcr.io/a/b:1", "linux/amd64", site, Progress())
+            asked("silent")
 
 
 def answered(site: Site, answer: object) -> str:
