@@ -91,7 +91,7 @@ def image_service(session: Session, output: str) -> None:
         raise InputError("the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml")
     files = [path for path in session.loaded.origins.values() if path.startswith("/")]
     text = unit(session.site, _program(), files[-1].rpartition(".yaml")[0] + ".yaml" if files else "")
-    _give(text, output, "on every node: systemctl enable --now hpcstack-images.service, with this as ")
+    _give(text, output, "on every node: systemctl enable --now hpcstack-images.service, which is ", 0o644)
 
 
 def _program() -> str:
@@ -101,7 +101,7 @@ def _program() -> str:
     return str(Path(sys.argv[0]).absolute()) if Path(sys.argv[0]).name == "hpcstack" else "hpcstack"
 
 
-def _give(text: str, output: str, where: str) -> None:
+def _give(text: str, output: str, where: str, mode: int = 0o755) -> None:
     """The script TEXT into the file OUTPUT, or printed; then WHERE to name it."""
     from hpcstack.core.files import writing_below
     from hpcstack.core.outputs import write_output
@@ -111,5 +111,5 @@ def _give(text: str, output: str, where: str) -> None:
         return
     path = Path(output)
     with writing_below(path.parent, "the script was not written"):
-        write_output(path, text, 0o755)
+        write_output(path, text, mode)
     say(f"{path}: {where}{path.resolve()}")

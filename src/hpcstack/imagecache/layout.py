@@ -110,7 +110,12 @@ class ImageCache:
             return None
 
     def entries(self) -> dict[str, tuple[CachedImage, float]]:
-        """{key: what it is and when it was last used, in seconds since 1970}."""
+        """{key: what it is and when it was last used, in seconds since 1970}. InputError for who may not see that."""
+        if self.top.exists() and not os.access(self.top / "images", os.R_OK):
+            raise InputError(
+                f"what is in the image cache is for {files.owner(self.top)} to see",
+                f"sudo -u {files.owner(self.top)} hpcstack cache list",
+            )
         found = {path.name: self.entry(path.name) for path in (self.top / "images").glob("*")}
         return {key: (entry, self._used(key)) for key, entry in found.items() if entry}
 
