@@ -107,7 +107,8 @@ hpcstack_guard() {
     if [ "${HPCSTACK_LAYERS:-}" = yes ] && [ -s "$HPCSTACK_LEFT" ]; then
         cp "$HPCSTACK_LEFT" "$HPCSTACK_WORK/unsorted"
     else
-        { hpcstack_packages && hpcstack_libraries; } >"$HPCSTACK_WORK/unsorted"
+        hpcstack_packages >"$HPCSTACK_WORK/unsorted" # not `a && b`: there a failure is looked over
+        hpcstack_libraries >>"$HPCSTACK_WORK/unsorted"
     fi
     { grep '^file ' "$HPCSTACK_WORK/unsorted" || true; } >"$HPCSTACK_WORK/libraries"
     { grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" || true; } | sort >"$HPCSTACK_WORK/before"

@@ -20,17 +20,21 @@ wanted = {
 }
 try:
     service = socket.socket(socket.AF_UNIX)
+    service.settimeout(60)
     service.connect(sys.argv[1])
     service.sendall(json.dumps(wanted).encode() + b"\n")
     for line in service.makefile("rb"):
         said = json.loads(line)
+        service.settimeout(None)  # it has heard us; an import takes long
         if "path" in said:
             print(said["path"])
             sys.exit(0)
         if "challenge" in said:
             import subprocess
 
-            answer = subprocess.run([sys.argv[3], "cache", "answer"], input=line, stdout=subprocess.PIPE, check=False)
+            answer = subprocess.run(
+                [sys.argv[3], "cache", "answer", "--", sys.argv[2]], input=line, stdout=subprocess.PIPE, check=False
+            )
             service.sendall(answer.stdout if answer.stdout.endswith(b"\n") else b"{}\n")
         if "says" in said:
             print("hpcstack:", said["says"], file=sys.stderr, flush=True)

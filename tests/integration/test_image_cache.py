@@ -26,6 +26,7 @@ from support.testbed import Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.registry, pytest.mark.squashfs]
 COUNT = int(os.environ.get("HPCSTACK_FAULTS", "3"))
+TESTBED = os.environ.get("HPCSTACK_TESTBED", "/opt/hpcstack-testbed")
 NAME = "nvidia/pytorch:24.11-py3"
 OPEN = "docker://nvcr.io#nvidia/pytorch:24.11-py3"
 
@@ -126,7 +127,9 @@ def empty(testbed: Testbed) -> None:
 
 def importers() -> list[int]:
     """The processes of the service that serve somebody: its children."""
-    found = subprocess.run(["pgrep", "-f", "hpcstack cache serve"], capture_output=True, text=True, check=False).stdout
+    found = subprocess.run(
+        ["pgrep", "-f", f"{TESTBED}/venv/bin/hpcstack cache serve"], capture_output=True, text=True, check=False
+    ).stdout
     every = [int(word) for word in found.split()]
     return [one for one in every if parent(one) in every]
 
@@ -299,7 +302,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(testbed: Testbed,
             time.sleep(0.1)
         time.sleep(0.3)
         done = subprocess.run([*hpcstack, "get", OPEN], capture_output=True, text=True, check=False)
-        assert done.returncode == 7 and "TIP" in done.stderr, done.stderr
+        assert done.returncode == 8 and "no room" in done.stderr, done.stderr
         assert not list((folder / "images").iterdir()) and not list((folder / "incoming").iterdir())
         subprocess.run(["mount", "-o", "remount,size=2g", str(folder)], check=True)
         done = subprocess.run([*hpcstack, "get", OPEN], capture_output=True, text=True, check=False)

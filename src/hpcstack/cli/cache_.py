@@ -32,16 +32,17 @@ def get(session: Session, image: str, as_json: bool) -> None:
 
 
 @command.command("answer", hidden=True)
+@click.argument("image", metavar="IMAGE")
 @click.pass_obj
-def answer_(session: Session) -> None:
-    """Answer a registry's challenge, {challenge, host, image, repository} on standard input, with the user's login: the
-    importer asks for it (launchers/on-node/ask.py)."""
+def answer_(session: Session, image: str) -> None:
+    """For IMAGE, answer a registry's challenge, {challenge, host, image, repository} on standard input, with the user's
+    login: the importer asks for it (launchers/on-node/ask.py)."""
     import sys
 
     from hpcstack.imagecache.ask import answer_line
     from hpcstack.imagecache.messages import MAX_LINE
 
-    echo(answer_line(sys.stdin.buffer.readline(MAX_LINE), session.site))
+    echo(answer_line(sys.stdin.buffer.readline(MAX_LINE), image, session.site))
 
 
 @command.command("serve")

@@ -39,7 +39,7 @@ def ask(image: str, site: Site, progress: Progress) -> dict[str, str]:
         try:
             connection.connect(path)
             line = Line(connection)
-            line.say(image=image, platform=here(), step=step_name(os.environ))
+            line.say({"image": image, "platform": here(), "step": step_name(os.environ)})
             while True:
                 said = line.hear()
                 if "path" in said:
@@ -47,7 +47,7 @@ def ask(image: str, site: Site, progress: Progress) -> dict[str, str]:
                 if "error" in said:
                     raise KINDS.get(str(said.get("kind")), StoreError)(str(said["error"]), str(said.get("hint", "")))
                 if "challenge" in said:
-                    line.say(**answer_challenge(said, base.registry, site))
+                    line.say(answer_challenge(said, base.registry, site))
                 elif "says" in said:
                     progress(str(said["says"]))
                 elif "total" in said:
@@ -56,29 +56,33 @@ def ask(image: str, site: Site, progress: Progress) -> dict[str, str]:
             raise NotShared(f"the image service does not answer on {path} ({error})", "tell the site") from None
 
 
-def answer_line(line: bytes, site: Site) -> str:
-    """The answer, a line of JSON, to a challenge that came as LINE. InputError for what is none."""
+def answer_line(line: bytes, image: str, site: Site) -> str:
+    """The answer, a line of JSON, to a challenge that came as LINE when IMAGE was asked for. InputError for what is
+    none."""
     try:
         said = document(line, MAX_LINE)
     except ValueError:
         raise InputError("this is not a challenge of a registry's", "the importer asks with one") from None
-    return json.dumps(answer_challenge(said, registry_image(str(said.get("image"))).registry, site))
+    return json.dumps(answer_challenge(said, registry_image(image).registry, site))
 
 
 def answer_challenge(said: Mapping[str, object], registry: str, site: Site) -> dict[str, str]:
-    """What the service is told that SAID {challenge, host, image, repository} of REGISTRY, the one that was asked for,
-    or of its mirror: {authorization}, or {refused, hint}. Another host gets nothing."""
+    """What the service is told to SAID {challenge, host, image, repository} of REGISTRY, the one that was asked for,
+    or of its mirror: {authorization}, {refused, hint} or {cannot, hint}. Another host gets nothing, and a password only
+    a registry that this process has seen to know nothing else."""
     asking = Registry(site)
-    base = registry_image(str(said.get("image")))
-    host = str(said.get("host"))
+    host, challenge = str(said.get("host")), str(said.get("challenge"))
     try:
+        base = registry_image(str(said.get("image")))
         if base.registry != registry or host != asking.place(base)[0]:
-            raise RegistryError(f"{host} is not the registry that was asked for", "tell the site")
-        return {
-            "authorization": asking.authorization(str(said.get("challenge")), host, base, str(said.get("repository")))
-        }
-    except HpcstackError as error:
+            raise InputError(f"{host} is not the registry that was asked for", "tell the site")
+        if challenge.lower().startswith("basic") and not asking.wants_basic(base):
+            raise InputError(f"{host} gives tokens, and yet a password was asked for", "tell the site")
+        return {"authorization": asking.authorization(challenge, host, base, str(said.get("repository")))}
+    except RegistryError as error:
         return {"refused": error.message, "hint": error.hint}
+    except HpcstackError as error:
+        return {"cannot": error.message, "hint": error.hint}
 
 
 def step_name(environ: Mapping[str, str]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import time
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from hpcstack.imagecache.refusals import NotShared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from hpcstack.imagecache.layout import CachedImage, ImageCache
 
 DAY_S = 86400.0
+LEFT_OVER_S = 7 * DAY_S  # of an import that nobody has gone on with
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,28 @@ def choose(
 
 
 def collect(cache: ImageCache, keep_days: float, max_bytes: float, coming: int = 0) -> list[Going]:
-    """Removes what `choose` names, and what is left of old job steps and rights."""
-    going = choose(cache.entries(), time.time(), keep_days, max_bytes, coming)
-    for one in going:
+    """Removes what `choose` names and nobody has got since, and what is left of imports, job steps and rights."""
+    before = cache.entries()
+    going = choose(before, cache.now(), keep_days, max_bytes, coming)
+    gone = [one for one in going if cache.used(one.key) <= before[one.key][1]]
+    for one in gone:
         cache.remove(one.key)
     cache.forget_steps()
+    cache.forget_imports(LEFT_OVER_S)
     cache.withdraw_grants()
-    return going
+    return gone
+
+
+def make_room(cache: ImageCache, keep_days: float, max_bytes: float, coming: int) -> list[Going]:
+    """What was removed so that COMING bytes have room. NotShared, with nothing removed, where they never will: a
+    registry may claim any size, and what is there is not given up for it."""
+    entries = cache.entries()
+    going = choose(entries, cache.now(), keep_days, max_bytes, coming)
+    freed = sum(one.entry.size for one in going)
+    total = sum(entry.size for entry, _ in entries.values())
+    if max_bytes and total - freed + coming > max_bytes:
+        raise NotShared(f"the image cache has no room for {coming / 1e9:.1f} GB (image_cache.max_gb in site.yaml)")
+    if shutil.disk_usage(cache.top).free + freed < 2 * coming:
+        said = f"the disk of {cache.top} has no room for {coming / 1e9:.1f} GB, twice while it is imported"
+        raise NotShared(said)
+    return collect(cache, keep_days, max_bytes, coming)

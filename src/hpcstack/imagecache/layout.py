@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core import files
+from hpcstack.core import files, sharing
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import remove_tree, write_text
 from hpcstack.core.lease import hold, label, sweep
@@ -87,6 +87,7 @@ class ImageCache:
                 )
             if about.st_mode & 0o022:
                 raise StoreError(f"others may write to the image cache {self.top}", f"chmod 755 {self.top}")
+            sharing.share("")  # the site's group has no part in this
             for name, mode in FOLDERS.items():
                 (self.top / name).mkdir(mode=mode, exist_ok=True)
                 (self.top / name).chmod(mode)
@@ -117,9 +118,10 @@ class ImageCache:
                 f"sudo -u {files.owner(self.top)} hpcstack cache list",
             )
         found = {path.name: self.entry(path.name) for path in (self.top / "images").glob("*")}
-        return {key: (entry, self._used(key)) for key, entry in found.items() if entry}
+        return {key: (entry, self.used(key)) for key, entry in found.items() if entry}
 
-    def _used(self, key: str) -> float:
+    def used(self, key: str) -> float:
+        """When the image of KEY was last got, in seconds since 1970 as the file server counts them."""
         with suppress(OSError):
             return (self.top / "images" / key / USED).stat().st_mtime
         return 0.0
@@ -140,8 +142,11 @@ class ImageCache:
         (folder / IMAGE).chmod(0o644 if entry.public else 0o600)
         folder.chmod(0o711)
         final = self.top / "images" / key
-        if final.exists():  # damaged: entry() did not take it
+        if self.entry(key):  # somebody else's was faster: jobs may run from it
+            return
+        if final.exists():
             remove_tree(final)
+        self._forget_grants(key)  # of a file that is gone
         folder.rename(final)
         files.sync(final.parent)
 
@@ -150,12 +155,45 @@ class ImageCache:
         self._touch(self.top / "images" / key / USED)
         if entry.public or user in (0, os.geteuid()):
             return
-        mark = self.top / "grants" / f"{key}-{user}"
-        if self._touch(mark):
+        mark, path = self.top / "grants" / f"{key}-{user}", self.image(key)
+
+        def granted() -> bool:
+            return self._touch(mark) and user in acl.readers(path)
+
+        if granted():
             return
-        with hold(self.top / "leases" / f"grant-{key}"):
-            acl.set_readers(self.image(key), acl.readers(self.image(key)) | {user})
-            mark.touch()
+        with hold(self.top / "leases" / f"grant-{key}", done=granted) as held:
+            if held and not granted():
+                mark.touch()
+                acl.set_readers(path, self._shown(key))
+
+    def _shown(self, key: str) -> set[int]:
+        """Who has shown within GRANT_S that he may read the image of KEY."""
+        now, found = self.now(), set[int]()
+        for mark in (self.top / "grants").glob(f"{key}-*"):
+            with suppress(FileNotFoundError, ValueError):
+                if now - mark.stat().st_mtime < GRANT_S:
+                    found.add(int(mark.name.rpartition("-")[2]))
+        return found
+
+    def _forget_grants(self, key: str) -> None:
+        for mark in (self.top / "grants").glob(f"{key}-*"):
+            mark.unlink(missing_ok=True)
+
+    def now(self) -> float:
+        """The time as the file server has it, which is whose times are compared: a node's clock may be anywhere."""
+        path = self.top / "leases" / ".now"
+        path.touch()
+        os.utime(path)
+        return path.stat().st_mtime
+
+    def look_anew(self) -> None:
+        """What others have put here is seen from now on: NFS remembers for half a minute that something is not there,
+        until the folder is changed from here."""
+        probe = self.top / "images" / f".{label()}{os.urandom(4).hex()}"
+        with suppress(OSError):
+            probe.mkdir()
+            probe.rmdir()
 
     def may_read(self, key: str, entry: CachedImage, user: int) -> bool:
         """Whether USER has shown within GRANT_S that he may, or anybody may."""
@@ -177,26 +215,26 @@ class ImageCache:
     def remove(self, key: str) -> None:
         """What KEY names, at once; who has it open goes on reading."""
         grave = self.top / "incoming" / f"{label()}{os.urandom(4).hex()}"
+        self._forget_grants(key)
         with suppress(FileNotFoundError):
             (self.top / "images" / key).rename(grave)
         remove_tree(grave)
-        for mark in (self.top / "grants").glob(f"{key}-*"):
-            mark.unlink(missing_ok=True)
 
     def withdraw_grants(self, older_than: float = GRANT_S) -> int:
-        """Takes back the right to read of who has not shown it for OLDER_THAN seconds; how many."""
-        old: dict[str, set[int]] = {}
+        """Takes back the right to read of who has not shown it for OLDER_THAN seconds; of how many images."""
+        now, old = self.now(), set[str]()
         for mark in (self.top / "grants").iterdir():
-            key, _, user = mark.name.rpartition("-")
-            with suppress(FileNotFoundError, ValueError):
-                if time.time() - mark.stat().st_mtime > older_than:
-                    old.setdefault(key, set()).add(int(user))
-        for key, gone in old.items():
+            with suppress(FileNotFoundError):
+                if now - mark.stat().st_mtime > older_than:
+                    old.add(mark.name.rpartition("-")[0])
+        for key in old:
             with hold(self.top / "leases" / f"grant-{key}"), suppress(FileNotFoundError):
-                acl.set_readers(self.image(key), acl.readers(self.image(key)) - gone)
-            for number in gone:
-                (self.top / "grants" / f"{key}-{number}").unlink(missing_ok=True)
-        return sum(map(len, old.values()))
+                shown = self._shown(key)
+                acl.set_readers(self.image(key), shown)
+                for mark in (self.top / "grants").glob(f"{key}-*"):
+                    if mark.name.rpartition("-")[2] not in map(str, shown):
+                        mark.unlink(missing_ok=True)
+        return len(old)
 
     # -- job steps
 
@@ -216,3 +254,11 @@ class ImageCache:
             with suppress(FileNotFoundError):
                 if time.time() - path.stat().st_mtime > STEP_S:
                     path.unlink()
+
+    def forget_imports(self, older_than: float) -> None:
+        """Removes what imports have fetched and said that nobody has gone on with for OLDER_THAN seconds."""
+        now = self.now()
+        for path in (*self.top.glob("partial/*"), *self.top.glob("failed/*"), *self.top.glob("incoming/*.json")):
+            with suppress(FileNotFoundError):
+                if now - path.stat().st_mtime > older_than:
+                    remove_tree(path) if path.is_dir() else path.unlink()

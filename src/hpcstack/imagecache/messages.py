@@ -1,75 +1,102 @@
 """What the service and who asks it say to each other: a JSON object a line, over a Unix socket.
 
-Asked: {image, platform, step}. Said meanwhile: {says}, {done, total}, and {challenge, host, image, repository}, which
-wants {authorization} or {refused, hint}. Said last: {path, digest, how}, or {error, hint, kind}.
+Asked: {image, platform, step}. Said meanwhile: {heard}, at once, {says}, {done, total}, and {challenge, host, image,
+repository}, which wants {authorization}, {refused, hint} or {cannot, hint}. Said last: {path, digest, how}, or {error,
+hint, kind}.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from typing import IO, TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
 
-from hpcstack.core.errors import InputError, RegistryError
+from hpcstack.core.errors import InputError, LoginRefused, RegistryError, visible
 from hpcstack.core.progress import Progress
-from hpcstack.imagecache.refusals import HolderGone
+from hpcstack.core.untrusted import document
+from hpcstack.imagecache.refusals import HolderGone, NotShared
 from hpcstack.oci.client import Registry
+from hpcstack.oci.protocol import is_address
 from hpcstack.oci.tokens import HEADER
 
 if TYPE_CHECKING:
-    import socket
+    from collections.abc import Mapping
 
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
 MAX_LINE = 1 << 18  # a token of 64 KiB is the longest thing that is said
+REDIRECTS = 6
 
 
 class Line:
-    """One end of the connection."""
+    """One end of the connection. A message is heard whole within SECONDS, or not at all (None: there is no hurry)."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.file: IO[bytes] = connection.makefile("rb")
+    def __init__(self, connection: socket.socket, seconds: float | None = None) -> None:
+        self.connection, self.seconds = connection, seconds
+        self.buffer, self.gone = b"", False
         self.lock = threading.Lock()
 
-    def say(self, **facts: object) -> None:
-        """OSError where nobody listens."""
-        self.connection.sendall(json.dumps(facts).encode() + b"\n")
+    def say(self, facts: Mapping[str, object], *, wait: bool = True) -> None:
+        """OSError where nobody listens. Without WAIT also where who should does not keep up: he is gone then."""
+        if self.gone:
+            raise BrokenPipeError
+        data = json.dumps(dict(facts)).encode() + b"\n"
+        try:
+            self.connection.settimeout(self.seconds)
+            if wait:
+                self.connection.sendall(data)
+            elif self.connection.send(data, socket.MSG_DONTWAIT) < len(data):
+                raise BrokenPipeError
+        except OSError:
+            self.gone = True
+            raise
 
     def hear(self) -> dict[str, Any]:
-        """The next object. EOFError where the other end is gone, InputError for what is none."""
-        text = self.file.readline(MAX_LINE)
-        if not text:
-            raise EOFError("the other end is gone")
+        """The next object. EOFError where the other end is gone, InputError for what is none, OSError where it takes
+        too long."""
+        until = time.monotonic() + self.seconds if self.seconds else None
+        while b"\n" not in self.buffer and len(self.buffer) < MAX_LINE:
+            left = until - time.monotonic() if until else None
+            if left is not None and left <= 0:
+                raise TimeoutError
+            self.connection.settimeout(left)
+            piece = self.connection.recv(1 << 16)
+            if not piece:
+                raise EOFError("the other end is gone")
+            self.buffer += piece
+        text, _, self.buffer = self.buffer.partition(b"\n")
         try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise InputError("this is not a message")
-        return found
+            return document(text, MAX_LINE)
+        except ValueError:
+            raise InputError("this is not a message") from None
 
 
 class Telling(Progress):
-    """Progress, said to who asked; nothing where he is gone: others may wait for the same import."""
+    """Progress, said to who asked; nothing where he is gone, or does not listen: others may wait for the import."""
 
     def __init__(self, line: Line) -> None:
         self.line = line
 
     def __call__(self, sentence: str) -> None:
-        self._say(says=sentence)
+        self._say({"says": visible(sentence)})
 
     def amount(self, what: str, done: int, total: int) -> None:
         del what
-        self._say(done=done, total=total)
+        self._say({"done": done, "total": total})
 
-    def _say(self, **facts: object) -> None:
+    def _say(self, facts: Mapping[str, object]) -> None:
+        if not self.line.lock.acquire(blocking=False):  # he is being asked for his login
+            return
         try:
-            with self.line.lock:
-                self.line.say(**facts)
+            self.line.say(facts, wait=False)
         except OSError:
             return
+        finally:
+            self.line.lock.release()
 
 
 class AskingRegistry(Registry):
@@ -80,14 +107,42 @@ class AskingRegistry(Registry):
         self.line = line
 
     def authorization(self, challenge: str, host: str, base: Base, repository: str) -> str:
+        """What who asked answers to CHALLENGE. LoginRefused where he has no login that counts, NotShared where he
+        cannot answer at all, HolderGone where he is gone: none of these is anybody else's."""
         try:
             with self.line.lock:
-                self.line.say(challenge=challenge[:4096], host=host, image=base.image, repository=repository)
+                asked = {"challenge": challenge[:4096], "host": host, "image": base.image, "repository": repository}
+                self.line.say(asked)
                 answer = self.line.hear()
         except (OSError, EOFError):
             raise HolderGone(f"who asked for {base.image} is gone, and with him his login", "ask again") from None
-        found = answer.get("authorization")
+        except InputError:
+            answer = {}
+        found, refused = answer.get("authorization"), answer.get("refused")
         if isinstance(found, str) and HEADER.fullmatch(found):
             return found
-        said = answer.get("refused") or f"{host} wants a login for {base.image}, and hpcstack did not answer"
-        raise RegistryError(str(said)[:2000], str(answer.get("hint") or "hpcstack doctor")[:2000])
+        hint = visible(str(answer.get("hint") or "hpcstack doctor"))[:2000]
+        if isinstance(refused, str):
+            raise LoginRefused(visible(refused)[:2000], hint)
+        said = visible(str(answer.get("cannot") or "it said nothing that could be one"))[:2000]
+        raise NotShared(f"{host} wants a login for {base.image}, and hpcstack could not answer: {said}", hint)
+
+    def _fetch(self, url: str, method: str = "GET", **how: Any) -> Any:
+        """The same, but sent on only to where a registry may send one: not to this machine, nor to a bare address. The
+        login goes to no other host."""
+        for _ in range(REDIRECTS):
+            answer = super()._fetch(url, method, **{**how, "allow_redirects": False})
+            if not answer.is_redirect:
+                return answer
+            target = urljoin(url, answer.headers["Location"])
+            answer.close()
+            here, there = urlsplit(url), urlsplit(target)
+            if here.netloc != there.netloc:
+                if there.scheme != "https" or is_address(there.hostname or ""):
+                    raise RegistryError(
+                        f"{here.netloc} sends on to {there.netloc}, where nobody follows", "tell the site"
+                    )
+                plain = {name: value for name, value in how.get("headers", {}).items() if name != "Authorization"}
+                how = {**how, "headers": plain}
+            url = target
+        raise RegistryError(f"{urlsplit(url).netloc} sends on and on", "tell its admin")

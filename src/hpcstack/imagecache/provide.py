@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import hashlib
 import json
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import files
-from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, RegistryError, StoreError
-from hpcstack.core.files import write_text, writing_below
+from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, RegistryError, StoreError, visible
+from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold
 from hpcstack.imagecache import acl
-from hpcstack.imagecache.collect import collect
+from hpcstack.imagecache.collect import make_room
 from hpcstack.imagecache.layout import IMAGE, MAX_RECORD, CachedImage, ImageCache, key_of
 from hpcstack.imagecache.refusals import HolderGone, NotShared
 from hpcstack.imagecache.telling import ImportTold, Waiting
@@ -26,11 +28,14 @@ from hpcstack.oci.sources import FromRegistry
 from hpcstack.recipe.model import Base
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
     from hpcstack.site.load import Site
+
+
+IMPORTS = 4  # at once, on one node
 
 
 @dataclass(frozen=True)
@@ -67,41 +72,45 @@ class Provider:
         the cache; RegistryError, StoreError, BuildError where it cannot be had."""
         base = registry_image(wanted.image)
         check_shareable(base, self.site)
-        digest = self._digest(base, wanted)
+        digest, shown = self._digest(base, wanted)
         key = key_of(base, digest, wanted.platform)
         entry, how = self.cache.entry(key), "there"
         if not entry:
             entry, how = self._wait_or_import(key, pinned(base, digest), wanted)
         try:
-            self.cache.grant(key, entry, wanted.user)
+            if shown:
+                self.cache.grant(key, entry, wanted.user)
         except OSError as error:
-            if error.errno in (*acl.NONE, errno.ENOSPC):
-                raise NotShared(f"{self.cache.top} cannot note that user {wanted.user} may read this image") from None
-            raise
+            why = error.strerror or error
+            raise NotShared(f"{self.cache.top} cannot note that user {wanted.user} may read it: {why}") from None
         return Provided(self.cache.image(key), digest, how)
 
-    def _digest(self, base: Base, wanted: WantedImage) -> str:
-        """What BASE's tag means, for all nodes of a job step the same. The first one that asks shows the user's right
-        for all: they have his login, and ask within minutes."""
+    def _digest(self, base: Base, wanted: WantedImage) -> tuple[str, bool]:
+        """What BASE's tag means, for all nodes of a job step the same, and whether the user has shown his right. The
+        first node that asks shows it for all: they have his login, and ask within minutes."""
         if not wanted.step:
             return self._ask(base, wanted)
         text = f"{wanted.user} {wanted.step} {wanted.platform} {base.image}"
         name = hashlib.sha256(text.encode()).hexdigest()[:40]
         if found := self.cache.step(name):
-            return found
-        with hold(self.cache.top / "leases" / f"step-{name}", done=lambda: bool(self.cache.step(name))) as held:
-            if not held:
-                return self.cache.step(name) or self._ask(base, wanted)
-            found = self.cache.step(name) or self._ask(base, wanted)
-            self.cache.write_step(name, found)
-            return found
-
-    def _ask(self, base: Base, wanted: WantedImage) -> str:
-        """One request to the registry. Where it does not answer, an image that is named by its digest is there all the
-        same for who has shown his right lately."""
+            return found, True
         try:
-            return self.registry.digest(base)
-        except (LoginRefused, HolderGone):
+            with hold(self.cache.top / "leases" / f"step-{name}", done=lambda: bool(self.cache.step(name))):
+                if found := self.cache.step(name):
+                    return found, True
+                found, shown = self._ask(base, wanted)
+                if shown:
+                    self.cache.write_step(name, found)
+                return found, shown
+        except OSError:  # a full disk: what is there can be had without a record
+            return self._ask(base, wanted)
+
+    def _ask(self, base: Base, wanted: WantedImage) -> tuple[str, bool]:
+        """One request to the registry. Where it does not answer, an image that is named by its digest is there all the
+        same for who has shown his right lately; that does not show it anew."""
+        try:
+            return self.registry.digest(base), True
+        except LoginRefused:
             raise
         except RegistryError as error:
             key = key_of(base, base.digest, wanted.platform)
@@ -109,7 +118,7 @@ class Provider:
             if not entry or not self.cache.may_read(key, entry, wanted.user):
                 raise
             self.progress(f"{error.message}; what is in the cache is taken, which you could read lately")
-            return base.digest
+            return base.digest, False
 
     def _wait_or_import(self, key: str, base: Base, wanted: WantedImage) -> tuple[CachedImage, str]:
         """One imports, the others wait for it. What stopped him would stop them, too: they are told the same; but what
@@ -118,10 +127,8 @@ class Provider:
         before = _identity(failed)
         waiting = Waiting(self.cache, key, self.progress, lambda: _identity(failed) != before)
         lease = self.cache.top / "leases" / f"import-{key}"
-        with (
-            writing_below(self.cache.top, "the image was not imported"),
-            hold(lease, waiting.told, waiting.ended) as held,
-        ):
+        with hold(lease, waiting.told, waiting.ended) as held:
+            self.cache.look_anew()
             if entry := self.cache.entry(key):
                 return entry, "waited for" if waiting.waited else "there"
             if not held or waiting.failed():
@@ -131,7 +138,9 @@ class Provider:
             except (LoginRefused, HolderGone, NotShared):
                 raise
             except HpcstackError as error:
-                write_text(failed, json.dumps({"message": error.message, "hint": error.hint}), 0o600)
+                with suppress(OSError):
+                    said = {"message": visible(error.message), "hint": visible(error.hint)}
+                    write_text(failed, json.dumps(said), 0o600)
                 raise
 
     def _import(self, key: str, base: Base, wanted: WantedImage) -> CachedImage:
@@ -142,9 +151,13 @@ class Provider:
         public = is_public(base, self.site)
         if not public and not acl.kept(cache.top):
             raise NotShared(f"{cache.top} keeps no ACLs, and {base.image} is not for everybody")
-        for gone in collect(cache, settings.keep_days, settings.max_gb * 1e9, source.image.size):
+        for gone in make_room(cache, settings.keep_days, settings.max_gb * 1e9, source.image.size):
             self.progress(f"removed {gone.entry.name}: {gone.why}")
-        folder = cache.new_folder()
+        with import_slot(Path(settings.socket).parent):
+            return self._pack(source, key, base, wanted, public=public)
+
+    def _pack(self, source: FromRegistry, key: str, base: Base, wanted: WantedImage, *, public: bool) -> CachedImage:
+        cache, folder = self.cache, self.cache.new_folder()
         try:
             done = pack_image(
                 source, folder / IMAGE, cache.top / "partial" / key, self.site.build.compression, self.runner,
@@ -158,6 +171,20 @@ class Provider:
             (cache.top / "incoming" / f"{key}.json").unlink(missing_ok=True)
         self.progress(f"imported {done.size / 1e6:.0f} MB in {done.seconds:.1f} s")
         return entry
+
+
+@contextmanager
+def import_slot(folder: Path) -> Iterator[None]:
+    """One of the few imports that a node does at once: each takes all of its cores. NotShared where all are taken."""
+    for number in range(IMPORTS):
+        with (folder / f"import-{number}.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            yield
+            return
+    raise NotShared(f"this node imports {IMPORTS} images for all already")
 
 
 def pinned(base: Base, digest: str) -> Base:

@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import HpcstackError, InputError, RegistryError, StoreError
+from hpcstack.core.errors import HpcstackError, InputError, RegistryError, StoreError, visible
 from hpcstack.imagecache.messages import AskingRegistry, Line, Telling
 from hpcstack.imagecache.provide import Provider, WantedImage
 from hpcstack.imagecache.refusals import NotShared
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 KINDS = {"not shared": NotShared, "registry": RegistryError}
 ASK_S = 60.0  # who has connected says what he wants, and answers a challenge, within this time
-CLIENTS, CLIENTS_OF_ONE = 512, 64
+CLIENTS, CLIENTS_OF_ONE = 256, 32
 PLATFORM, STEP = re.compile(r"linux/[a-z0-9/]{1,20}"), re.compile(r"[A-Za-z0-9._+-]{0,200}")
 
 
@@ -67,17 +67,20 @@ def serve(listening: socket.socket, handle: Callable[[socket.socket, int], None]
     load()  # once, and not in each process: it takes 0.1 s
     children: dict[int, int] = {}
     while True:
-        _reap(children, wait=len(children) >= CLIENTS)
         try:
             connection, _ = listening.accept()
         except InterruptedError:
             continue
         user = peer(connection)
-        _reap(children, wait=False)
-        if user and Counter(children.values())[user] >= CLIENTS_OF_ONE:
+        _reap(children)
+        crowd = Counter(children.values())[user] >= CLIENTS_OF_ONE if user else False
+        try:
+            child = -1 if crowd or len(children) >= CLIENTS else os.fork()
+        except OSError:  # the machine has no more processes
+            child = -1
+        if child < 0:  # hung up on: who asks imports for himself
             connection.close()
             continue
-        child = os.fork()
         if child:
             children[child] = user
             connection.close()
@@ -94,17 +97,16 @@ def serve(listening: socket.socket, handle: Callable[[socket.socket, int], None]
             os._exit(status)
 
 
-def _reap(children: dict[int, int], *, wait: bool) -> None:
+def _reap(children: dict[int, int]) -> None:
     while children:
         try:
-            child, _ = os.waitpid(-1, 0 if wait else os.WNOHANG)
+            child, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             children.clear()
             return
         if not child:
             return
         children.pop(child, None)
-        wait = False
 
 
 def peer(connection: socket.socket) -> int:
@@ -115,21 +117,21 @@ def peer(connection: socket.socket) -> int:
 
 def answer(connection: socket.socket, user: int, cache: ImageCache, site: Site, runner: Runner) -> None:
     """One request of USER on CONNECTION."""
-    connection.settimeout(ASK_S)
-    line = Line(connection)
+    line = Line(connection, ASK_S)
     try:
-        provider = Provider(cache, site, AskingRegistry(site, line), runner, Telling(line))
-        given = provider.provide(read_request(line, user))
+        wanted = read_request(line, user)
+        line.say({"heard": wanted.image})
+        given = Provider(cache, site, AskingRegistry(site, line), runner, Telling(line)).provide(wanted)
         reply: dict[str, object] = {"path": str(given.path), "digest": given.digest, "how": given.how}
     except EOFError:
         return
     except HpcstackError as error:
         kind = next((name for name, of in KINDS.items() if isinstance(error, of)), "failed")
-        reply = {"error": error.message, "hint": error.hint, "kind": kind}
+        reply = {"error": visible(error.message), "hint": visible(error.hint), "kind": kind}
     except OSError as error:
-        reply = {"error": f"the image cache: {error.strerror or error}", "hint": "tell the site", "kind": "failed"}
+        reply = {"error": f"the image cache: {error.strerror or error}", "hint": "tell the site", "kind": "not shared"}
     with contextlib.suppress(OSError), line.lock:
-        line.say(**reply)
+        line.say(reply)
 
 
 def read_request(line: Line, user: int) -> WantedImage:

@@ -118,8 +118,10 @@ class Registry:
         where, accept = f"{url}/manifests/{base.digest or base.tag}", (*INDEXES, *MANIFESTS)
         answer, _ = self._get(where, accept, base, host, method="HEAD")
         answer.close()
-        found = base.digest or answer.headers.get("Docker-Content-Digest", "")
-        return found if DIGEST.fullmatch(found) else self._manifest(url, base.tag, base, host)[0]
+        found = answer.headers.get("Docker-Content-Digest", "")
+        if DIGEST.fullmatch(found) and found == (base.digest or found):
+            return found
+        return self._manifest(url, base.digest or base.tag, base, host)[0]  # a proxy's page answers 200, too
 
     def image(self, base: Base, platform: str) -> Image:
         """The manifest and config of BASE for PLATFORM, with its layers."""
@@ -196,6 +198,17 @@ class Registry:
                 return found.status_code, host
         except (requests.RequestException, ValueError) as error:
             return 0, f"{host}: {type(error).__name__}"
+
+    def wants_basic(self, base: Base) -> bool:
+        """Whether the registry of BASE itself asks for a password, and knows no tokens."""
+        import requests
+
+        host, url = self.place(base)
+        try:
+            with self._fetch(f"{url.partition('/v2/')[0]}/v2/", allow_redirects=False) as answer:
+                return answer.headers.get("WWW-Authenticate", "").lower().startswith("basic")
+        except (requests.RequestException, ValueError) as error:
+            raise RegistryError(*unreachable(host, base, error)) from None
 
     def place(self, base: Base) -> tuple[str, str]:
         """The host that is asked for BASE, and the URL of its repository there."""

@@ -75,6 +75,8 @@ class Sink:
             size += len(piece)
             if len(piece) < GATHERED >> 2:
                 self.gathered += piece
+                if len(self.gathered) >= GATHERED:
+                    self._flush()
             else:
                 self._flush()
                 self._write(piece)

@@ -20,14 +20,14 @@ def read_plain(block: bytes, member: tarfile.TarInfo) -> bool:
     if block[257:265] != USTAR or block[345] or kind not in PLAIN:
         return False
     try:
-        claimed = int(block[148:156].rstrip(b"\0 "), 8)
+        claimed = octal(block[148:156])
         if ((zlib.adler32(block) & 0xFFFF) - 1 - sum(block[148:156]) + 256 - claimed) % MODULUS:
             return False
-        member.mode = int(block[100:108].rstrip(NUL), 8)
-        member.uid = int(block[108:116].rstrip(NUL), 8)
-        member.gid = int(block[116:124].rstrip(NUL), 8)
-        member.size = int(block[124:136].rstrip(NUL), 8)
-        member.mtime = int(block[136:148].rstrip(NUL), 8)
+        member.mode = octal(block[100:108])
+        member.uid = octal(block[108:116])
+        member.gid = octal(block[116:124])
+        member.size = octal(block[124:136])
+        member.mtime = octal(block[136:148])
     except ValueError:
         return False
     name = block[:100].partition(NUL)[0].decode("utf-8", "surrogateescape")
@@ -39,10 +39,20 @@ def read_plain(block: bytes, member: tarfile.TarInfo) -> bool:
     return True
 
 
+def octal(field: bytes) -> int:
+    """A number as every reader takes it: octal digits, then blanks or NULs. ValueError for any other, also for what
+    Python would take for one (`+7`, `0o7`, `0_7`) and a packer for 0."""
+    digits = field.rstrip(b"\0 ")
+    if not digits.isdigit():
+        raise ValueError
+    return int(digits, 8)
+
+
 def passes_on(block: bytes, member: tarfile.TarInfo) -> bool:
     """Whether BLOCK, which `read_plain` has read into MEMBER, says nothing that a packer could take in two ways: then
     it can be given on as it is."""
-    plain = member.mode < 0o10000 and member.name.isascii() and bool(member.name)
-    if member.type == tarfile.REGTYPE:
-        return plain and block[157] == 0
-    return plain and member.size == 0 and member.type == tarfile.DIRTYPE and block[157] == 0
+    if member.mode >= 0o10000 or not member.name.isascii() or not member.name:
+        return False
+    if b"\0" in block[:100].rstrip(NUL) or block[157:257].strip(NUL) or block[345:].strip(NUL):
+        return False  # something behind the end of a text
+    return member.type == tarfile.REGTYPE or (member.type == tarfile.DIRTYPE and member.size == 0)

@@ -108,3 +108,34 @@ def test_a_cache_that_others_write_is_none(tmp_path: Path) -> None:
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(StoreError, match="others may write"):
         ImageCache(tmp_path / "cache").prepare()
+
+
+def test_rights_to_an_image_that_was_torn_are_granted_anew(cache: ImageCache) -> None:
+    """A mark alone is no right: the new file has no ACL."""
+    cache.grant("k", put(cache), 61001)
+    cache.image("k").write_bytes(b"hs")
+    entry = put(cache, data=b"again")
+    assert acl.readers(cache.image("k")) == set()
+    cache.grant("k", entry, 61001)
+    assert acl.readers(cache.image("k")) == {61001}
+    acl.set_readers(cache.image("k"), set())
+    cache.grant("k", entry, 61001)
+    assert acl.readers(cache.image("k")) == {61001}, "also where only the ACL is gone"
+
+
+def test_a_second_import_leaves_the_image_that_is_there(cache: ImageCache) -> None:
+    entry = put(cache)
+    number = cache.image("k").stat().st_ino
+    put(cache, data=b"other")
+    assert cache.entry("k") == entry and cache.image("k").stat().st_ino == number
+
+
+def test_what_imports_leave_behind_goes_by_age(cache: ImageCache) -> None:
+    (cache.top / "partial/k").mkdir()
+    (cache.top / "failed/k").write_text("{}")
+    cache.forget_imports(60)
+    assert (cache.top / "partial/k").exists()
+    for path in ("partial/k", "failed/k"):
+        os.utime(cache.top / path, (1, 1))
+    cache.forget_imports(60)
+    assert not list((cache.top / "partial").iterdir()) and not list((cache.top / "failed").iterdir())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,17 @@ from conftest import make_site
 from hpcstack.core.errors import HpcstackError, LoginRefused, RegistryError, StoreError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
+from hpcstack.imagecache.collect import make_room
 from hpcstack.imagecache.layout import IMAGE, CachedImage, ImageCache
-from hpcstack.imagecache.provide import Provided, Provider, WantedImage, check_shareable, pinned
+from hpcstack.imagecache.provide import (
+    IMPORTS,
+    Provided,
+    Provider,
+    WantedImage,
+    check_shareable,
+    import_slot,
+    pinned,
+)
 from hpcstack.imagecache.refusals import HolderGone, NotShared
 from hpcstack.oci.client import Registry
 from hpcstack.oci.reference import registry_image
@@ -43,7 +54,7 @@ class Importing(Provider):
 
     imports: list[int] = []
     fails: list[HpcstackError] = []
-    takes = 0.3
+    takes = 1.0
 
     def _import(self, key: str, base: Base, wanted: WantedImage) -> CachedImage:
         self.imports.append(wanted.user)
@@ -174,3 +185,47 @@ def test_a_registry_that_the_site_names_is_shared(tmp_path: Path) -> None:
 
 def test_an_image_is_pinned_by_its_digest() -> None:
     assert pinned(registry_image(IMAGE_NAME), DIGEST).image == f"nvcr.io/a/b@{DIGEST}"
+
+
+def test_a_right_is_not_renewed_while_the_registry_is_down(cache: ImageCache) -> None:
+    class Private(Importing):
+        def _import(self, key: str, base: Base, wanted: WantedImage) -> CachedImage:
+            folder = self.cache.new_folder()
+            (folder / IMAGE).write_bytes(b"hsqs")
+            self.cache.put(folder, key, CachedImage(base.image, base.digest, wanted.platform, 4, public=False))
+            found = self.cache.entry(key)
+            assert found
+            return found
+
+    site = make_site(cache.top.parent)
+    first = Private(cache, site, Answers(site), Runner(), Progress()).provide(wanted())
+    (mark,) = (cache.top / "grants").iterdir()
+    day = 86400
+    old = mark.stat().st_mtime - 6 * day
+    os.utime(mark, (old, old))
+    down = provider(cache, error=RegistryError("down"))
+    named = wanted(image=f"nvcr.io/a/b@{DIGEST}", step="7+0+")
+    assert down.provide(named).path == first.path
+    assert mark.stat().st_mtime == old and not list((cache.top / "steps").iterdir())
+
+
+def test_a_size_that_a_registry_claims_empties_no_cache(cache: ImageCache) -> None:
+    provider(cache).provide(wanted())
+    (path,) = (cache.top / "images").iterdir()
+    os.utime(path / "used", (1, 1))
+    with pytest.raises(NotShared, match="no room"):
+        make_room(cache, 10_000, 1000, 2000)
+    with pytest.raises(NotShared, match="no room"):
+        make_room(cache, 100_000, 0, 1 << 60)
+    assert path.exists()
+    assert [one.key for one in make_room(cache, 30, 1000, 999)] == [path.name]
+
+
+def test_a_node_does_a_few_imports_at_once(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        for _ in range(IMPORTS):
+            stack.enter_context(import_slot(tmp_path))
+        with pytest.raises(NotShared), import_slot(tmp_path):
+            pass
+    with import_slot(tmp_path):
+        pass

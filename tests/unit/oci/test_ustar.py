@@ -5,6 +5,7 @@ from __future__ import annotations
 import tarfile
 from typing import Literal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,3 +96,27 @@ def test_a_global_pax_header_still_counts_for_plain_members() -> None:
     data = tarfile.TarInfo.create_pax_global_header({"mtime": "7"}) + first.tobuf(tarfile.USTAR_FORMAT) + bytes(1024)
     (found,) = list(Members(Flow(iter([data]))))
     assert found.mtime == 7 and not found.block
+
+
+@pytest.mark.parametrize("number", [b"+0002000", b"0o002000", b"0_002000", b" 0002000", b"00002000"])
+def test_a_number_that_readers_take_in_two_ways_is_not_passed_on(number: bytes) -> None:
+    """A packer takes `+2000` for 0, and the file's body for more members."""
+    member = tarfile.TarInfo("a")
+    member.size = 1024
+    block = bytearray(member.tobuf(tarfile.USTAR_FORMAT)[:512])
+    block[124:136] = number.ljust(11, b" " if number.startswith(b"0000") else b"\0") + b"\0"
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    mine = Header()
+    assert read_plain(bytes(block), mine) is (number == b"00002000")
+
+
+def test_what_stands_behind_the_end_of_a_text_is_not_passed_on() -> None:
+    block = bytearray(tarfile.TarInfo("a").tobuf(tarfile.USTAR_FORMAT)[:512])
+    for place in (50, 200, 400, 505):
+        odd = bytearray(block)
+        odd[place] = 65
+        odd[148:156] = b" " * 8
+        odd[148:156] = b"%06o\0 " % sum(odd)
+        mine = Header()
+        assert not read_plain(bytes(odd), mine) or not passes_on(bytes(odd), mine)
