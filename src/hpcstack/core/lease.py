@@ -23,7 +23,7 @@ from hpcstack.core.files import read_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-FIRST_POLL_S, POLL_S, BEAT_S, PATIENCE_S = 0.02, 0.5, 5.0, 60.0
+FIRST_POLL_S, POLL_S, LAST_POLL_S, BEAT_S, PATIENCE_S = 0.02, 0.5, 5.0, 5.0, 60.0
 ABANDONED_S = 7 * 86400.0  # what an owner who is not seen from here has not touched for so long is nobody's
 HIDDEN = "hidden"
 
@@ -108,17 +108,18 @@ class Watch:
         return time.monotonic() - self.since > PATIENCE_S
 
 
+def _never() -> bool:
+    return False
+
+
 @contextlib.contextmanager
-def hold(
-    path: Path, waiting: Callable[[str], None] | None = None, done: Callable[[], bool] = lambda: False
-) -> Iterator[bool]:
+def hold(path: Path, waiting: Callable[[str], None] | None = None, done: Callable[[], bool] = _never) -> Iterator[bool]:
     """The lease PATH, once nobody else has it; WAITING is told for whom we wait. OSError where it cannot be had.
 
     False, and no lease, once DONE is true: what was waited for is there. It is asked often at first, then twice a
-    second.
+    second, and after ten seconds less and less: who waits comes at most a twentieth late.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    sweep(path.parent, f".{path.name}.", lambda old: old.unlink(missing_ok=True))
     mine = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
     text = str(me())
     mine.write_text(text)
@@ -126,6 +127,9 @@ def hold(
         if not _acquire(mine, path, waiting, done):
             yield False
             return
+        # by the one who has it: each of a thousand who wait would look at the files of all others
+        with contextlib.suppress(OSError):
+            sweep(path.parent, f".{path.name}.", lambda old: old.unlink(missing_ok=True))
         ended = threading.Event()
         beat = threading.Thread(target=_beat, args=(path, text, ended), daemon=True)
         beat.start()
@@ -141,7 +145,7 @@ def hold(
 
 
 def _acquire(mine: Path, path: Path, waiting: Callable[[str], None] | None, done: Callable[[], bool]) -> bool:
-    watch, told, pause = Watch(path), False, FIRST_POLL_S
+    watch, told, pause, began = Watch(path), False, FIRST_POLL_S, time.monotonic()
     while not _link(mine, path):
         if done():
             return False
@@ -156,7 +160,8 @@ def _acquire(mine: Path, path: Path, waiting: Callable[[str], None] | None, done
             waiting(holder.told if holder else f"the holder of {path}")
             told = True
         time.sleep(pause)
-        pause = min(pause * 1.5, POLL_S)
+        late = (time.monotonic() - began) / 20 if done is not _never else 0.0
+        pause = max(min(pause * 1.5, POLL_S), min(late, LAST_POLL_S))
     return True
 
 
