@@ -3,7 +3,6 @@
 
 REGISTRY_PORT=${HPCSTACK_TESTBED_REGISTRY_PORT:-5000}
 REGISTRY=127.0.0.1:$REGISTRY_PORT
-PRIVATE_PORT=${HPCSTACK_TESTBED_PRIVATE_PORT:-5001} # where tests start one that wants a login
 
 registry_up() {
     cat >"$ETC/registry.yml" <<CONF

@@ -2,6 +2,7 @@
 # hpcstack itself in a virtual environment of the system's Python, the site.yaml, and the user's profile.
 
 VENV=$TESTBED/venv
+PRIVATE_PORT=${HPCSTACK_TESTBED_PRIVATE_PORT:-5001} # where tests start a registry that wants a login
 
 site_up() {
     install_hpcstack
