@@ -137,7 +137,7 @@ class ImageCache:
 
     def put(self, folder: Path, key: str, entry: CachedImage) -> None:
         """FOLDER, made by `new_folder` and with its image, as KEY: there at once, and to be read by whom ENTRY says."""
-        write_text(folder / ENTRY, json.dumps(asdict(entry), indent=1) + "\n")
+        write_text(folder / ENTRY, json.dumps(asdict(entry), indent=1) + "\n", 0o600)  # private images have names, too
         (folder / USED).touch()
         (folder / IMAGE).chmod(0o644 if entry.public else 0o600)
         folder.chmod(0o711)
