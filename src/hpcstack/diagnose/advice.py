@@ -125,6 +125,16 @@ TOLD: dict[str, tuple[Status, str, str]] = {
         "every step unpacks its image on every node before it starts: minutes with NVIDIA's",
         "plugstack.conf: use_squashfuse=1 behind spank_pyxis.so (Pyxis 0.22 or newer; squashfuse on every node)",
     ),
+    "image-cache": (
+        "FAIL",
+        "each node imports each image for itself, and none is shared",
+        "docs/image-cache.md: a folder of the account that image_cache in site.yaml names, which nobody else may write",
+    ),
+    "image-cache.acl": (
+        "WARN",
+        "only images that anybody may pull are shared; of others each node makes its own",
+        "image_cache.folder in site.yaml on a filesystem with ACLs (on Lustre: mounted with acl)",
+    ),
     "registry": (
         "FAIL",
         "no base can be looked up or fetched",
