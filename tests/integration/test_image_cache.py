@@ -5,6 +5,7 @@ The virtual nodes share one service and one disk: what waits on several nodes wa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -23,6 +24,7 @@ import pytest
 from hpcstack.core.files import remove_tree
 from support.private_registry import PrivateRegistry
 from support.testbed import Testbed
+from support.token_registry import TokenRegistry
 
 pytestmark = [pytest.mark.testbed, pytest.mark.registry, pytest.mark.squashfs]
 COUNT = int(os.environ.get("HPCSTACK_FAULTS", "3"))
@@ -280,34 +282,76 @@ def test_many_connections_of_one_user_leave_the_service_to_others(
         greedy.communicate()
 
 
+@contextlib.contextmanager
+def own_service(folder: Path, registries: str) -> Iterator[Path]:
+    """The site.yaml of a service of this test's own, which runs, with its cache in FOLDER."""
+    site = folder / "site.yaml"
+    site.write_text(
+        f"apiVersion: hpcstack/site/v1\nname: own\nstore: {folder}/store\nlock_dir: {folder}/locks\n"
+        f"module_root: {folder}/modules\nregistries: {{{registries}}}\n"
+        f"image_cache: {{folder: {folder}/cache, socket: {folder}/s, account: root}}\n"
+    )
+    argv = [sys.executable, "-m", "hpcstack", "--site", str(site), "cache", "serve"]
+    with (folder / "service.log").open("w") as log:
+        service = subprocess.Popen(argv, start_new_session=True, stderr=log)
+    try:
+        for _ in range(200):
+            if "serving" in (folder / "service.log").read_text():
+                break
+            time.sleep(0.1)
+        yield site
+    finally:
+        os.killpg(service.pid, signal.SIGKILL)
+        service.wait()
+
+
+def test_a_registry_of_tokens_shows_the_service_no_password(
+    testbed: Testbed, users: tuple[User, User, User], tmp_path: Path
+) -> None:
+    one, two, _ = users
+    logins = {"user61001": "a-password-of-one", "user61002": "two"}
+    registry = TokenRegistry(tmp_path, testbed.folder / "state/registry", 5011, logins).start()
+    image = f"docker://127.0.0.1:5011/{NAME}"
+    for user, word in ((one, "a-password-of-one"), (two, "wrong")):
+        line = f"machine 127.0.0.1 login user{user.number} password {word}\n"
+        (user.home / ".config/enroot/.credentials").write_text(line)
+    with tempfile.TemporaryDirectory(dir=testbed.folder) as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        named = "'127.0.0.1:5011': {plain_http: true, token_server: '127.0.0.1:5012'}"
+        try:
+            with own_service(folder, named) as site:
+                code, path, said = one.got(image, HPCSTACK_SITE=str(site))
+                assert code == 0 and one.reads(path) and not two.reads(path), said
+                assert registry.given == ["user61001", ""], "and one without a login: is it for everybody?"
+                code, _, said = two.got(image, HPCSTACK_SITE=str(site))
+                assert code == 5 and "refuses" in said and not two.reads(path)
+                two.write_login("")
+                (two.home / ".config/enroot/.credentials").write_text("")
+                code, _, said = two.got(image, HPCSTACK_SITE=str(site))
+                assert code == 5 and not two.reads(path), said
+                kept = [one for one in folder.rglob("*") if one.is_file() and one.name != "image.sqsh"]
+                assert not any(b"a-password-of-one" in path.read_bytes() for path in kept)
+        finally:
+            registry.stop()
+
+
 @pytest.mark.faults
 def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(testbed: Testbed, tmp_path: Path) -> None:
     """A service of its own, on a filesystem of 200 MB: the image has 325."""
     folder = tmp_path / "cache"
     folder.mkdir()
     registry = (testbed.folder / "etc/registry.yml").read_text().partition('addr: "')[2].partition('"')[0]
-    site = tmp_path / "site.yaml"
-    site.write_text(
-        f"apiVersion: hpcstack/site/v1\nname: full\nstore: {tmp_path}/store\nlock_dir: {tmp_path}/locks\n"
-        f"module_root: {tmp_path}/modules\nregistries: {{nvcr.io: {{mirror: '{registry}', plain_http: true}}}}\n"
-        f"image_cache: {{folder: {folder}, socket: {tmp_path}/s}}\n"
-    )
-    hpcstack = [sys.executable, "-m", "hpcstack", "--site", str(site), "cache"]
+    named = f"nvcr.io: {{mirror: '{registry}', plain_http: true}}"
+    get = [sys.executable, "-m", "hpcstack", "--site", f"{tmp_path}/site.yaml", "cache", "get", OPEN]
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m,mode=755", "tmpfs", str(folder)], check=True)
     try:
-        service = subprocess.Popen([*hpcstack, "serve"], start_new_session=True)
-        for _ in range(100):
-            if (tmp_path / "s").exists():
-                break
-            time.sleep(0.1)
-        time.sleep(0.3)
-        done = subprocess.run([*hpcstack, "get", OPEN], capture_output=True, text=True, check=False)
-        assert done.returncode == 8 and "no room" in done.stderr, done.stderr
-        assert not list((folder / "images").iterdir()) and not list((folder / "incoming").iterdir())
-        subprocess.run(["mount", "-o", "remount,size=2g", str(folder)], check=True)
-        done = subprocess.run([*hpcstack, "get", OPEN], capture_output=True, text=True, check=False)
-        assert done.returncode == 0 and Path(done.stdout.strip()).is_file(), done.stderr
-        os.killpg(service.pid, signal.SIGKILL)
-        service.wait()
+        with own_service(tmp_path, named):
+            done = subprocess.run(get, capture_output=True, text=True, check=False)
+            assert done.returncode == 8 and "no room" in done.stderr, done.stderr
+            assert not list((folder / "images").iterdir()) and not list((folder / "incoming").iterdir())
+            subprocess.run(["mount", "-o", "remount,size=2g", str(folder)], check=True)
+            done = subprocess.run(get, capture_output=True, text=True, check=False)
+            assert done.returncode == 0 and Path(done.stdout.strip()).is_file(), done.stderr
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
