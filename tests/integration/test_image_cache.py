@@ -353,5 +353,11 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(testbed: Testbed,
             subprocess.run(["mount", "-o", "remount,size=2g", str(folder)], check=True)
             done = subprocess.run(get, capture_output=True, text=True, check=False)
             assert done.returncode == 0 and Path(done.stdout.strip()).is_file(), done.stderr
+            again = json.loads(subprocess.run([*get, "--json"], capture_output=True, check=True).stdout)
+            assert again["path"] == done.stdout.strip() and again["how"] == "there"
+            cache = get[: get.index("get")]
+            (listed,) = json.loads(subprocess.run([*cache, "list", "--json"], capture_output=True, check=True).stdout)
+            assert listed["public"] and listed["image"].startswith("nvcr.io/nvidia/pytorch@sha256:")
+            assert json.loads(subprocess.run([*cache, "gc", "--json"], capture_output=True, check=True).stdout) == []
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)

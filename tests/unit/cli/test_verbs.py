@@ -91,6 +91,13 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "sign": [(("no-such-1",), 2, "the store has no image")],
     "bundle": [(("create",), 2, "Missing argument"), (("apply", "none.tar"), 2, "does not exist")],
     "gc": [(("--keep", "x"), 2, "")],
+    "cache": [
+        (("get",), 2, "Missing argument"),
+        (("get", "ubuntu"), 2, "has no image cache"),
+        (("list",), 2, "no image cache"),
+        (("gc",), 2, "no image cache"),
+        (("serve",), 2, "no image cache"),
+    ],
     "publish": [
         ((STACK, "--override", "why"), 2, "testing has no gate to pass"),
         (("no-such-*",), 2, "no stack is like"),
@@ -162,7 +169,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
 # What answers only with a cluster, an engine or a history: its JSON is looked at in tests/integration, and of these below
 ELSEWHERE = {
     "build", "inspect", "verify", "rollback", "logs", "cancel", "report", "doctor", "hang", "why", "import", "sign",
-    "bundle",
+    "bundle", "cache",
 }  # fmt: skip
 UNSEEN = {"outdated"}  # needs a registry with newer tags: no test looks at its JSON yet
 # What is text for a program already
