@@ -45,14 +45,8 @@ class PrivateRegistry:
         with self.log.open("ab") as log:
             argv = ["docker-registry", "serve", str(self.folder / "registry.yml")]
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
-        for _ in range(100):
-            try:
-                urlopen(f"http://127.0.0.1:{self.port}/v2/", timeout=2)
-            except HTTPError:
-                return self
-            except URLError:
-                time.sleep(0.1)
-        raise AssertionError(self.log.read_text())
+        await_registry(self.port, self.log)
+        return self
 
     def stop(self) -> None:
         if self.process:
@@ -76,6 +70,18 @@ class PrivateRegistry:
 
     def forget(self) -> None:
         self.log.write_text("")
+
+
+def await_registry(port: int, log: Path) -> None:
+    """Until the registry on PORT answers, if only that it wants a login."""
+    for _ in range(100):
+        try:
+            urlopen(f"http://127.0.0.1:{port}/v2/", timeout=2)
+        except HTTPError:
+            return
+        except URLError:
+            time.sleep(0.1)
+    raise AssertionError(log.read_text())
 
 
 def bcrypt(password: str) -> str:

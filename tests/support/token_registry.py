@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
 from urllib.parse import parse_qs, urlsplit
-from urllib.request import urlopen
+
+from support.private_registry import await_registry
 
 
 @dataclass
@@ -45,14 +45,8 @@ class TokenRegistry:
         with (self.folder / "tokens.log").open("ab") as log:
             argv = ["docker-registry", "serve", str(self.folder / "tokens.yml")]
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
-        for _ in range(100):
-            try:
-                urlopen(f"http://127.0.0.1:{self.port}/v2/", timeout=2)
-            except HTTPError:
-                return self
-            except URLError:
-                time.sleep(0.1)
-        raise AssertionError((self.folder / "tokens.log").read_text())
+        await_registry(self.port, self.folder / "tokens.log")
+        return self
 
     def stop(self) -> None:
         if self.process:

@@ -220,12 +220,12 @@ class ImageCache:
             (self.top / "images" / key).rename(grave)
         remove_tree(grave)
 
-    def withdraw_grants(self, older_than: float = GRANT_S) -> int:
-        """Takes back the right to read of who has not shown it for OLDER_THAN seconds; of how many images."""
+    def withdraw_grants(self) -> int:
+        """Takes back the right to read of who has not shown it for GRANT_S seconds; of how many images."""
         now, old = self.now(), set[str]()
         for mark in (self.top / "grants").iterdir():
             with suppress(FileNotFoundError):
-                if now - mark.stat().st_mtime > older_than:
+                if now - mark.stat().st_mtime >= GRANT_S:
                     old.add(mark.name.rpartition("-")[0])
         for key in old:
             with hold(self.top / "leases" / f"grant-{key}"), suppress(FileNotFoundError):

@@ -12,14 +12,12 @@ import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
 
-from hpcstack.core.errors import InputError, LoginRefused, RegistryError, visible
+from hpcstack.core.errors import InputError, LoginRefused, visible
 from hpcstack.core.progress import Progress
 from hpcstack.core.untrusted import document
+from hpcstack.imagecache.careful import CarefulRegistry
 from hpcstack.imagecache.refusals import HolderGone, NotShared
-from hpcstack.oci.client import Registry
-from hpcstack.oci.protocol import is_address
 from hpcstack.oci.tokens import HEADER
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
 
 MAX_LINE = 1 << 18  # a token of 64 KiB is the longest thing that is said
-REDIRECTS = 6
 
 
 class Line:
@@ -99,7 +96,7 @@ class Telling(Progress):
             self.line.lock.release()
 
 
-class AskingRegistry(Registry):
+class AskingRegistry(CarefulRegistry):
     """A registry whose challenges go to who asked: his login stays with him, and only what answers comes back."""
 
     def __init__(self, site: Site, line: Line) -> None:
@@ -126,23 +123,3 @@ class AskingRegistry(Registry):
             raise LoginRefused(visible(refused)[:2000], hint)
         said = visible(str(answer.get("cannot") or "it said nothing that could be one"))[:2000]
         raise NotShared(f"{host} wants a login for {base.image}, and hpcstack could not answer: {said}", hint)
-
-    def _fetch(self, url: str, method: str = "GET", **how: Any) -> Any:
-        """The same, but sent on only to where a registry may send one: not to this machine, nor to a bare address. The
-        login goes to no other host."""
-        for _ in range(REDIRECTS):
-            answer = super()._fetch(url, method, **{**how, "allow_redirects": False})
-            if not answer.is_redirect:
-                return answer
-            target = urljoin(url, answer.headers["Location"])
-            answer.close()
-            here, there = urlsplit(url), urlsplit(target)
-            if here.netloc != there.netloc:
-                if there.scheme != "https" or is_address(there.hostname or ""):
-                    raise RegistryError(
-                        f"{here.netloc} sends on to {there.netloc}, where nobody follows", "tell the site"
-                    )
-                plain = {name: value for name, value in how.get("headers", {}).items() if name != "Authorization"}
-                how = {**how, "headers": plain}
-            url = target
-        raise RegistryError(f"{urlsplit(url).netloc} sends on and on", "tell its admin")

@@ -15,11 +15,11 @@ from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, Regist
 from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold
 from hpcstack.imagecache import acl
+from hpcstack.imagecache.careful import CarefulRegistry
 from hpcstack.imagecache.collect import make_room
 from hpcstack.imagecache.layout import IMAGE, MAX_RECORD, CachedImage, ImageCache, key_of
 from hpcstack.imagecache.refusals import HolderGone, NotShared
 from hpcstack.imagecache.telling import ImportTold, Waiting
-from hpcstack.oci.client import Registry
 from hpcstack.oci.importer import pack_image
 from hpcstack.oci.metadata import above
 from hpcstack.oci.protocol import is_address
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
+    from hpcstack.oci.client import Registry
     from hpcstack.site.load import Site
 
 
@@ -207,7 +208,7 @@ def check_shareable(base: Base, site: Site) -> None:
 def is_public(base: Base, site: Site) -> bool:
     """Whether the registry gives BASE to who has no login."""
     try:
-        Registry(site, anonymous=True).digest(base)
+        CarefulRegistry(site, anonymous=True).digest(base)
     except HpcstackError:
         return False
     return True
