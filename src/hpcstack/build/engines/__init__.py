@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, cast
 
 from hpcstack.build.engines.base import Engine, Job
+from hpcstack.build.engines.overlay import overlay_refused
 from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
 
 if TYPE_CHECKING:
@@ -31,16 +32,16 @@ def check_name(name: str) -> None:
 def choose(name: str, runner: Runner, *, offline: bool = False) -> tuple[Engine, str]:
     """The engine NAME (which is looked at when it has to build), or for `auto` the first that can be used; and why.
 
-    OFFLINE: one that can shut the network out. Apptainer needs root for that: in a user namespace of one user it cannot
-    give a base's files to the groups that own them.
+    OFFLINE: one that can shut the network out. Where Apptainer builds without layers it needs root for that: in a user
+    namespace of one user it cannot give a base's files to the groups that own them.
     """
     if name != "auto":
         return engine(name), "asked for"
     reasons: list[str] = []
     for one in map(engine, ENGINES):
         reason = one.usable(runner)
-        if offline and one.name == "apptainer" and os.geteuid() != 0:
-            reason = reason or "only root can shut its network out"
+        if offline and not reason and one.name == "apptainer" and os.geteuid() != 0 and overlay_refused(runner):
+            reason = "only root can shut its network out"
         if not reason:
             return one, "; ".join([*reasons, f"{one.name} is the first that can be used"])
         reasons.append(f"{one.name}: {reason}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job, missing, proxies
-from hpcstack.build.engines.overlay import Layered, Started, overlay_refused, scratch
+from hpcstack.build.engines.overlay import APART, Layered, Started, overlay_refused, scratch
 from hpcstack.core.errors import InputError
 from hpcstack.core.process import Completed, Runner
 
@@ -27,8 +27,6 @@ OPTIONS = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz
 SYSTEM = ("/etc/enroot", "/usr/local/etc/enroot")
 # Enroot finds a container by its name below its data folder: the mounted tree is bound there.
 NAMED = 'mount --rbind "$1" "$2" && shift 2 && exec "$@"'
-# What a step leaves running ends with it, and all of it if we are killed.
-APART = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 RC = 'exec "$@"\n'
 
 

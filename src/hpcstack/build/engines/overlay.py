@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 CONTEXT = "context/hpcstack"
 VERSION = "3"  # of how steps are run: part of every step's key
 STEP = "/hpcstack-step"
+# What a step leaves running ends with it, and all of it if we are killed.
+APART = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 TICK = 0.1  # seconds: times of files are those of the kernel's last tick, and what comes with a step is made in its own
 
 
@@ -195,6 +197,16 @@ class Layered:
         """ARGV in a namespace where the overlay is mounted; its layers are named from the cache on, to be short."""
         argv = [*base.enter, "sh", script("overlay.sh"), str(job.cache), str(merged), options, *how.argv]
         return runner.logged(argv, job.log, env=how.environment, cwd=job.cache, on_line=job.on_line, keep=how.keep)
+
+    def refused(self, job: Job, runner: Runner) -> str:
+        """Why this engine starts nothing in the mounted base of JOB; empty where it does."""
+        if why := overlay_refused(runner):
+            return why
+        merged, upper, over = (work_folder(job, f"tried-{name}") for name in ("merged", "upper", "over"))
+        with lowest(job, runner) as base:
+            options = f"userxattr,lowerdir={base.layer},upperdir={upper},workdir={over}"
+            done = base.failed or self._inside(job, base, options, merged, {}, ["/bin/true"], runner)
+        return done.tail[-1] if done.status and done.tail else f"exit {done.status}" if done.status else ""
 
     def run_inside(self, name: str, folder: Path, job: Job, runner: Runner) -> Completed:
         command = ["/bin/bash", f"{HOME}/{name}"]

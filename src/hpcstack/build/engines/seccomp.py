@@ -16,11 +16,12 @@ DEVICE = 0x2000  # S_IFCHR and S_IFBLK share this bit; no other type that mknod 
 X86_64, AARCH64 = 0xC000003E, 0xC00000B7
 ARCHITECTURES = {"x86_64": X86_64, "aarch64": AARCH64}
 FAKED: dict[str, tuple[int, ...]] = {
-    # chown fchown lchown, set- uid gid reuid regid groups resuid resgid fsuid fsgid, capset fchownat
-    "x86_64": (92, 93, 94, 105, 106, 113, 114, 116, 117, 119, 122, 123, 126, 260),
-    # fchownat fchown, set- regid gid reuid uid resuid resgid fsuid fsgid groups, capset
-    "aarch64": (54, 55, 143, 144, 145, 146, 147, 149, 151, 152, 159, 91),
+    # chown fchown lchown, set- uid gid reuid regid groups resuid resgid fsuid fsgid, fchownat
+    "x86_64": (92, 93, 94, 105, 106, 113, 114, 116, 117, 119, 122, 123, 260),
+    # fchownat fchown, set- regid gid reuid uid resuid resgid fsuid fsgid groups
+    "aarch64": (54, 55, 143, 144, 145, 146, 147, 149, 151, 152, 159),
 }
+CAPSET = {"x86_64": 126, "aarch64": 91}
 # (number, which argument is the mode) of mknod and mknodat: only device nodes are passed over.
 NODES: dict[str, tuple[tuple[int, int], ...]] = {"x86_64": ((133, 1), (259, 2)), "aarch64": ((33, 2),)}
 
@@ -29,15 +30,18 @@ def _instruction(code: int, value: int, true: int = 0, false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, true, false, value)
 
 
-def program(machine: str) -> bytes:
-    """The filter as classic BPF, for `bwrap --seccomp`; MACHINE as `uname -m` says. KeyError for another one."""
+def program(machine: str, *, capset: bool = True) -> bytes:
+    """The filter as classic BPF; MACHINE as `uname -m` says. KeyError for another one.
+
+    CAPSET: that call is passed over, too. Not for what starts a container itself under the filter.
+    """
     out = [
         _instruction(LOAD, ARCHITECTURE),
         _instruction(JUMP_EQUAL, ARCHITECTURES[machine], 1, 0),
         _instruction(RETURN, ALLOW),
         _instruction(LOAD, NUMBER),
     ]
-    for number in FAKED[machine]:
+    for number in (*FAKED[machine], *([CAPSET[machine]] if capset else [])):
         out += [_instruction(JUMP_EQUAL, number, 0, 1), _instruction(RETURN, DONE)]
     for number, argument in NODES[machine]:
         out += [
