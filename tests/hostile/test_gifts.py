@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -112,6 +113,10 @@ OTHERS: dict[str, dict[str, Any]] = {
     "another base image": {"files": {"recipes/demo-1.yaml": RECIPE.replace("debian:12", "debian:13").encode()}},
     "a recipe that extends ours": {"files": {"recipes/demo-1.yaml": b"extends: _ngc\n" + RECIPE.encode()}},
     "a lock of another stack": {"files": {"lock/demo-1.lock.json": b'{"stack": "x"}'}},
+    "a base that it has, and names": {"manifest": {"base": {"name": "x.sqsh", "sha256": "0" * 64, "size": 1}}},
+    "a base named otherwise": {"without_base": {"name": "x.sqsh", "sha256": "0" * 64, "size": 1}},
+    "a base that climbs": {"without_base": {"name": "../x", "sha256": "0" * 64, "size": 1}},
+    "a base that is a word": {"without_base": "x"},
     "another base": {"files": {}, "named": {"base/none": {"sha256": "0" * 64, "size": 1}}},
 }
 
@@ -128,6 +133,24 @@ def test_m10_a_bundle_brings_its_own_and_nothing_else(tmp_path: Path, here: Site
         and state(here.lock_dir) == []
         and not list((tmp_path / "cache").rglob("offline/*"))
     )
+
+
+def test_m10_a_base_that_is_only_named_is_the_one_that_is_here(tmp_path: Path, here: Site) -> None:
+    """By its bytes: a file of the same name and size is not enough."""
+    from support.locks import base_lock
+
+    lock = base_lock(Catalog([Path(make_bundle(tmp_path, here).parent / "theirs")]).find("demo-1").stack)
+    name = imported_base(lock, "linux/amd64", here).name
+    named = {"name": name, "sha256": hashlib.sha256(b"a base").hexdigest(), "size": 6}
+    with pytest.raises(InputError, match="no earlier bundle has brought"):
+        apply(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
+    imported_base(lock, "linux/amd64", here).write_bytes(b"A BASE")
+    with pytest.raises(InputError, match="no earlier bundle has brought"):
+        apply(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
+    apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
+    apply(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
+    found = bundled_base(lock, "linux/amd64", here)
+    assert found and found.read_bytes() == b"a base"
 
 
 def test_m10_what_it_writes_is_named_before(tmp_path: Path, here: Site) -> None:

@@ -118,6 +118,18 @@ def test_a_bundle_builds_where_there_is_no_network(testbed: Testbed, shared: Rec
     artifact = json.loads(done.stdout)
     assert artifact["image"].startswith(away) and artifact["key"] == built["key"]
     assert artifact["sha256"] == built["sha256"], "the same bytes, with a network and without"
+    light = f"{shared.folder}/light.bundle.tar"
+    assert shared.run("bundle", "create", "demo-1", "--without-base", "-o", light).returncode == 0
+    assert Path(light).stat().st_size < Path(file).stat().st_size / 2
+    testbed.run(*site, "bundle", "apply", light, "--recipes-to", f"{away}/recipes", check=True)
+    done = testbed.run(*site, "--recipes", f"{away}/recipes", "build", "--offline", "--locked", "demo-1")
+    assert done.returncode == 0, done.stderr
+    elsewhere = f"{away}/elsewhere"
+    testbed.bash('mkdir -p "$1" && sed "s#$2/#$1/#" "$2/site.yaml" >"$1/site.yaml"', elsewhere, away)
+    refused = testbed.run("hpcstack", "--site", f"{elsewhere}/site.yaml", "bundle", "apply", light,
+                          "--recipes-to", f"{elsewhere}/recipes")  # fmt: skip
+    assert refused.returncode == 2 and "without its base" in refused.stderr, refused.stderr
+    assert not Path(f"{elsewhere}/recipes").exists()
 
 
 @pytest.mark.parametrize(

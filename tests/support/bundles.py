@@ -24,7 +24,8 @@ base: {image: "docker.io/library/debian:12"}
 
 
 def make_bundle(tmp_path: Path, site: Site, **changes: Any) -> Path:
-    """A good bundle of demo-1, or with CHANGES: `files` {path: bytes}, `manifest` over its manifest."""
+    """A good bundle of demo-1, or with CHANGES: `files` {path: bytes}, `manifest` over its manifest, `without_base`
+    what it says of a base that it lacks."""
     folder = tmp_path / "theirs"
     folder.mkdir(exist_ok=True)
     (folder / "demo-1.yaml").write_text(RECIPE)
@@ -36,6 +37,8 @@ def make_bundle(tmp_path: Path, site: Site, **changes: Any) -> Path:
         "recipes/demo-1.yaml": RECIPE.encode(),
         "packages/a_1_all.deb": b"deb",
     }
+    if "without_base" in changes:
+        good = {path: content for path, content in good.items() if not path.startswith("base/")}
     given: dict[str, bytes | None] = {**good, **changes.get("files", {})}
     held = {path: content for path, content in given.items() if content is not None}
     named = {
@@ -43,6 +46,8 @@ def make_bundle(tmp_path: Path, site: Site, **changes: Any) -> Path:
     }
     manifest = {"format": "hpcstack/bundle/v1", "stack": "demo-1", "platform": "linux/amd64", "files": named}
     manifest |= changes.get("manifest", {})
+    if "without_base" in changes:
+        manifest["base"] = changes["without_base"]
     for path, entry in changes.get("named", {}).items():
         named[path] = entry
     out = tmp_path / "demo.tar"

@@ -38,8 +38,12 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 
-def create(request: BuildRequest, recipe: Recipe, output: Path, artifact: Artifact | None, bench: Workbench) -> int:
-    """The bundle of REQUEST as the file OUTPUT; the bytes that it has."""
+def create(
+    request: BuildRequest, recipe: Recipe, output: Path, artifact: Artifact | None, bench: Workbench, *,
+    with_base: bool = True,
+) -> int:  # fmt: skip
+    """The bundle of REQUEST as the file OUTPUT; the bytes that it has. Not WITH_BASE: it names its base, which an
+    earlier bundle has brought to where it goes."""
     locked = request.lock.platform(request.platform)
     _can_be_bundled(request)
     output = new_file(output, force=True)
@@ -52,10 +56,11 @@ def create(request: BuildRequest, recipe: Recipe, output: Path, artifact: Artifa
                 artifact, read_distribution(artifact.image, bench.runner)
             )
         write_tree(work / "texts", texts)
-        files = {f"packages/{path.name}": path for path in packages} | {"base/" + base.name: base}
+        files = {f"packages/{path.name}": path for path in packages}
         files |= {name: work / "texts" / name for name in texts}
+        files |= {f"base/{base.name}": base} if with_base else {}
         bench.progress(f"packing {len(files)} files")
-        return _pack(output, request, files)
+        return _pack(output, request, files, None if with_base else base)
 
 
 def _can_be_bundled(request: BuildRequest) -> None:
@@ -107,9 +112,12 @@ def _recipes(recipe: Recipe) -> dict[str, str]:
     return {f"recipes/{name}{SUFFIX}": f"# {name}: the effective recipe, as hpcstack bundle wrote it\n{text}"}
 
 
-def _pack(output: Path, request: BuildRequest, files: dict[str, Path]) -> int:
-    named = {name: {"sha256": digest_of(path), "size": path.stat().st_size} for name, path in sorted(files.items())}
+def _pack(output: Path, request: BuildRequest, files: dict[str, Path], absent: Path | None) -> int:
+    """OUTPUT of FILES, {path in the tar: file}; ABSENT is the base where that is only named."""
+    named = {name: _about(path) for name, path in sorted(files.items())}
     manifest = {"format": FORMAT, "stack": request.stack.full_name, "platform": request.platform, "files": named}
+    if absent:
+        manifest["base"] = {"name": absent.name, **_about(absent)}
     output.parent.mkdir(parents=True, exist_ok=True)
     with replacing(output, shared=False) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
         text = json.dumps(manifest, indent=1).encode()
@@ -122,3 +130,7 @@ def _pack(output: Path, request: BuildRequest, files: dict[str, Path]) -> int:
             with path.open("rb") as file:
                 tar.addfile(info, file)
     return output.stat().st_size
+
+
+def _about(path: Path) -> dict[str, str | int]:
+    return {"sha256": digest_of(path), "size": path.stat().st_size}

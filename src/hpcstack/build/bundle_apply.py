@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tarfile
@@ -51,6 +52,13 @@ class Manifest:
     stack: str
     platform: str
     files: dict[str, BundleMember]
+    absent: tuple[str, BundleMember] | None = None  # the base, by its name, where the bundle only names it
+
+
+@dataclass(frozen=True)
+class _Base:
+    path: Path
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -104,20 +112,30 @@ def _manifest(tar: tarfile.TarFile) -> Manifest:
     for path, entry in named.items():
         if not _in_place(path, name):
             raise ValueError(f"its manifest names {path!r}, and nobody knows what that is for")
-        size, digest = entry["size"], entry["sha256"]
-        if (
-            type(size) is not int
-            or not 0 <= size <= MAX_SIZE
-            or not isinstance(digest, str)
-            or not DIGEST.fullmatch(digest)
-        ):
-            raise ValueError(f"its manifest says no size or no sha256 of {path}")
-        files[path] = BundleMember(size, digest)
+        files[path] = _member(path, entry)
     if f"lock/{name}{LOCK_SUFFIX}" not in files:
         raise ValueError("it has no lock")
     if sum(path.startswith("base/") for path in files) > 1:
         raise ValueError("it has more than one base")
-    return Manifest(name, str(platform), files)
+    absent = found.get("base")
+    if absent is None:
+        return Manifest(name, str(platform), files)
+    if not FILE_NAME.fullmatch(absent["name"]) or any(path.startswith("base/") for path in files):
+        raise ValueError("its manifest names another base than it has")
+    return Manifest(name, str(platform), files, (absent["name"], _member(absent["name"], absent)))
+
+
+def _member(path: str, entry: dict[str, object]) -> BundleMember:
+    size, digest = entry["size"], entry["sha256"]
+    if (
+        not isinstance(size, int)
+        or isinstance(size, bool)
+        or not 0 <= size <= MAX_SIZE
+        or not isinstance(digest, str)
+        or not DIGEST.fullmatch(digest)
+    ):
+        raise ValueError(f"its manifest says no size or no sha256 of {path}")
+    return BundleMember(size, digest)
 
 
 def _in_place(path: str, stack: str) -> bool:
@@ -161,12 +179,12 @@ def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, pr
     recipe = _recipe_in(part / f"recipes/{name}{SUFFIX}", lock, recipes)
     target = (recipe.parent if recipe else site.lock_dir) / f"{name}{LOCK_SUFFIX}"
     _not_another(target, lock.text())
-    base = _base_in(part / "base", base_name(lock, platform, site))
+    base = _base_in(part / "base", manifest, base_name(lock, platform, site), site, progress)
     with Store(site.store).acting("the bundle was not applied"):
         final = offline_folder(site, lock, platform)
         (part / "packages").mkdir(exist_ok=True)
         if base:
-            base.rename(part / "packages" / f"base-{manifest.files[f'base/{base.name}'].sha256}.sqsh")
+            base.path.rename(part / "packages" / f"base-{base.sha256}.sqsh")
         shutil.rmtree(final, ignore_errors=True)
         final.parent.mkdir(parents=True, exist_ok=True)
         sharing.hand_over(part / "packages")
@@ -180,13 +198,37 @@ def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, pr
     return Applied(name, platform, len(sizes), sum(sizes), target, (recipe,) if recipe else ())
 
 
-def _base_in(folder: Path, wanted: str) -> Path | None:
-    for base in folder.glob("*"):
-        if base.name != wanted:
-            raise InputError(f"the bundle's base is {base.name}, this hpcstack would look for {wanted}",
-                             "make the bundle with the same version and the same build.compression")  # fmt: skip
-        return base
-    return None
+def _base_in(folder: Path, manifest: Manifest, wanted: str, site: Site, progress: Progress) -> _Base | None:
+    """The bundle's base in FOLDER; where it is only named, another name of the one that is here already."""
+    named = manifest.absent or next(
+        ((path.removeprefix("base/"), one) for path, one in manifest.files.items() if path.startswith("base/")), None
+    )
+    if not named:
+        return None
+    name, about = named
+    if name != wanted:
+        raise InputError(f"the bundle's base is {name}, this hpcstack would look for {wanted}",
+                         "make the bundle with the same version and the same build.compression")  # fmt: skip
+    if manifest.absent:
+        folder.mkdir()
+        _link_to_base_here(folder / name, about, site, progress)
+    return _Base(folder / name, about.sha256)
+
+
+def _link_to_base_here(link: Path, about: BundleMember, site: Site, progress: Progress) -> None:
+    """LINK to the base that ABOUT names, of an earlier bundle or of an import. InputError where none has its bytes."""
+    cache = cache_of(site).top
+    brought = sorted(cache.glob(f"offline/*/base-{about.sha256}.sqsh"))
+    imported = [path for path in cache.glob(link.name) if path.stat().st_size == about.size]
+    for path in (*brought, *imported):
+        progress(f"looking at the base that is here: {about.size / 1e9:.1f} GB")
+        if digest_of(path) == about.sha256:
+            os.link(path, link)
+            return
+    raise InputError(
+        f"the bundle was made without its base, and no earlier bundle has brought that (sha256 {about.sha256})",
+        "make it again without --without-base, or apply first the bundle of another stack on the same base",
+    )
 
 
 def _recipe_in(path: Path, lock: Lock, folder: Path | None) -> Path | None:

@@ -19,10 +19,14 @@ def command() -> None:
 @stack_argument
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="By default STACK.bundle.tar.")
 @click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
+@click.option("--without-base", is_flag=True, help="Name the base only: another bundle has brought it there.")
 @json_option
 @click.pass_obj
-def create(session: Session, name: str, output: Path | None, platform: str, as_json: bool) -> None:
-    """Write the bundle of a stack, as it is locked."""
+def create(session: Session, name: str, output: Path | None, platform: str, without_base: bool, as_json: bool) -> None:
+    """Write the bundle of a stack, as it is locked.
+
+    With --without-base it is as large as the stack's own packages, and goes where the base of it is already.
+    """
     from hpcstack.build import bundle
     from hpcstack.build.request import find_built, request_build
     from hpcstack.resolve import make_lock
@@ -34,7 +38,7 @@ def create(session: Session, name: str, output: Path | None, platform: str, as_j
         request = request_build(recipe, lock, site, session.runner, platform)
         final = output or Path(f"{recipe.stack.full_name}.bundle.tar")
         artifact = find_built(request, session.store)
-        size = bundle.create(request, recipe, final, artifact, bench)
+        size = bundle.create(request, recipe, final, artifact, bench, with_base=not without_base)
     answer({"bundle": str(final.absolute()), "size": size}, as_json, lambda: f"{final}\n  {size / 1e6:.0f} MB")
 
 
