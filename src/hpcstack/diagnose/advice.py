@@ -125,6 +125,16 @@ TOLD: dict[str, tuple[Status, str, str]] = {
         "every step unpacks its image on every node before it starts: minutes with NVIDIA's",
         "plugstack.conf: use_squashfuse=1 behind spank_pyxis.so (Pyxis 0.22 or newer; squashfuse on every node)",
     ),
+    "mounting.squashfuse": (
+        "WARN",
+        "many ranks wait for one thread that uncompresses",
+        "on every node: ln -s $(command -v squashfuse_ll) /usr/local/bin/squashfuse (before /usr/bin in slurmd's PATH)",
+    ),
+    "mounting.one-thread": (
+        "WARN",
+        "many ranks wait for one thread that uncompresses",
+        "install squashfuse_ll on every node, and link it as /usr/local/bin/squashfuse",
+    ),
     "image-cache": (
         "FAIL",
         "each node imports each image for itself, and none is shared",

@@ -14,29 +14,19 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import read_text
 from hpcstack.diagnose.advice import Finding, fine, wrong
-from hpcstack.store.store import Store
+from hpcstack.diagnose.mounting import LIMIT_S, smallest_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hpcstack.core.process import Runner
+    from hpcstack.diagnose.mounting import MountSpeeds
     from hpcstack.site.load import Site
 
 CONFIG = re.compile(r"^PlugStackConfig\s*=\s*(/\S+)", re.MULTILINE)
 LINE = re.compile(r"^\s*(?:required|optional)\s+\S*spank_pyxis\.so(?:\s+(.*))?$", re.MULTILINE)
 INCLUDE = re.compile(r"^\s*include\s+(/\S+)", re.MULTILINE)
 MOUNTS = re.compile(r"(?:^|\s)use_squashfuse=(?:1|true|yes)(?:\s|$)")
-LIMIT_S = 600
-MOUNT = """\
-at=$(mktemp -d) || exit 1
-program=squashfuse_ll
-command -v "$program" >/dev/null || program=squashfuse
-"$program" "$1" "$at" && ls "$at" >/dev/null
-status=$?
-fusermount3 -u "$at" 2>/dev/null || fusermount -u "$at"
-rmdir "$at"
-exit "$status"
-"""
 
 
 def read_options(runner: Runner) -> str | None:
@@ -56,8 +46,11 @@ def _text(path: Path) -> str:
         return ""
 
 
-def look_at_pyxis(runner: Runner, site: Site, where: str, nodes: list[str]) -> Iterator[Finding]:
-    """Whether Pyxis mounts images. Where it does not, and srun's words for NODES are given: what a step takes there."""
+def look_at_pyxis(
+    runner: Runner, site: Site, where: str, nodes: list[str], measured: MountSpeeds | None
+) -> Iterator[Finding]:
+    """Whether Pyxis mounts images. Where it does not, and srun's words for NODES are given: what a step takes there,
+    beside what mounting was MEASURED to take."""
     options = read_options(runner)
     if options is None:
         yield fine("pyxis", where, "srun knows --container-image (its plugstack.conf cannot be read from here)")
@@ -65,26 +58,22 @@ def look_at_pyxis(runner: Runner, site: Site, where: str, nodes: list[str]) -> I
         yield fine("pyxis", where, "srun knows --container-image, and mounts images (use_squashfuse=1)")
     else:
         yield fine("pyxis", where, "srun knows --container-image")
-        measured = _measure(runner, site, nodes) if nodes else ""
-        yield wrong("pyxis.unpacks", where, f"Pyxis unpacks images: use_squashfuse=1 is not set{measured}")
+        cost = _cost(runner, site, nodes, measured) if nodes else ""
+        yield wrong("pyxis.unpacks", where, f"Pyxis unpacks images: use_squashfuse=1 is not set{cost}")
 
 
-def _measure(runner: Runner, site: Site, nodes: list[str]) -> str:
-    """The smallest image of the store by a step that unpacks it, and one that mounts it; empty where there is none."""
-    images = sorted(Store(site.store).images(), key=lambda one: one.size)
-    if not images:
+def _cost(runner: Runner, site: Site, nodes: list[str], measured: MountSpeeds | None) -> str:
+    """What a step takes that unpacks the smallest image of the store, and mounting it; empty where there is none."""
+    image = smallest_image(site)
+    if not image:
         return ""
-    image = str(images[0].image)
-    srun = ["srun", *nodes, "--nodes=1", "--ntasks=1"]
-    unpacks = _seconds(runner, [*srun, f"--container-image={image}", "true"])
-    mounts = _seconds(runner, [*srun, "/bin/sh", "-c", MOUNT, "sh", image])
-    if unpacks is None:
-        return ""
-    said = f"; a step with an image of {images[0].size / 1e9:.1f} GB took {unpacks:.1f} s here"
-    return f"{said}, mounting the same {mounts:.1f} s" if mounts is not None else said
-
-
-def _seconds(runner: Runner, argv: list[str]) -> float | None:
     began = time.monotonic()
-    done = runner.output(argv, timeout=LIMIT_S)
-    return None if done.status else time.monotonic() - began
+    done = runner.output(
+        ["srun", *nodes, "--nodes=1", "--ntasks=1", f"--container-image={image[0]}", "true"], timeout=LIMIT_S
+    )
+    if done.status:
+        return ""
+    said = f"; a step with an image of {image[1] / 1e9:.1f} GB took {time.monotonic() - began:.1f} s here"
+    if not measured or not measured.programs:
+        return said
+    return f"{said}, mounting the same {min(one.seconds for one in measured.programs):.2f} s"

@@ -15,6 +15,7 @@ from hpcstack.core.errors import InputError, SlurmError, counted
 from hpcstack.diagnose import checks
 from hpcstack.diagnose.advice import Finding, fine, skipped, wrong
 from hpcstack.diagnose.image_cache import look_at_image_cache
+from hpcstack.diagnose.mounting import look_at_mounting, measure_mounting
 from hpcstack.diagnose.pyxis import look_at_pyxis
 from hpcstack.oci.client import Registry
 from hpcstack.oci.credentials import credentials
@@ -51,13 +52,13 @@ def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str,
     found += look_at_image_cache(site, mine.get("host", "?"))
     found += _named(site, mine.get("host", "?"), runner)
     if nodelist or job:
-        began = time.monotonic()
+        began, now = time.monotonic(), f"{time.time()}"  # what was read above may be minutes old
         probes = _on_nodes(runner, script, paths, on, count, progress)
         spent = time.monotonic() - began
         node = site.node_type(partition or (_job(runner, job)[1] if job else ""))
         for probe in probes:
             found += checks.machine(probe, runtime, node, compute=True)
-        found += checks.clocks([mine, *probes], spent)
+        found += checks.clocks([{**mine, "epoch": now}, *probes], spent)
     return found
 
 
@@ -127,8 +128,10 @@ def _plugins(site: Site, runner: Runner, where: str, runtime: str, on: list[str]
         yield fine("pmi", where, f"srun --mpi: {', '.join(pmi)}")
     else:
         yield wrong("pmi", where, "srun has neither PMIx nor PMI-2")
+    measured = measure_mounting(runner, site, on)
+    yield from look_at_mounting(measured, where)
     if runtime == "pyxis":
-        yield from look_at_pyxis(runner, site, where, on)
+        yield from look_at_pyxis(runner, site, where, on, measured)
     elif runner.has("enroot") and "--container-image" not in "\n".join(
         runner.output(["srun", "--help"], timeout=20).tail
     ):

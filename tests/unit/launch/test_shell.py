@@ -29,7 +29,17 @@ def rank() -> str:
     return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
 
 
-ON_NODES = ("began.sh", "doctor.sh", "stacks.sh", "stage.sh", "podman.sh", "charliecloud.sh", "enroot.sh", "shield.sh")
+ON_NODES = (
+    "began.sh",
+    "doctor.sh",
+    "read-image.sh",
+    "stacks.sh",
+    "stage.sh",
+    "podman.sh",
+    "charliecloud.sh",
+    "enroot.sh",
+    "shield.sh",
+)
 TEXTS = {
     **{f"mode {mode}": inner(mode) for mode in STARTED_IN_IMAGE},
     "a rank": rank(),

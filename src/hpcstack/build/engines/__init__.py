@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING, cast
 
 from hpcstack.build.engines.base import Engine, Job
-from hpcstack.build.engines.overlay import overlay_refused
 from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
 
 if TYPE_CHECKING:
@@ -37,6 +36,8 @@ def choose(name: str, runner: Runner, *, offline: bool = False) -> tuple[Engine,
     """
     if name != "auto":
         return engine(name), "asked for"
+    from hpcstack.build.engines.overlay import overlay_refused
+
     reasons: list[str] = []
     for one in map(engine, ENGINES):
         reason = one.usable(runner)
