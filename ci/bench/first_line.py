@@ -1,12 +1,14 @@
 """Seconds from `srun` to the first line of `python3 -c "import torch; print(...)"`, by each way to start an image.
 
     HPCSTACK_TESTBED_NODES=32 ci/testbed up && ci/bench/first-line [--nodes 1,2,8,32] [--ranks 1,4,8] [--rounds 3]
-        [--cold] [--json]
+        [--image FILE] [--only ROW,ROW] [--most RANKS] [--cold] [--json]
 
-The image of pytorch-24.11 on the testbed's virtual nodes, as its ordinary user, by lines that people write: Pyxis that
-mounts (the testbed's use_squashfuse=1) and that unpacks (what a --container-name makes it do), Enroot (`enroot start
-IMAGE`), Apptainer; podman and Charliecloud by `hpcstack launch`; and Apptainer in a folder that holds the image
-unpacked. `import` is the time that the slowest rank spent in it. What is not installed is left out.
+The image of pytorch-24.11 (or FILE) on the testbed's virtual nodes, as its ordinary user, by lines that people write:
+Pyxis that mounts (the testbed's use_squashfuse=1) and that unpacks (what a --container-name makes it do), Enroot
+(`enroot start IMAGE`), Apptainer; podman and Charliecloud by `hpcstack launch`; Apptainer in a folder that holds the
+image unpacked; and, with no container, a virtual environment on the shared disk (this machine's Python and the image's
+packages). `import` is the time that the slowest rank spent in it. What is not installed is left out, as is what would
+take more than MOST ranks in all: every one of them is a torch in the memory of this one machine.
 --cold: as root, with the page cache dropped before each line.
 
 Bars, warm: Pyxis that mounts within 1.5 times `apptainer exec`; `import torch` from the mounted image within 1.3 times
@@ -23,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from testbed_user import REPO, on_testbed
@@ -30,19 +33,26 @@ from testbed_user import REPO, on_testbed
 STACK = "pytorch-24.11"
 CODE = "import time; t = time.time(); import torch; print('imported', time.time() - t, flush=True)"
 USER = (str(REPO / "ci/testbed"), "exec", "env", "NVIDIA_VISIBLE_DEVICES=void")  # the virtual nodes have no driver
+UNPACK = """\
+[ -d "$2" ] || unsquashfs -quiet -no-progress -no-xattrs -dest "$2" "$1" >&2
+[ ! -d "$2.venv" ] || exit 0
+/usr/bin/python3 -m venv --without-pip "$2.venv"
+cp -a "$2"/usr/local/lib/python3*/dist-packages/. "$2".venv/lib/python3*/site-packages/
+"""
 SLOW = ("pyxis unpacks",)  # not beyond 2 nodes: minutes
 
 
-def lines(image: str, tree: str, nodes: int, ranks: int) -> dict[str, list[str]]:
-    """{what: the line}."""
+def lines(image: str, tree: str, nodes: int, ranks: int, stack: str) -> dict[str, list[str]]:
+    """{what: the line}. STACK is what `hpcstack launch` calls the image."""
     srun = ["srun", "--mpi=none", "-N", str(nodes), f"--ntasks-per-node={ranks}"]
     python = ["python3", "-c", CODE]
-    launch = ["hpcstack", "launch", STACK, "-N", str(nodes), f"--ntasks-per-node={ranks}", "--mode", "plain"]
+    launch = ["hpcstack", "launch", stack, "-N", str(nodes), f"--ntasks-per-node={ranks}", "--mode", "plain"]
     out = {
         "apptainer": [*srun, "apptainer", "exec", image, *python],
         "apptainer, unpacked": [*srun, "apptainer", "exec", tree, *python],
         "podman": [*launch, "--runtime", "podman", "--", *python],
         "charliecloud": [*launch, "--runtime", "charliecloud", "--", *python],
+        "venv": [*srun, f"{tree}.venv/bin/python", "-c", CODE],
     }
     if shutil.which("enroot"):
         out["enroot"] = [*srun, "enroot", "start", image, *python]
@@ -81,19 +91,21 @@ def drop_caches() -> None:
 
 
 def unpacked(image: str) -> str:
-    """A folder with the image unpacked, of the testbed's user."""
+    """A folder with the image unpacked, of the testbed's user; beside it, as TREE.venv, a virtual environment."""
     home = on_testbed("sh", "-c", "echo ~").strip()
     tree = f"{home}/first-line-{Path(image).parent.name}"
-    on_testbed(
-        "sh", "-c", '[ -d "$2" ] || unsquashfs -quiet -no-progress -no-xattrs -dest "$2" "$1" >&2', "sh", image, tree
-    )
+    on_testbed("sh", "-c", UNPACK, "sh", image, tree)
     return tree
 
 
-def measure(nodes: int, ranks: int, rounds: int, cold: bool, image: str, tree: str) -> dict[str, dict[str, float]]:
+def measure(
+    nodes: int, ranks: int, rounds: int, cold: bool, image: str, tree: str, stack: str, only: Sequence[str]
+) -> dict[str, dict[str, float]]:
     found: dict[str, list[tuple[float, float]]] = {}
     for number in range(rounds + (0 if cold else 1)):
-        for what, argv in lines(image, tree, nodes, ranks).items():
+        for what, argv in lines(image, tree, nodes, ranks, stack).items():
+            if only and what not in only:
+                continue
             if cold:
                 drop_caches()
             elif number == 0 and what in SLOW:
@@ -115,15 +127,21 @@ def main() -> None:
     parser.add_argument("--nodes", default="1,2,8,32")
     parser.add_argument("--ranks", default="1,4,8")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--image", default="")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--most", type=int, default=64)
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    image = json.loads(on_testbed("hpcstack", "inspect", STACK, "--json"))["image"]
+    image = chosen.image or json.loads(on_testbed("hpcstack", "inspect", STACK, "--json"))["image"]
     tree = unpacked(image)
+    only = [one for one in chosen.only.split(",") if one]
     rows, missed = [], []
     for nodes in map(int, chosen.nodes.split(",")):
         for ranks in map(int, chosen.ranks.split(",")):
-            row = measure(nodes, ranks, chosen.rounds, chosen.cold, image, tree)
+            if nodes * ranks > chosen.most:
+                continue
+            row = measure(nodes, ranks, chosen.rounds, chosen.cold, image, tree, chosen.image or STACK, only)
             rows.append({"nodes": nodes, "ranks": ranks, "found": row})
             if not chosen.json:
                 said = "; ".join(f"{what} {one['first line']:.2f} ({one['import']:.2f})" for what, one in row.items())

@@ -109,8 +109,10 @@ def _store(job: Job, request: BuildRequest, bench: Workbench, how: How) -> Artif
 
 def _told(job: Job) -> str:
     """What of the image is new, and how the rest came."""
-    how = {"shared": "shared with it", "kernel": "copied", "plain": "copied"}
-    return "".join(f" (the base's as they are, {how[one.how]}; {one.new / 1e6:.1f} MB new)" for one in job.made)
+    how = {"shared": "shared with it"}
+    return "".join(
+        f" (the base's as they are, {how.get(one.how, 'copied')}; {one.new / 1e6:.1f} MB new)" for one in job.made
+    )
 
 
 def _others(request: BuildRequest, store: Store, sha256: str) -> list[str]:

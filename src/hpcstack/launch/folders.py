@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
+
+from hpcstack.core.mounts import filesystem_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +28,5 @@ def own_folder(folder: Path, shared: Path, mounts: str) -> str:
         device = folder.stat().st_dev
     except OSError:
         return ""
-    number = f"{os.major(device)}:{os.minor(device)}"
-    for line in mounts.splitlines():
-        left, _, right = line.partition(" - ")
-        if left.split()[2:3] == [number] and right.split()[:1] and right.split()[0] in LOCAL:
-            return f"{folder} is on a disk of this machine's own ({right.split()[0]})"
-    return ""
+    found = filesystem_of(device, mounts)
+    return f"{folder} is on a disk of this machine's own ({found})" if found in LOCAL else ""

@@ -27,6 +27,11 @@ def copy_bytes(source: int, start: int, target: int, at: int, size: int) -> str:
     return "shared" if shared else how
 
 
+def clone(source: int, target: int, size: int) -> bool:
+    """Whether the files SOURCE and TARGET now share their first SIZE bytes, whole blocks."""
+    return _clone(source, 0, target, 0, size) > 0
+
+
 def _clone(source: int, start: int, target: int, at: int, size: int) -> int:
     """How many bytes the files now share: SIZE, or 0."""
     if not size:

@@ -15,15 +15,13 @@ import json
 import os
 import re
 import struct
-import threading
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import StoreError
-from hpcstack.core.replacing import written_out
 from hpcstack.squashfs.codec import METADATA, Unreadable
 from hpcstack.squashfs.copy import copy_bytes, write_all
+from hpcstack.squashfs.kept import HEAD, Keeping
 from hpcstack.squashfs.read import NO_XATTRS, NOWHERE, Squashfs, Superblock
 from hpcstack.squashfs.table import readable
 from hpcstack.squashfs.tree import Merged
@@ -37,7 +35,6 @@ PADDED = 4096  # a file is filled up to a multiple of this: loop devices want it
 MARK = b"hpcstack-splice\n"  # what the filling of a spliced file begins with
 MAX_DEPTH, MAX_DEAD = 8, 0.25  # beyond these an image is packed anew
 PIECE = 1 << 20
-HEAD = Superblock.FORMAT.size
 BASE = re.compile(r"[0-9a-f]{64}")
 
 
@@ -146,75 +143,37 @@ def _about(image: Squashfs, merged: Merged) -> Spliced:
     )  # fmt: skip
 
 
-class _Digest(threading.Thread):
-    """The sha256 of a file that is being written, from where its bytes come of: its HEAD, then BASE up to KEPT."""
-
-    def __init__(self, head: bytes, base: int, kept: int) -> None:
-        super().__init__(daemon=True)
-        self.digest, self.base, self.kept = hashlib.sha256(head), base, kept
-        self.error: BaseException | None = None
-        self.stopped = False
-
-    def run(self) -> None:
-        try:
-            self._read()
-        except BaseException as error:
-            self.error = error
-
-    def finish(self) -> None:
-        """All of the base is in the sum; what kept it from that is raised."""
-        self.join()
-        if self.error:
-            raise self.error
-
-    def stop(self) -> None:
-        """Nobody wants the sum any more, and the files will be closed."""
-        self.stopped = True
-        self.join()
-
-    def _read(self) -> None:
-        at, room = HEAD, memoryview(bytearray(PIECE))  # one for all: new pages would cost more than the sum
-        while at < self.kept and not self.stopped:
-            count = os.preadv(self.base, [room[: self.kept - at]], at)
-            if not count:
-                raise StoreError("a base ends before it should: it was changed while it was read", "try again")
-            self.digest.update(room[:count])
-            at += count
-
-
 def _write(image: Squashfs, above: list[Squashfs], writer: Writer, about: Spliced, output: Path, time: int) -> Result:
     superblock, tables = _tables(image, writer, time)
     filling = _filling(about, superblock.used)
     kept = image.super.inode_table
     file = os.open(output, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    reading = _Digest(superblock.pack(), image.file, kept)
-    reading.start()
+    digest = hashlib.sha256(superblock.pack())
     try:
-        with written_out(output):
-            how = copy_bytes(image.file, 0, file, 0, kept)
-        at = kept
-        for piece in writer.data.pieces:
-            if isinstance(piece, bytes):
-                write_all(file, piece, at)
-                at += len(piece)
-            else:
-                layer, start, size = piece
-                copy_bytes(above[layer].file, start, file, at, size)
-                at += size
-        for data in (*tables, filling):
-            write_all(file, data, at)
-            at += len(data)
+        with Keeping(image.file, kept, file, output, digest) as base:
+            at = kept
+            for piece in writer.data.pieces:
+                if isinstance(piece, bytes):
+                    write_all(file, piece, at)
+                    at += len(piece)
+                else:
+                    layer, start, size = piece
+                    copy_bytes(above[layer].file, start, file, at, size)
+                    at += size
+            for data in (*tables, filling):
+                write_all(file, data, at)
+                at += len(data)
+            os.fsync(file)
+            base.finish()
         write_all(file, superblock.pack(), 0)  # last: until now it was no image, but its base's beginning
         os.fsync(file)
-        reading.finish()
         place = kept
         while data := os.pread(file, PIECE, place):
-            reading.digest.update(data)
+            digest.update(data)
             place += len(data)
     finally:
-        reading.stop()
         os.close(file)
-    return Result(reading.digest.hexdigest(), place, how, place - kept, about)
+    return Result(digest.hexdigest(), place, base.how, place - kept, about)
 
 
 def _filling(about: Spliced, used: int) -> bytes:

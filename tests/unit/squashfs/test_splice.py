@@ -8,13 +8,15 @@ import random
 import struct
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hpcstack.squashfs import copy
+from hpcstack.core.mounts import filesystem_of
+from hpcstack.squashfs import copy, kept
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import NONE, DirectoryEntry, Inode
 from hpcstack.squashfs.read import Squashfs, Superblock
@@ -166,8 +168,9 @@ def test_tables_and_data_beyond_32_bits(case: Case, gigabytes: int, monkeypatch:
     """A base whose tables begin behind so many bytes: new data need 64 bits to be named. All of them are copied and read
     in ci/soak; here they are a hole, which is left out."""
     if EXAMPLES < 100:
-        monkeypatch.setattr("hpcstack.squashfs.splice.copy_bytes", copy_data)
-        monkeypatch.setattr("hpcstack.squashfs.splice._Digest.run", lambda _: None)
+        monkeypatch.setattr("hpcstack.squashfs.kept.copy_bytes", copy_data)
+        monkeypatch.setattr("hpcstack.squashfs.kept.LOCAL", ())
+        monkeypatch.setattr("hpcstack.squashfs.kept.Keeping._sum", lambda _: None)
     moved = move_tables(case.folder / "base.sqsh", gigabytes << 30)
     moved.replace(case.folder / "base.sqsh")
     case.change_by(4, 60)
@@ -344,12 +347,19 @@ def test_more_owners_than_there_can_be(case: Case, monkeypatch: pytest.MonkeyPat
             writer._id(4711)
 
 
-@pytest.mark.parametrize("refusal", ["clone", "copy_file_range", "zero"])
+@pytest.mark.parametrize("refusal", ["clone", "direct", "writes past the cache", "copy_file_range", "zero"])
 def test_every_way_to_copy_gives_the_same_bytes(case: Case, monkeypatch: pytest.MonkeyPatch, refusal: str) -> None:
     case.change_by(4, 40)
     whole = case.splice()
-    if refusal == "clone":
-        monkeypatch.setattr(copy, "_clone", lambda *_: 0)
+    assert whole.how in ("shared", "direct", "kernel")
+    monkeypatch.setattr(copy, "_clone", lambda *_: 0)
+    if refusal != "clone":
+        monkeypatch.setattr(kept, "LOCAL", ())
+    if refusal == "writes past the cache":
+        monkeypatch.setattr(kept, "LOCAL", tuple({"ext4", "xfs", filesystem_of(case.folder.stat().st_dev)}))
+        monkeypatch.setattr(os, "pwrite", cannot_be_tried)
+    if refusal in ("clone", "direct", "writes past the cache"):
+        pass
     elif refusal == "zero":  # what some filesystems of the kernel's say
         monkeypatch.setattr(os, "copy_file_range", lambda *_: 0)
     else:
@@ -360,7 +370,34 @@ def test_every_way_to_copy_gives_the_same_bytes(case: Case, monkeypatch: pytest.
         monkeypatch.setattr(os, "copy_file_range", refused)
     other = case.splice("other.sqsh")
     assert other.sha256 == whole.sha256
-    assert refusal == "clone" or other.how in ("plain", "shared")
+    local = filesystem_of(case.folder.stat().st_dev) in ("ext4", "xfs")
+    assert other.how in {"clone": ["direct" if local else "kernel"], "direct": ["kernel"],
+                         "writes past the cache": ["kernel"]}.get(refusal, ["plain"])  # fmt: skip
+
+
+PWRITE = os.pwrite
+
+
+def cannot_be_tried(file: int, data: bytes, at: int) -> int:
+    """The first block of all is what is tried."""
+    if (len(data), at) == (copy.ALIGNED, 0):
+        raise OSError(22, "Invalid argument")
+    return PWRITE(file, data, at)
+
+
+def test_a_disk_that_gets_full_while_it_is_copied(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is the disk's, from whichever thread it comes, and nothing is left running."""
+    case.change_by(4, 40)
+    monkeypatch.setattr(copy, "_clone", lambda *_: 0)
+    monkeypatch.setattr(kept, "write_all", full)
+    monkeypatch.setattr(kept, "copy_bytes", full)
+    with pytest.raises(OSError, match="No space"):
+        case.splice()
+    assert not [one for one in threading.enumerate() if one.name.startswith("ThreadPool")]
+
+
+def full(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_a_base_that_is_no_squashfs_or_damaged(case: Case, tmp_path: Path) -> None:

@@ -1,0 +1,28 @@
+"""What filesystem a file is on, as the kernel says it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+MOUNTS = Path("/proc/self/mountinfo")  # proc_pid_mountinfo(5)
+
+
+def filesystem_of(device: int, mounts: str = "") -> str:
+    """The type of the filesystem whose files have the st_dev DEVICE, such as ext4; "" where it is not known.
+
+    MOUNTS is the text of /proc/self/mountinfo, which is read where it is not given.
+    """
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in (mounts or _read()).splitlines():
+        left, _, right = line.partition(" - ")
+        if left.split()[2:3] == [number] and right.split()[:1]:
+            return right.split()[0]
+    return ""
+
+
+def _read() -> str:
+    try:
+        return MOUNTS.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
