@@ -5,10 +5,10 @@
 
 The image of pytorch-24.11 (or FILE) on the testbed's virtual nodes, as its ordinary user, by lines that people write:
 Pyxis that mounts (the testbed's use_squashfuse=1) and that unpacks (what a --container-name makes it do), Enroot
-(`enroot start IMAGE`), Apptainer; podman and Charliecloud by `hpcstack launch`; Apptainer in a folder that holds the
-image unpacked; and, with no container, a virtual environment on the shared disk (this machine's Python and the image's
-packages). `import` is the time that the slowest rank spent in it. What is not installed is left out, as is what would
-take more than MOST ranks in all: every one of them is a torch in the memory of this one machine.
+(`enroot start IMAGE`), Apptainer; podman and Charliecloud by `hpcstack launch` (not with FILE); Apptainer in a folder
+that holds the image unpacked; and, with no container, a virtual environment on the shared disk (this machine's Python
+and the image's packages). `import` is the time that the slowest rank spent in it. What is not installed is left out, as
+is what would take more than MOST ranks in all: every one of them is a torch in the memory of this one machine.
 --cold: as root, with the page cache dropped before each line.
 
 Bars, warm: Pyxis that mounts within 1.5 times `apptainer exec`; `import torch` from the mounted image within 1.3 times
@@ -39,21 +39,24 @@ UNPACK = """\
 /usr/bin/python3 -m venv --without-pip "$2.venv"
 cp -a "$2"/usr/local/lib/python3*/dist-packages/. "$2".venv/lib/python3*/site-packages/
 """
+CPUS = 4  # of a virtual node
 SLOW = ("pyxis unpacks",)  # not beyond 2 nodes: minutes
 
 
-def lines(image: str, tree: str, nodes: int, ranks: int, stack: str) -> dict[str, list[str]]:
-    """{what: the line}. STACK is what `hpcstack launch` calls the image."""
-    srun = ["srun", "--mpi=none", "-N", str(nodes), f"--ntasks-per-node={ranks}"]
+def lines(image: str, tree: str, nodes: int, ranks: int, *, stack: bool) -> dict[str, list[str]]:
+    """{what: the line}. Not a STACK: `hpcstack launch` does not know the image."""
+    each = [f"--ntasks-per-node={ranks}"] if ranks <= CPUS else ["--overcommit", "-n", str(nodes * ranks)]
+    srun = ["srun", "--mpi=none", "-N", str(nodes), *each]
     python = ["python3", "-c", CODE]
-    launch = ["hpcstack", "launch", stack, "-N", str(nodes), f"--ntasks-per-node={ranks}", "--mode", "plain"]
+    launch = ["hpcstack", "launch", STACK, "-N", str(nodes), f"--ntasks-per-node={ranks}", "--mode", "plain"]
     out = {
         "apptainer": [*srun, "apptainer", "exec", image, *python],
         "apptainer, unpacked": [*srun, "apptainer", "exec", tree, *python],
-        "podman": [*launch, "--runtime", "podman", "--", *python],
-        "charliecloud": [*launch, "--runtime", "charliecloud", "--", *python],
         "venv": [*srun, f"{tree}.venv/bin/python", "-c", CODE],
     }
+    if stack and ranks <= CPUS:  # launch refuses more ranks than a node has CPUs
+        out["podman"] = [*launch, "--runtime", "podman", "--", *python]
+        out["charliecloud"] = [*launch, "--runtime", "charliecloud", "--", *python]
     if shutil.which("enroot"):
         out["enroot"] = [*srun, "enroot", "start", image, *python]
     if "--container-image" in on_testbed("srun", "--help"):
@@ -99,11 +102,20 @@ def unpacked(image: str) -> str:
 
 
 def measure(
-    nodes: int, ranks: int, rounds: int, cold: bool, image: str, tree: str, stack: str, only: Sequence[str]
+    nodes: int,
+    ranks: int,
+    rounds: int,
+    cold: bool,
+    image: str,
+    tree: str,
+    only: Sequence[str],
+    *,
+    stack: bool,
+    first: bool,
 ) -> dict[str, dict[str, float]]:
     found: dict[str, list[tuple[float, float]]] = {}
-    for number in range(rounds + (0 if cold else 1)):
-        for what, argv in lines(image, tree, nodes, ranks, stack).items():
+    for number in range(0 if first and not cold else 1, rounds + 1):  # the first of all warms the caches
+        for what, argv in lines(image, tree, nodes, ranks, stack=stack).items():
             if only and what not in only:
                 continue
             if cold:
@@ -111,7 +123,7 @@ def measure(
             elif number == 0 and what in SLOW:
                 continue
             done = timed(argv)
-            if done and (cold or number):  # the first round warms the caches
+            if done and number:
                 found.setdefault(what, []).append(done)
     return {
         what: {
@@ -141,12 +153,14 @@ def main() -> None:
         for ranks in map(int, chosen.ranks.split(",")):
             if nodes * ranks > chosen.most:
                 continue
-            row = measure(nodes, ranks, chosen.rounds, chosen.cold, image, tree, chosen.image or STACK, only)
+            row = measure(
+                nodes, ranks, chosen.rounds, chosen.cold, image, tree, only, stack=not chosen.image, first=not rows
+            )
             rows.append({"nodes": nodes, "ranks": ranks, "found": row})
             if not chosen.json:
                 said = "; ".join(f"{what} {one['first line']:.2f} ({one['import']:.2f})" for what, one in row.items())
                 print(f"{nodes} x {ranks}: {said}", flush=True)
-            missed += [] if chosen.cold else judge(nodes, ranks, row)
+            missed += [] if chosen.cold or only else judge(nodes, ranks, row)
     if chosen.json:
         print(json.dumps({"image": image, "cold": chosen.cold, "rows": rows, "missed": missed}, indent=1))
     else:
@@ -156,6 +170,8 @@ def main() -> None:
 
 def judge(nodes: int, ranks: int, row: dict[str, dict[str, float]]) -> list[str]:
     """The bars that ROW misses."""
+    if "apptainer" not in row or "apptainer, unpacked" not in row:
+        return [f"MISSED at {nodes} x {ranks}: nothing was measured"]
     pairs = [
         ("pyxis mounts", "apptainer", "first line", 1.5),
         ("apptainer", "apptainer, unpacked", "import", 1.3),

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from hpcstack.core.files import remove_tree
+from support.layers import layout, member, tar
 from support.private_registry import PrivateRegistry
 from support.testbed import Testbed
 from support.token_registry import TokenRegistry
@@ -332,6 +333,30 @@ def test_a_registry_of_tokens_shows_the_service_no_password(
                 assert code == 5 and not two.reads(path), said
                 kept = [one for one in folder.rglob("*") if one.is_file() and one.name != "image.sqsh"]
                 assert not any(b"a-password-of-one" in path.read_bytes() for path in kept)
+        finally:
+            registry.stop()
+
+
+def test_a_token_that_runs_out_in_the_middle_is_asked_for_again(
+    testbed: Testbed, users: tuple[User, User, User], tmp_path: Path
+) -> None:
+    """Tokens that live a second, and more layers than are fetched at once: who asked answers until all is there."""
+    layers = [tar([member(f"opt/{n}", os.urandom(12 << 20))]) for n in range(40)]
+    source = layout(tmp_path / "many", layers)
+    to = (testbed.folder / "etc/registry.yml").read_text().partition('addr: "')[2].partition('"')[0]
+    subprocess.run(["skopeo", "copy", "--quiet", "--dest-tls-verify=false", f"oci:{source}", f"docker://{to}/tests/many:1"],
+                   check=True)  # fmt: skip
+    one = users[0]
+    registry = TokenRegistry(tmp_path, testbed.folder / "state/registry", 5011, {"user61001": "one"}, lives_s=2).start()
+    (one.home / ".config/enroot/.credentials").write_text("machine 127.0.0.1 login user61001 password one\n")
+    with tempfile.TemporaryDirectory(dir=testbed.folder) as name:
+        Path(name).chmod(0o755)
+        named = "'127.0.0.1:5011': {plain_http: true, token_server: '127.0.0.1:5012'}"
+        try:
+            with own_service(Path(name), named) as site:
+                code, path, said = one.got("docker://127.0.0.1:5011/tests/many:1", HPCSTACK_SITE=str(site))
+                assert code == 0 and Path(path).stat().st_size > 40 * (12 << 20), said
+                assert registry.given.count("user61001") > 1, registry.given
         finally:
             registry.stop()
 

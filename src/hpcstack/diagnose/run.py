@@ -46,7 +46,7 @@ def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str,
     count = _count(runner, nodelist, job) if nodelist or job else 0
     on = ["--jobid", job, "--overlap"] if job else [f"--nodelist={nodelist}", "--time=5"] if nodelist else []
     on += [f"--partition={partition}"] if partition and not job and on else []
-    found += _cluster(site, runner, mine.get("host", "?"), runtime, on)
+    found += _cluster(site, runner, mine.get("host", "?"), runtime, on, progress)
     found += _registries(site, mine.get("host", "?"))
     found += _places(site, mine.get("host", "?"))
     found += look_at_image_cache(site, mine.get("host", "?"))
@@ -99,7 +99,9 @@ def _job(runner: Runner, job: str) -> list[str]:
     return found
 
 
-def _cluster(site: Site, runner: Runner, where: str, runtime: str, on: list[str]) -> Iterator[Finding]:
+def _cluster(
+    site: Site, runner: Runner, where: str, runtime: str, on: list[str], progress: Progress
+) -> Iterator[Finding]:
     """Slurm as seen from here, and on a node of those that srun's words ON name."""
     if not runner.has("srun"):
         yield skipped("slurm", where, "there is no srun on this machine")
@@ -118,17 +120,19 @@ def _cluster(site: Site, runner: Runner, where: str, runtime: str, on: list[str]
     why = runner.output(["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"], timeout=20).stdout.splitlines()
     if why:
         yield wrong("nodes", where, f"{counted(len(why), 'node')} down or drained: {why[0].strip()}")
-    yield from _plugins(site, runner, where, runtime, on)
+    yield from _plugins(site, runner, where, runtime, on, progress)
 
 
-def _plugins(site: Site, runner: Runner, where: str, runtime: str, on: list[str]) -> Iterator[Finding]:
+def _plugins(
+    site: Site, runner: Runner, where: str, runtime: str, on: list[str], progress: Progress
+) -> Iterator[Finding]:
     """What srun can start."""
     pmi = read_pmi("\n".join(runner.output(["srun", "--mpi=list"], timeout=20).tail))
     if any(name.startswith("pmi") for name in pmi):
         yield fine("pmi", where, f"srun --mpi: {', '.join(pmi)}")
     else:
         yield wrong("pmi", where, "srun has neither PMIx nor PMI-2")
-    measured = measure_mounting(runner, site, on)
+    measured = measure_mounting(runner, site, on, progress)
     yield from look_at_mounting(measured, where)
     if runtime == "pyxis":
         yield from look_at_pyxis(runner, site, where, on, measured)

@@ -42,13 +42,14 @@ class Keeping(AbstractContextManager["Keeping"]):
         self.stopped = threading.Event()
         self.direct = -1
         self.worker = ThreadPoolExecutor(1)
-        even = size - size % ALIGNED
+        even = size - size % max(ALIGNED, mmap.PAGESIZE)  # a page is written in one way only
         if clone(source, file, even):
             self.how = "shared"
         elif self._opens(output):
             self.how = "direct"
         else:
             even = 0
+        self.even = even
         self.done: Future[None] = self.worker.submit(self._sum)
         try:
             with written_out(output):
@@ -78,16 +79,21 @@ class Keeping(AbstractContextManager["Keeping"]):
         if filesystem_of(output.stat().st_dev) not in LOCAL:
             return False
         try:
-            self.direct = os.open(output, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
-            os.pwrite(self.direct, mmap.mmap(-1, ALIGNED), 0)
-        except OSError:  # by encryption or data=journal, say
+            direct = os.open(output, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError:
             return False
+        try:
+            os.pwrite(direct, mmap.mmap(-1, mmap.PAGESIZE), 0)
+        except OSError:  # encrypted, or with data=journal, say
+            os.close(direct)
+            return False
+        self.direct = direct
         return True
 
     def _sum(self) -> None:
         rooms = [memoryview(mmap.mmap(-1, PIECE)) for _ in range(ROOMS)]
         busy: list[list[Future[None]]] = [[] for _ in rooms]
-        even = self.size - self.size % ALIGNED if self.direct >= 0 else 0
+        even = self.even if self.direct >= 0 else 0
         with ThreadPoolExecutor(1) as summing, ThreadPoolExecutor(WRITERS) as writing:
             for number, at in enumerate(range(0, self.size, PIECE)):
                 waiting = busy[number % ROOMS]

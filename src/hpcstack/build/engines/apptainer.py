@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job, missing, proxies
-from hpcstack.build.engines.lowest import script
-from hpcstack.build.engines.overlay import APART, Layered, Started, scratch
+from hpcstack.build.engines.lowest import DNS, in_base, resolv_conf, script
+from hpcstack.build.engines.overlay import APART, Layered, Started, overlay_refused, scratch
 from hpcstack.build.engines.seccomp import ARCHITECTURES, program
+from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import copy_range
 from hpcstack.core.process import Completed, Runner
 from hpcstack.render.steps import HOME
@@ -49,12 +50,32 @@ def build_argv(job: Job, sif: Path) -> list[str]:
 
 def step_argv(root: Path, job: Job, binds: dict[Path, str], command: list[str]) -> list[str]:
     """COMMAND in the tree ROOT, which it may write: of the host it sees what the site lends, BINDS and the network."""
-    argv = ["apptainer", "--quiet", "exec", "--userns", "--writable", "--containall", "--no-home", "--cleanenv"]
-    argv += ["--pwd", "/", "--bind", f"{job.lent}:/mnt:ro"]
-    for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp")):
+    argv = ["apptainer", "--quiet", "--build-config", "exec", "--userns", "--writable", "--containall", "--no-home",
+            "--cleanenv", "--no-mount", "/etc/hosts,/etc/localtime", "--pwd", "/"]  # fmt: skip
+    argv += ["--bind", f"{job.lent}:/mnt:ro"]
+    for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp"), *_network(job)):
         argv += ["--bind", f"{source}:{target}"]
     argv += ["--env", "HPCSTACK_ONE_ID=yes,HPCSTACK_LAYERS=yes", str(root), *command]
     return ["unshare", "--net", *argv] if job.offline else argv
+
+
+def _network(job: Job) -> list[tuple[Path, str]]:
+    """Copies of the machine's /etc/hosts, and of its resolv.conf where the base looks for that below /run. (At its
+    usual place Apptainer puts one.) None is the machine's own file: root would write to it."""
+    out, target = [], resolv_conf(job)
+    hosts = Path("/etc/hosts")
+    if hosts.is_file() and (there := in_base(job, str(hosts))) and not there.target:
+        out.append((_copy(hosts, job.work / "network/hosts"), f"{hosts}"))
+    if target.startswith("/run/") and Path(DNS).is_file():
+        _copy(Path(DNS), job.work / "network" / target.lstrip("/"))
+        out.append((job.work / "network/run", "/run"))
+    return out
+
+
+def _copy(source: Path, target: Path) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(source.read_bytes())
+    return target
 
 
 @contextlib.contextmanager
@@ -70,6 +91,12 @@ def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) ->
                 *step_argv(root, job, binds, command)]  # fmt: skip
         env = environment(job, job.work / "home")
         yield Started(without_settings(argv, env), env, (file.fileno(),))
+
+
+def layers_refused(runner: Runner) -> str:
+    """Why no build here can run its steps in a mounted base, as far as that is seen without one; empty where it may."""
+    lacking = missing(OWN, runner) or ("" if platform.machine() in ARCHITECTURES else "no filter for this architecture")
+    return lacking or overlay_refused(runner)
 
 
 LAYERED = Layered("apptainer", started, left_behind=("mnt",))
@@ -131,12 +158,20 @@ class ApptainerEngine:
         return missing(self.tools, runner)
 
     def build(self, job: Job, runner: Runner) -> Completed:
+        if re.search(r"[,:]", str(job.work)):
+            raise InputError(f"{job.work}: Apptainer splits a path at ',' and ':'", "name another build.tmpdir")
         prepare(job)
-        why = missing(OWN, runner) or ("" if platform.machine() in ARCHITECTURES else "no filter for this architecture")
-        if why := why or LAYERED.refused(job, runner):
-            job.progress(f"every step runs, and all is packed anew: Apptainer starts none in a mounted base ({why})")
-            return self._build_whole(job, runner)
-        return LAYERED.build(job, runner)
+        if not (why := layers_refused(runner) or LAYERED.refused(job, runner)):
+            return LAYERED.build(job, runner)
+        if job.settings.splice == "always" and not job.squash:
+            raise BuildError(f"the image cannot be spliced: Apptainer runs no step in a mounted base ({why})",
+                             "build.splice: auto in site.yaml packs it")  # fmt: skip
+        if job.offline and os.geteuid():
+            return Completed(
+                ("apptainer", "exec"), 1, (why, "no network can be shut out so: --engine builtin or enroot")
+            )
+        job.progress(f"every step runs, and all is packed anew: Apptainer runs none in a mounted base ({why})")
+        return self._build_whole(job, runner)
 
     def _build_whole(self, job: Job, runner: Runner) -> Completed:
         from hpcstack.render.image import local_definition

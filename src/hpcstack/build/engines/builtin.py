@@ -11,20 +11,19 @@ import os
 import platform
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import Job, missing
-from hpcstack.build.engines.lowest import in_base
+from hpcstack.build.engines.lowest import DNS, resolv_conf
 from hpcstack.build.engines.overlay import Layered, Started, overlay_refused, scratch
 from hpcstack.build.engines.seccomp import ARCHITECTURES, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from hpcstack.core.process import Completed, Runner
 
-DNS = "/etc/resolv.conf"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -87,12 +86,10 @@ class Builtin:
 
 
 def _dns(job: Job) -> list[str]:
-    """The machine's resolv.conf; where the base of JOB has a link in its place, at what that points to."""
-    source, target = os.path.realpath(DNS), DNS
-    found = in_base(job, DNS)
-    if found and found.target:
-        target = os.path.normpath(Path("/etc") / os.fsdecode(found.target))
-    return [*(["--tmpfs", "/run"] if target.startswith("/run/") else []), "--ro-bind-try", source, target]
+    """The machine's resolv.conf, where the base of JOB looks for it."""
+    target = resolv_conf(job)
+    own = ["--tmpfs", "/run"] if target.startswith("/run/") else []
+    return [*own, "--ro-bind-try", os.path.realpath(DNS), target]
 
 
 ENGINE = Builtin()

@@ -38,6 +38,9 @@ HELD = ("setpriv", "--pdeathsig", "KILL", *UNSHARE, "--pid", "--fork", "--kill-c
 ENTER = ("nsenter", "--preserve-credentials", "--user", "--mount", "--target")
 OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
 READY_S = 60
+DNS = "/etc/resolv.conf"
+# Where packages of Apptainer put the programs that it brings.
+APPTAINERS = ("/usr/libexec/apptainer/bin", "/usr/local/libexec/apptainer/bin", "/opt/apptainer/libexec/apptainer/bin")
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
         touch(kept)
         yield Lowest(kept.name, UNSHARE)
         return
-    why = _cannot_mount(runner)
+    why = cannot_mount(runner)
     with contextlib.ExitStack() as stack:
         if not why:
             try:
@@ -101,8 +104,17 @@ class _NotMounted(Exception):
     """The base is not mounted; the message says why."""
 
 
-def _cannot_mount(runner: Runner) -> str:
-    if not (runner.has("squashfuse_ll") or runner.has("squashfuse")):
+def squashfuse(runner: Runner) -> str:
+    """What mounts a squashfs here; "" for nothing. Apptainer may bring one of its own, which is in no PATH."""
+    for program in ("squashfuse_ll", *(f"{place}/squashfuse_ll" for place in APPTAINERS), "squashfuse"):
+        if os.access(program, os.X_OK) if "/" in program else runner.has(program):
+            return program
+    return ""
+
+
+def cannot_mount(runner: Runner) -> str:
+    """Why no base can be mounted here; empty where one can."""
+    if not squashfuse(runner):
         return "squashfuse is not installed"
     lacking = [tool for tool in ("setpriv", "nsenter") if not runner.has(tool)]
     return f"{lacking[0]} is not installed" if lacking else ""
@@ -119,7 +131,9 @@ def _mounted(job: Job, runner: Runner) -> Iterator[Lowest]:
         raise _NotMounted(f"an overlay takes ':' and ',' for its own: {where}")
     log.unlink(missing_ok=True)
     ready.unlink(missing_ok=True)
-    with runner.fed([*HELD, "sh", script("mount.sh"), str(base), str(where), str(ready)], log, wait=False) as held:
+    with runner.fed(
+        [*HELD, "sh", script("mount.sh"), str(base), str(where), str(ready), squashfuse(runner)], log, wait=False
+    ) as held:
         _wait(held, ready)
         yield Lowest(str(where), (*ENTER, str(held.process.pid), *OWN_MOUNTS))
 
@@ -152,6 +166,7 @@ def _unpack(job: Job, kept: Path, runner: Runner) -> Completed | None:
     argv = ["unsquashfs", "-quiet", "-no-progress", "-no-xattrs", "-dest", str(part), str(job.base)]
     done = runner.logged(argv, job.log)
     if done.status:
+        remove_tree(part)
         return done
     _own(part)
     put_in_place(part, kept, runner)
@@ -165,6 +180,12 @@ def in_base(job: Job, path: str) -> Inode | None:
             return image.find(path.encode())
     except Unreadable:
         return None
+
+
+def resolv_conf(job: Job) -> str:
+    """Where the base of JOB has its resolv.conf; where there is a link in its place, at what that points to."""
+    found = in_base(job, DNS)
+    return os.path.normpath(f"/etc/{os.fsdecode(found.target)}") if found and found.target else DNS
 
 
 def _own(root: Path) -> None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 import stat
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from hpcstack.build.engines.lowest import (
     UNSHARE,
     Lowest,
     base_folder,
+    cannot_mount,
     in_base,
     lowest,
     put_in_place,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 CONTEXT = "context/hpcstack"
 VERSION = "3"  # of how steps are run: part of every step's key
 STEP = "/hpcstack-step"
+TRY = "set -eu\ntouch /etc/passwd\nmkdir /hpcstack-tried\nrmdir /hpcstack-tried\n"
 # What a step leaves running ends with it, and all of it if we are killed.
 APART = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 TICK = 0.1  # seconds: times of files are those of the kernel's last tick, and what comes with a step is made in its own
@@ -87,6 +90,7 @@ class Layered:
     def build(self, job: Job, runner: Runner) -> Completed:
         """Every step in a layer of its own, then an image of all."""
         own: list[Path] = []
+        job = with_layers(job, runner)
         packing = Packing(job, runner)
         try:
             with lowest(job, runner) as base, contextlib.closing(packing):
@@ -199,13 +203,22 @@ class Layered:
         return runner.logged(argv, job.log, env=how.environment, cwd=job.cache, on_line=job.on_line, keep=how.keep)
 
     def refused(self, job: Job, runner: Runner) -> str:
-        """Why this engine starts nothing in the mounted base of JOB; empty where it does."""
-        if why := overlay_refused(runner):
+        """Why this engine runs no step in the mounted base of JOB as it has to; empty where it does.
+
+        Tried as steps do it: a folder bound, what is lent seen, a file of the base and one of no layer written.
+        """
+        if why := overlay_refused(runner) or cannot_mount(runner):
             return why
+        job = replace(with_layers(job, runner), log=job.work / "tried.log")
         merged, upper, over = (work_folder(job, f"tried-{name}") for name in ("merged", "upper", "over"))
+        lent = "".join(f"[ -e {shlex.quote(f'/mnt/{path.name}')} ]\n" for path in job.lent.iterdir())
+        (work_folder(job, "step") / "try.sh").write_text(TRY + lent)
         with lowest(job, runner) as base:
             options = f"userxattr,lowerdir={base.layer},upperdir={upper},workdir={over}"
-            done = base.failed or self._inside(job, base, options, merged, {}, ["/bin/true"], runner)
+            command = ["/bin/bash", f"{STEP}/try.sh"]
+            done = base.failed or self._inside(job, base, options, merged, {job.work / "step": STEP}, command, runner)
+        if not done.status and not (upper / "etc/passwd").exists():
+            return "what a step writes does not come into its layer"
         return done.tail[-1] if done.status and done.tail else f"exit {done.status}" if done.status else ""
 
     def run_inside(self, name: str, folder: Path, job: Job, runner: Runner) -> Completed:
@@ -256,6 +269,26 @@ def _drop(top: Path, path: Path) -> None:
         elif stat.S_ISREG(about.st_mode) and about.st_size == 0:
             path.unlink()
         os.utime(path.parent, ns=(around.st_atime_ns, around.st_mtime_ns))
+
+
+def with_layers(job: Job, runner: Runner) -> Job:
+    """JOB with a cache that takes an overlay's upper layers: its own, or a folder of the build's."""
+    job.cache.mkdir(parents=True, exist_ok=True)
+    tried = Path(tempfile.mkdtemp(prefix=f".{label()}", dir=job.cache))
+    try:
+        for folder in ("lower", "upper", "work", "merged"):
+            (tried / folder).mkdir()
+        (tried / "lower/a").touch()
+        options = "userxattr,lowerdir=lower,upperdir=upper,workdir=work"
+        write = ["sh", "-c", 'cd "$1" && rm a && mkdir c', "sh", str(tried / "merged")]  # a whiteout, and a folder
+        done = runner.output([*UNSHARE, "sh", script("overlay.sh"), str(tried), str(tried / "merged"), options, *write])
+        if not done.status and (tried / "upper/c").is_dir():
+            return job
+    finally:
+        remove_tree(tried)
+    job.progress(f"steps are not kept: {job.cache} takes no layers of an overlay, as NFS, Lustre and FUSE do not"
+                 " (build.cachedir in site.yaml: a local disk)")  # fmt: skip
+    return replace(job, cache=work_folder(job, "layers"))
 
 
 def overlay_refused(runner: Runner) -> str:
