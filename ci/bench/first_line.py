@@ -30,14 +30,24 @@ from pathlib import Path
 
 from testbed_user import REPO, on_testbed
 
+from hpcstack.core.files import digest_of
+
 STACK = "pytorch-24.11"
 CODE = "import time; t = time.time(); import torch; print('imported', time.time() - t, flush=True)"
 USER = (str(REPO / "ci/testbed"), "exec", "env", "NVIDIA_VISIBLE_DEVICES=void")  # the virtual nodes have no driver
 UNPACK = """\
-[ -d "$2" ] || unsquashfs -quiet -no-progress -no-xattrs -dest "$2" "$1" >&2
-[ ! -d "$2.venv" ] || exit 0
-/usr/bin/python3 -m venv --without-pip "$2.venv"
-cp -a "$2"/usr/local/lib/python3*/dist-packages/. "$2".venv/lib/python3*/site-packages/
+set -e
+rm -rf "$2.part"
+if [ ! -d "$2" ]; then
+    unsquashfs -quiet -no-progress -no-xattrs -dest "$2.part" "$1" >&2
+    mv "$2.part" "$2"
+fi
+if [ ! -f "$2.venv/whole" ]; then
+    rm -rf "$2.venv"
+    /usr/bin/python3 -m venv --without-pip "$2.venv"
+    cp -a "$2"/usr/local/lib/python3*/dist-packages/. "$2".venv/lib/python3*/site-packages/
+    touch "$2.venv/whole"
+fi
 """
 CPUS = 4  # of a virtual node
 SLOW = ("pyxis unpacks",)  # not beyond 2 nodes: minutes
@@ -51,7 +61,7 @@ def lines(image: str, tree: str, nodes: int, ranks: int, *, stack: bool) -> dict
     launch = ["hpcstack", "launch", STACK, "-N", str(nodes), f"--ntasks-per-node={ranks}", "--mode", "plain"]
     out = {
         "apptainer": [*srun, "apptainer", "exec", image, *python],
-        "apptainer, unpacked": [*srun, "apptainer", "exec", tree, *python],
+        "apptainer unpacked": [*srun, "apptainer", "exec", tree, *python],
         "venv": [*srun, f"{tree}.venv/bin/python", "-c", CODE],
     }
     if stack and ranks <= CPUS:  # launch refuses more ranks than a node has CPUs
@@ -96,26 +106,18 @@ def drop_caches() -> None:
 def unpacked(image: str) -> str:
     """A folder with the image unpacked, of the testbed's user; beside it, as TREE.venv, a virtual environment."""
     home = on_testbed("sh", "-c", "echo ~").strip()
-    tree = f"{home}/first-line-{Path(image).parent.name}"
+    tree = f"{home}/first-line-{digest_of(Path(image))[:16]}"
     on_testbed("sh", "-c", UNPACK, "sh", image, tree)
     return tree
 
 
 def measure(
-    nodes: int,
-    ranks: int,
-    rounds: int,
-    cold: bool,
-    image: str,
-    tree: str,
-    only: Sequence[str],
-    *,
-    stack: bool,
-    first: bool,
+    argvs: dict[str, list[str]], rounds: int, cold: bool, only: Sequence[str], *, first: bool
 ) -> dict[str, dict[str, float]]:
+    """Medians of ROUNDS of each line of ARGVS. The FIRST of all has a round more, which warms the caches."""
     found: dict[str, list[tuple[float, float]]] = {}
-    for number in range(0 if first and not cold else 1, rounds + 1):  # the first of all warms the caches
-        for what, argv in lines(image, tree, nodes, ranks, stack=stack).items():
+    for number in range(0 if first and not cold else 1, rounds + 1):
+        for what, argv in argvs.items():
             if only and what not in only:
                 continue
             if cold:
@@ -148,14 +150,14 @@ def main() -> None:
     image = chosen.image or json.loads(on_testbed("hpcstack", "inspect", STACK, "--json"))["image"]
     tree = unpacked(image)
     only = [one for one in chosen.only.split(",") if one]
-    rows, missed = [], []
+    rows: list[dict[str, object]] = []
+    missed: list[str] = []
     for nodes in map(int, chosen.nodes.split(",")):
         for ranks in map(int, chosen.ranks.split(",")):
             if nodes * ranks > chosen.most:
                 continue
-            row = measure(
-                nodes, ranks, chosen.rounds, chosen.cold, image, tree, only, stack=not chosen.image, first=not rows
-            )
+            argvs = lines(image, tree, nodes, ranks, stack=not chosen.image)
+            row = measure(argvs, chosen.rounds, chosen.cold, only, first=not rows)
             rows.append({"nodes": nodes, "ranks": ranks, "found": row})
             if not chosen.json:
                 said = "; ".join(f"{what} {one['first line']:.2f} ({one['import']:.2f})" for what, one in row.items())
@@ -170,12 +172,12 @@ def main() -> None:
 
 def judge(nodes: int, ranks: int, row: dict[str, dict[str, float]]) -> list[str]:
     """The bars that ROW misses."""
-    if "apptainer" not in row or "apptainer, unpacked" not in row:
+    if "apptainer" not in row or "apptainer unpacked" not in row:
         return [f"MISSED at {nodes} x {ranks}: nothing was measured"]
     pairs = [
         ("pyxis mounts", "apptainer", "first line", 1.5),
-        ("apptainer", "apptainer, unpacked", "import", 1.3),
-        ("pyxis mounts", "apptainer, unpacked", "import", 1.3),
+        ("apptainer", "apptainer unpacked", "import", 1.3),
+        ("pyxis mounts", "apptainer unpacked", "import", 1.3),
     ]
     out = []
     for one, other, what, bar in pairs:

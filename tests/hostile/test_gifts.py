@@ -117,6 +117,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "a base named otherwise": {"without_base": {"name": "x.sqsh", "sha256": "0" * 64, "size": 1}},
     "a base that climbs": {"without_base": {"name": "../x", "sha256": "0" * 64, "size": 1}},
     "a base that is a word": {"without_base": "x"},
+    "no base, and none named": {"without_base": None},
     "another base": {"files": {}, "named": {"base/none": {"sha256": "0" * 64, "size": 1}}},
 }
 

@@ -104,7 +104,7 @@ def test_enroot_runs_what_each_engine_built(testbed: Testbed, built: Built, engi
     assert done.stdout == "a b\n", done.stderr
 
 
-@pytest.mark.parametrize("engine", [ENGINES[0], ENGINES[3]])
+@pytest.mark.parametrize("engine", [ENGINES[0], ENGINES[1], ENGINES[3]])
 def test_only_what_changed_runs_again(testbed: Testbed, recipes: Recipes, engine: str) -> None:
     def steps(last: str) -> str:
         lines = [f"{{name: step-{n}, command: 'echo {n} >/opt/{n}'}}" for n in range(1, 10)]
@@ -113,6 +113,7 @@ def test_only_what_changed_runs_again(testbed: Testbed, recipes: Recipes, engine
     recipes.write("1", run=steps("one"))
     first = recipes.run("build", "demo-1", "--engine", engine)
     assert first.returncode == 0, first.stderr
+    assert "splicing" in first.stderr and "anew" not in first.stderr, first.stderr
     recipes.write("1", run=steps(uuid.uuid4().hex))  # what no earlier run has kept
     assert recipes.run("lock", "demo-1").returncode == 0
     second = recipes.run("build", "demo-1", "--engine", engine)
@@ -124,12 +125,48 @@ def test_only_what_changed_runs_again(testbed: Testbed, recipes: Recipes, engine
     assert "the same bytes as the image that is there" in fresh.stderr, fresh.stderr
 
 
-@pytest.mark.bwrap
-def test_two_builds_give_the_same_bytes(testbed: Testbed, shared: Recipes) -> None:
-    done = shared.run("verify", "--reproducible", "demo-1", "--engine", "builtin", "--json")
-    assert json.loads(done.stdout) == {"stack": "demo-1", "engine": "builtin", "same_bytes": True, "differ": []}, (
+@pytest.mark.parametrize("engine", ENGINES[:2])
+def test_two_builds_give_the_same_bytes(testbed: Testbed, shared: Recipes, engine: str) -> None:
+    done = shared.run("verify", "--reproducible", "demo-1", "--engine", engine, "--json")
+    assert json.loads(done.stdout) == {"stack": "demo-1", "engine": engine, "same_bytes": True, "differ": []}, (
         done.stdout
     )
+
+
+@pytest.mark.apptainer
+def test_what_a_user_has_set_for_apptainer_reaches_no_build(testbed: Testbed, recipes: Recipes) -> None:
+    seen = "env >/opt/seen; cat /proc/self/mountinfo >>/opt/seen; echo mine >>/etc/hosts || true"
+    recipes.write("1", run=f"[{{name: look, command: '{seen}'}}]")
+    before = Path("/etc/hosts").read_bytes()
+    done = recipes.run("build", "demo-1", "--engine", "apptainer", "--json", APPTAINERENV_MINE="words-of-mine",
+                       APPTAINER_BIND="/etc/hostname:/opt/mine,/nowhere", SINGULARITYENV_MINE="words-of-mine")  # fmt: skip
+    assert done.returncode == 0 and "anew" not in done.stderr, done.stderr
+    image = json.loads(done.stdout)["image"]
+    found = testbed.run("unsquashfs", "-cat", image, "opt/seen", check=True).stdout
+    assert "words-of-mine" not in found and "/opt/mine" not in found and "PATH=" in found
+    assert "/etc/localtime" not in found and Path("/etc/hosts").read_bytes() == before
+    listed = testbed.run("unsquashfs", "-ls", image, check=True).stdout
+    assert "squashfs-root/opt/mine" not in listed and "hpcstack-step" not in listed and "hpcstack-tried" not in listed
+
+
+@pytest.mark.bwrap
+@pytest.mark.parametrize("engine", ENGINES[:2])
+def test_a_cache_that_takes_no_layers(testbed: Testbed, recipes: Recipes, engine: str) -> None:
+    """As homes on NFS and Lustre: here an overlay, over which no other one may write. The image is spliced all the same."""
+    recipes.write("1", run="[{name: one, command: 'touch /opt/one'}]")
+    assert recipes.run("lock", "demo-1").returncode == 0
+    top = recipes.folder / "network"
+    testbed.bash('mkdir -p "$1/lower/cache" "$1/upper" "$1/work" "$1/home"', str(top))
+    options = f"lowerdir={top}/lower,upperdir={top}/upper,workdir={top}/work"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(top / "home")], check=True)
+    try:
+        said = recipes.site_text.rstrip() + f"\nbuild: {{cachedir: {top}/home/cache}}\n"
+        assert "build:" not in recipes.site_text
+        recipes.site(said)
+        done = recipes.run("build", "demo-1", "--engine", engine)
+        assert done.returncode == 0 and "steps are not kept" in done.stderr and "splicing" in done.stderr, done.stderr
+    finally:
+        subprocess.run(["umount", "-l", str(top / "home")], check=True)
 
 
 def test_auto_says_what_it_chose_and_why(testbed: Testbed, shared: Recipes) -> None:

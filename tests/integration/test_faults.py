@@ -156,11 +156,14 @@ def test_an_import_that_is_killed(place: Place) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_build_that_is_killed(place: Place) -> None:
+@pytest.mark.parametrize("engine", ["builtin", pytest.param("apptainer", marks=pytest.mark.apptainer)])
+def test_a_build_that_is_killed(place: Place, engine: str) -> None:
     """From the base's import through the steps to the store's write."""
     assert place.run("lock", "faulty-1").returncode == 0
+    build = ("build", "faulty-1", "--engine", engine)
     began = time.monotonic()
-    first = place.run("build", "faulty-1", "--json")
+    first = place.run(*build, "--json")
+    assert "anew" not in first.stderr, first.stderr
     assert first.returncode == 0, first.stderr
     duration, phases = time.monotonic() - began, []
     store = place.folder / "store"
@@ -168,7 +171,7 @@ def test_a_build_that_is_killed(place: Place) -> None:
         subprocess.run(
             ["rm", "-rf", str(store / "images"), str(store / "stacks"), str(place.folder / "cache")], check=True
         )
-        phases.append(killed_at(place, moment, "build", "faulty-1"))
+        phases.append(killed_at(place, moment, *build))
         for folder in (store / "images").glob("*") if (store / "images").is_dir() else ():
             record = json.loads((folder / "artifact.json").read_text())
             assert (folder / "image.sqsh").stat().st_size == record["size"], "no half image"
@@ -176,7 +179,7 @@ def test_a_build_that_is_killed(place: Place) -> None:
     assert set(BUILD_PHASES) <= set(phases)
     # One that was killed when all was in the store leaves its workspace to the next that builds.
     subprocess.run(["rm", "-rf", str(store / "images"), str(store / "stacks")], check=True)
-    again = place.run("build", "faulty-1", "--json")
+    again = place.run(*build, "--json")
     assert again.returncode == 0, again.stderr
     image = Path(json.loads(again.stdout)["image"])
     assert {"opt/first", "opt/second"} <= set(read(image, Runner()).contents)

@@ -47,7 +47,7 @@ def make_bundle(tmp_path: Path, site: Site, **changes: Any) -> Path:
     manifest = {"format": "hpcstack/bundle/v1", "stack": "demo-1", "platform": "linux/amd64", "files": named}
     manifest |= changes.get("manifest", {})
     if "without_base" in changes:
-        manifest["base"] = changes["without_base"]
+        manifest |= {"format": "hpcstack/bundle/v2", "base": changes["without_base"]}
     for path, entry in changes.get("named", {}).items():
         named[path] = entry
     out = tmp_path / "demo.tar"

@@ -13,7 +13,7 @@ import tarfile
 from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_of
-from hpcstack.build.bundle_format import FILE_NAME, FORMAT
+from hpcstack.build.bundle_format import FILE_NAME, FORMAT, NAMES_ITS_BASE
 from hpcstack.build.engines.base import ANSWERS
 from hpcstack.build.inside import run_in_base
 from hpcstack.build.request import BuildRequest, needed_bytes
@@ -117,7 +117,7 @@ def _pack(output: Path, request: BuildRequest, files: dict[str, Path], absent: P
     named = {name: _about(path) for name, path in sorted(files.items())}
     manifest = {"format": FORMAT, "stack": request.stack.full_name, "platform": request.platform, "files": named}
     if absent:
-        manifest["base"] = {"name": absent.name, **_about(absent)}
+        manifest |= {"format": NAMES_ITS_BASE, "base": {"name": absent.name, **_about(absent)}}
     output.parent.mkdir(parents=True, exist_ok=True)
     with replacing(output, shared=False) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
         text = json.dumps(manifest, indent=1).encode()

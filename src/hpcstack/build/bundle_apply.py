@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_name
-from hpcstack.build.bundle_format import FILE_NAME, FORMAT
+from hpcstack.build.bundle_format import FILE_NAME, FORMAT, NAMES_ITS_BASE
 from hpcstack.core import sharing
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of, read_text, write_text
@@ -23,7 +23,7 @@ from hpcstack.oci.manifest import MAX_SIZE
 from hpcstack.oci.tar import Header
 from hpcstack.recipe.catalog import EXTENDED, SUFFIX, Catalog
 from hpcstack.render.image import KERNEL_NAMES
-from hpcstack.store.cache import cache_of, offline_folder
+from hpcstack.store.cache import busy, cache_of, offline_folder
 from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def _manifest(tar: tarfile.TarFile) -> Manifest:
     if not first or not body:
         raise ValueError("it does not begin with a manifest.json")
     found = document(body.read(min(first.size, MAX_MANIFEST + 1)), MAX_MANIFEST)
-    if found.get("format") != FORMAT:
-        raise ValueError(f"its format is not {FORMAT}")
+    if found.get("format") not in (FORMAT, NAMES_ITS_BASE):
+        raise ValueError(f"its format is neither {FORMAT} nor {NAMES_ITS_BASE}")
     name, platform, named = found.get("stack"), found.get("platform"), found.get("files")
     if not isinstance(name, str) or not EXTENDED.fullmatch(name) or name.startswith("_"):
         raise ValueError(f"{name!r} is not a stack's name")
@@ -118,8 +118,12 @@ def _manifest(tar: tarfile.TarFile) -> Manifest:
     if sum(path.startswith("base/") for path in files) > 1:
         raise ValueError("it has more than one base")
     absent = found.get("base")
-    if absent is None:
+    if found["format"] == FORMAT:
+        if absent is not None:
+            raise ValueError("its manifest names a base beside its files")
         return Manifest(name, str(platform), files)
+    if not isinstance(absent, dict):
+        raise ValueError("its manifest names no base")
     if not FILE_NAME.fullmatch(absent["name"]) or any(path.startswith("base/") for path in files):
         raise ValueError("its manifest names another base than it has")
     return Manifest(name, str(platform), files, (absent["name"], _member(absent["name"], absent)))
@@ -217,18 +221,30 @@ def _base_in(folder: Path, manifest: Manifest, wanted: str, site: Site, progress
 
 def _link_to_base_here(link: Path, about: BundleMember, site: Site, progress: Progress) -> None:
     """LINK to the base that ABOUT names, of an earlier bundle or of an import. InputError where none has its bytes."""
-    cache = cache_of(site).top
-    brought = sorted(cache.glob(f"offline/*/base-{about.sha256}.sqsh"))
-    imported = [path for path in cache.glob(link.name) if path.stat().st_size == about.size]
-    for path in (*brought, *imported):
-        progress(f"looking at the base that is here: {about.size / 1e9:.1f} GB")
-        if digest_of(path) == about.sha256:
-            os.link(path, link)
-            return
+    cache = cache_of(site)
+    with busy(cache):  # nothing of it is collected meanwhile
+        brought = sorted(cache.top.glob(f"offline/*/base-{about.sha256}.sqsh"))
+        imported = [path for path in cache.top.glob(link.name) if path.stat().st_size == about.size]
+        for path in (*brought, *imported):
+            progress(f"looking at the base that is here: {about.size / 1e9:.1f} GB")
+            if digest_of(path) == about.sha256 and _linked(path, link, about):
+                return
+    other = f"; {imported[0].name} is here, with other bytes" if imported else ""
     raise InputError(
-        f"the bundle was made without its base, and no earlier bundle has brought that (sha256 {about.sha256})",
+        f"the bundle was made without its base, and no earlier bundle has brought that (sha256 {about.sha256}){other}",
         "make it again without --without-base, or apply first the bundle of another stack on the same base",
     )
+
+
+def _linked(path: Path, link: Path, about: BundleMember) -> bool:
+    """Whether LINK is now the file PATH, or its copy where links are not allowed, with the bytes that ABOUT says."""
+    try:
+        os.link(path, link)
+    except OSError:  # of another member's file, or between folders of some filesystems
+        room(link.parent, about.size, "the base")
+        shutil.copyfile(path, link)
+        return digest_of(link) == about.sha256
+    return True
 
 
 def _recipe_in(path: Path, lock: Lock, folder: Path | None) -> Path | None:
