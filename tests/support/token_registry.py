@@ -54,6 +54,7 @@ class TokenRegistry:
             self.process.wait()
         if self.server:
             self.server.shutdown()
+            self.server.server_close()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         registry = self
