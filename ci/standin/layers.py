@@ -12,6 +12,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+LAYOUT = 2  # of what is in a layer: kept ones of another are not taken
 SUITE = "bookworm"
 PYTHON = "3.11"
 TORCH = "2.13.0+cpu"
@@ -72,7 +73,7 @@ def debian_root(cache: Path, root: Path) -> None:
             "--aptopt=Acquire::Retries \"3\"", SUITE, f"{archive}.part.tar")  # fmt: skip
         os.replace(f"{archive}.part.tar", archive)
     root.mkdir(parents=True)
-    as_root("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*")
+    as_root("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*", "--exclude=./etc/resolv.conf")
 
 
 def install(root: Path, wheel_folder: Path, packages: list[str]) -> None:
@@ -108,13 +109,13 @@ def diff_id(gz: Path) -> str:
 
 def common_layers(cache: Path) -> list[Path]:
     """The two layers that every month shares: Debian, and torch with what it needs."""
-    out = [cache / "debian-layer.tar.gz", cache / "torch-layer.tar.gz"]
+    out = [cache / "debian-layer-2.tar.gz", cache / "torch-layer.tar.gz"]
     if all(path.exists() for path in out):
         return out
     root = cache / "root"
     as_root("rm", "-rf", str(root))
     debian_root(cache, root)
-    layer = cache / "debian-layer.tar"
+    layer = cache / "debian-layer-2.tar"
     as_root("tar", "-cf", str(layer), "--sort=name", "--numeric-owner", "-C", str(root), ".")
     install(root, wheels(cache), [f"torch=={TORCH}", f"numpy=={NUMPY}", "setuptools", "wheel"])
     old = root / "opt/pytorch/examples"
@@ -133,7 +134,9 @@ def own_layer(cache: Path, facts: dict[str, object]) -> Path:
     """
     packages = facts["packages"]
     assert isinstance(packages, dict)
-    layer = cache / f"own-{hashlib.sha256(json.dumps(packages, sort_keys=True).encode()).hexdigest()[:12]}.tar"
+    layer = (
+        cache / f"own-{hashlib.sha256(json.dumps([LAYOUT, packages], sort_keys=True).encode()).hexdigest()[:12]}.tar"
+    )
     if layer.with_suffix(".tar.gz").exists():
         return layer.with_suffix(".tar.gz")
     root, archive = cache / "root", cache / "own.tar"
@@ -142,7 +145,7 @@ def own_layer(cache: Path, facts: dict[str, object]) -> Path:
     run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={include}", "--aptopt=Acquire::Retries \"3\"", SUITE,
         str(archive))  # fmt: skip
     root.mkdir(parents=True)
-    as_root("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*")
+    as_root("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*", "--exclude=./etc/resolv.conf")
     archive.unlink()
     if pip := packages.get("pip", []):
         folder = cache / "own-wheels"

@@ -40,7 +40,7 @@ for program in apptainer singularity; do
     $run "$image" true </dev/null || continue
     mounted=$(passed "$began")
     # read in one container: two starts differ by more than the reading takes
-    read=$($run "$image" sh -c "cd / && a=\$(date +%s%N) && $part >/dev/null && echo \$(((\$(date +%s%N) - a) / 1000000))" <"$work/list")
+    read=$($run "$image" sh -c "cd / && a=\$(date +%s%N) && { $part >/dev/null 2>&1; echo \$(((\$(date +%s%N) - a) / 1000000)); }" <"$work/list")
     tell "$program" "$mounted" "${read:-0}" "$bytes"
     break
 done

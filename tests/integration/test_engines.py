@@ -135,7 +135,7 @@ def test_two_builds_give_the_same_bytes(testbed: Testbed, shared: Recipes, engin
 
 @pytest.mark.apptainer
 def test_what_a_user_has_set_for_apptainer_reaches_no_build(testbed: Testbed, recipes: Recipes) -> None:
-    seen = "env >/opt/seen; cat /proc/self/mountinfo >>/opt/seen; echo mine >>/etc/hosts || true"
+    seen = "env >/opt/seen; cp /etc/resolv.conf /opt/names; cat /proc/self/mountinfo >>/opt/seen; echo mine >>/etc/hosts || true"
     recipes.write("1", run=f"[{{name: look, command: '{seen}'}}]")
     before = Path("/etc/hosts").read_bytes()
     done = recipes.run("build", "demo-1", "--engine", "apptainer", "--json", APPTAINERENV_MINE="words-of-mine",
@@ -143,6 +143,9 @@ def test_what_a_user_has_set_for_apptainer_reaches_no_build(testbed: Testbed, re
     assert done.returncode == 0 and "anew" not in done.stderr, done.stderr
     image = json.loads(done.stdout)["image"]
     found = testbed.run("unsquashfs", "-cat", image, "opt/seen", check=True).stdout
+    names = testbed.run("unsquashfs", "-cat", image, "opt/names", check=True).stdout
+    assert names == testbed.run("cat", "/etc/resolv.conf", check=True).stdout, "the base's own is empty"
+    assert testbed.run("unsquashfs", "-cat", image, "etc/resolv.conf", check=True).stdout == ""
     assert "words-of-mine" not in found and "/opt/mine" not in found and "PATH=" in found
     assert "/etc/localtime" not in found and Path("/etc/hosts").read_bytes() == before
     listed = testbed.run("unsquashfs", "-ls", image, check=True).stdout

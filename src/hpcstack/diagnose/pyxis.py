@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import read_text
 from hpcstack.diagnose.advice import Finding, fine, wrong
-from hpcstack.diagnose.mounting import LIMIT_S, smallest_image
+from hpcstack.diagnose.mounting import LIMIT_S, NOW, smallest_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,11 +65,12 @@ def look_at_pyxis(
 def _cost(runner: Runner, site: Site, nodes: list[str], measured: MountSpeeds | None) -> str:
     """What a step takes that unpacks the smallest image of the store, and mounting it; empty where there is none."""
     image = smallest_image(site)
-    if not image:
+    if not image or "--jobid" in nodes:  # beside a job it would disturb that
         return ""
+    words = [word for word in nodes if not word.startswith("--time=")]
     began = time.monotonic()
     done = runner.output(
-        ["srun", *nodes, "--nodes=1", "--ntasks=1", f"--container-image={image[0]}", "true"], timeout=LIMIT_S
+        ["srun", *words, *NOW, "--nodes=1", "--ntasks=1", f"--container-image={image[0]}", "true"], timeout=LIMIT_S
     )
     if done.status:
         return ""

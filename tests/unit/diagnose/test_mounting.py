@@ -95,7 +95,7 @@ def test_the_script_measures_on_this_machine(tmp_path: Path) -> None:
         argv, capture_output=True, text=True, check=True, env={**os.environ, "TMPDIR": f"{tmp_path}/tmp"}
     )
     found = {one[1]: int(one[4]) for one in LINE.finditer(said.stdout)}
-    if not shutil.which("squashfuse_ll"):
+    if not shutil.which("squashfuse_ll") or not Path("/dev/fuse").exists():
         pytest.skip("no squashfuse_ll here")
     assert found["squashfuse_ll"] == 9 << 20, said
     assert not list((tmp_path / "tmp").iterdir())

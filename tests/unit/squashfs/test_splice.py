@@ -396,7 +396,8 @@ def test_a_base_of_many_pieces(case: Case, monkeypatch: pytest.MonkeyPatch, way:
     monkeypatch.setattr(kept, "PIECE", mmap.PAGESIZE * 3)
     monkeypatch.setattr(kept, "LOCAL", (filesystem_of(case.folder.stat().st_dev),) if way == "direct" else ())
     other = case.splice("other.sqsh")
-    assert (case.folder / "base.sqsh").stat().st_size > 20 * kept.PIECE
+    assert other.how == way or (way == "direct" and filesystem_of(case.folder.stat().st_dev) not in ("ext4", "xfs"))
+    assert (case.folder / "base.sqsh").stat().st_size > 20 * kept.PIECE or mmap.PAGESIZE > copy.ALIGNED
     assert other.sha256 == whole.sha256 == hashlib.sha256((case.folder / "other.sqsh").read_bytes()).hexdigest()
 
 

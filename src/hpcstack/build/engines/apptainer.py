@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job, missing, proxies
 from hpcstack.build.engines.lowest import DNS, in_base, resolv_conf, script
-from hpcstack.build.engines.overlay import APART, Layered, Started, overlay_refused, scratch
+from hpcstack.build.engines.overlay import APART, Layered, NoLayers, Started, overlay_refused, scratch
 from hpcstack.build.engines.seccomp import ARCHITECTURES, program
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import copy_range
 from hpcstack.core.process import Completed, Runner
 from hpcstack.render.steps import HOME
+from hpcstack.squashfs.inode import FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,22 +61,24 @@ def step_argv(root: Path, job: Job, binds: dict[Path, str], command: list[str]) 
 
 
 def _network(job: Job) -> list[tuple[Path, str]]:
-    """Copies of the machine's /etc/hosts, and of its resolv.conf where the base looks for that below /run. (At its
-    usual place Apptainer puts one.) None is the machine's own file: root would write to it."""
-    out, target = [], resolv_conf(job)
-    hosts = Path("/etc/hosts")
-    if hosts.is_file() and (there := in_base(job, str(hosts))) and not there.target:
-        out.append((_copy(hosts, job.work / "network/hosts"), f"{hosts}"))
-    if target.startswith("/run/") and Path(DNS).is_file():
-        _copy(Path(DNS), job.work / "network" / target.lstrip("/"))
-        out.append((job.work / "network/run", "/run"))
+    """Copies of the machine's /etc/hosts and resolv.conf, where the base has a place for them.
+
+    They are made anew for each start, in a folder that nothing has run with: what a step leaves there, links too, is
+    never written through. None is the machine's own file, which root would write to.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="network-", dir=job.work))
+    target, out = resolv_conf(job), []
+    for source, place in (("/etc/hosts", "/etc/hosts"), (DNS, target)):
+        there = None if place.startswith("/run/") else in_base(job, place)
+        if not Path(source).is_file() or not (place.startswith("/run/") or (there and there.kind == FILE)):
+            continue
+        if re.search(r"[,:\\]", place):  # the base's own words, which Apptainer would take for another bind
+            continue
+        copy = folder / place.lstrip("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(Path(source).read_bytes())
+        out.append((folder / "run", "/run") if place.startswith("/run/") else (copy, place))
     return out
-
-
-def _copy(source: Path, target: Path) -> Path:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(source.read_bytes())
-    return target
 
 
 @contextlib.contextmanager
@@ -162,7 +165,10 @@ class ApptainerEngine:
             raise InputError(f"{job.work}: Apptainer splits a path at ',' and ':'", "name another build.tmpdir")
         prepare(job)
         if not (why := layers_refused(runner) or LAYERED.refused(job, runner)):
-            return LAYERED.build(job, runner)
+            try:
+                return LAYERED.build(job, runner)
+            except NoLayers as error:
+                why = error.message
         if job.settings.splice == "always" and not job.squash:
             raise BuildError(f"the image cannot be spliced: Apptainer runs no step in a mounted base ({why})",
                              "build.splice: auto in site.yaml packs it")  # fmt: skip

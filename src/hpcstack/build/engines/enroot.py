@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job, missing, proxies
-from hpcstack.build.engines.overlay import APART, Layered, Started, overlay_refused, scratch
+from hpcstack.build.engines.overlay import APART, Layered, NoLayers, Started, overlay_refused, scratch
 from hpcstack.core.errors import InputError
 from hpcstack.core.process import Completed, Runner
 
@@ -99,7 +99,8 @@ class EnrootEngine:
 
     def build(self, job: Job, runner: Runner) -> Completed:
         if not overlay_refused(runner):
-            return LAYERED.build(job, runner)
+            with contextlib.suppress(NoLayers):
+                return LAYERED.build(job, runner)
         argv = ["bash", "enroot.sh", str(job.output)]
         argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
         return runner.logged(argv, job.log, env=environment(job), cwd=job.context, on_line=job.on_line)

@@ -10,9 +10,11 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import stat
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job
@@ -27,7 +29,6 @@ from hpcstack.store.cache import touch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from hpcstack.core.process import Completed, Fed, Runner
     from hpcstack.squashfs.inode import Inode
@@ -39,8 +40,7 @@ ENTER = ("nsenter", "--preserve-credentials", "--user", "--mount", "--target")
 OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
 READY_S = 60
 DNS = "/etc/resolv.conf"
-# Where packages of Apptainer put the programs that it brings.
-APPTAINERS = ("/usr/libexec/apptainer/bin", "/usr/local/libexec/apptainer/bin", "/opt/apptainer/libexec/apptainer/bin")
+BUNDLED = "*/bin/squashfuse_ll"  # below libexec
 
 
 @dataclass(frozen=True)
@@ -104,17 +104,18 @@ class _NotMounted(Exception):
     """The base is not mounted; the message says why."""
 
 
-def squashfuse(runner: Runner) -> str:
-    """What mounts a squashfs here; "" for nothing. Apptainer may bring one of its own, which is in no PATH."""
-    for program in ("squashfuse_ll", *(f"{place}/squashfuse_ll" for place in APPTAINERS), "squashfuse"):
-        if os.access(program, os.X_OK) if "/" in program else runner.has(program):
-            return program
-    return ""
+def squashfuses(runner: Runner) -> list[str]:
+    """What may mount a squashfs here, the best first. Apptainer may bring one of its own, which is in no PATH."""
+    own = [Path(found).resolve().parents[1] / "libexec" for name in ("apptainer", "singularity")
+           if (found := shutil.which(name))]  # fmt: skip
+    bundled = [str(path) for place in (*own, Path("/usr/libexec")) for path in place.glob(BUNDLED)]
+    installed = [name for name in ("squashfuse_ll", "squashfuse") if runner.has(name)]
+    return [*installed[:1], *bundled, *installed[1:]] if "squashfuse_ll" in installed else [*bundled, *installed]
 
 
 def cannot_mount(runner: Runner) -> str:
     """Why no base can be mounted here; empty where one can."""
-    if not squashfuse(runner):
+    if not squashfuses(runner):
         return "squashfuse is not installed"
     lacking = [tool for tool in ("setpriv", "nsenter") if not runner.has(tool)]
     return f"{lacking[0]} is not installed" if lacking else ""
@@ -132,7 +133,7 @@ def _mounted(job: Job, runner: Runner) -> Iterator[Lowest]:
     log.unlink(missing_ok=True)
     ready.unlink(missing_ok=True)
     with runner.fed(
-        [*HELD, "sh", script("mount.sh"), str(base), str(where), str(ready), squashfuse(runner)], log, wait=False
+        [*HELD, "sh", script("mount.sh"), str(base), str(where), str(ready), *squashfuses(runner)], log, wait=False
     ) as held:
         _wait(held, ready)
         yield Lowest(str(where), (*ENTER, str(held.process.pid), *OWN_MOUNTS))
@@ -185,7 +186,10 @@ def in_base(job: Job, path: str) -> Inode | None:
 def resolv_conf(job: Job) -> str:
     """Where the base of JOB has its resolv.conf; where there is a link in its place, at what that points to."""
     found = in_base(job, DNS)
-    return os.path.normpath(f"/etc/{os.fsdecode(found.target)}") if found and found.target else DNS
+    if not found or not found.target:
+        return DNS
+    place = os.path.normpath(os.path.join("/etc", os.fsdecode(found.target)))  # noqa: PTH118
+    return place.removeprefix("/var") if place.startswith("/var/run/") else place
 
 
 def _own(root: Path) -> None:

@@ -28,14 +28,13 @@ from hpcstack.build.engines.lowest import (
     UNSHARE,
     Lowest,
     base_folder,
-    cannot_mount,
     in_base,
     lowest,
     put_in_place,
     script,
     work_folder,
 )
-from hpcstack.core.errors import StoreError
+from hpcstack.core.errors import BuildError, StoreError
 from hpcstack.core.files import remove_tree, without_links
 from hpcstack.core.lease import label
 from hpcstack.render.steps import ALL, HOME, SHARED, BuildStep, step_script
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 CONTEXT = "context/hpcstack"
 VERSION = "3"  # of how steps are run: part of every step's key
 STEP = "/hpcstack-step"
+COMMAND = ["/bin/bash", f"{STEP}/step.sh"]
 TRY = "set -eu\ntouch /etc/passwd\nmkdir /hpcstack-tried\nrmdir /hpcstack-tried\n"
 # What a step leaves running ends with it, and all of it if we are killed.
 APART = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -90,11 +90,12 @@ class Layered:
     def build(self, job: Job, runner: Runner) -> Completed:
         """Every step in a layer of its own, then an image of all."""
         own: list[Path] = []
+        kept = job.cache
         job = with_layers(job, runner)
         packing = Packing(job, runner)
         try:
-            with lowest(job, runner) as base, contextlib.closing(packing):
-                layers = [base.layer]
+            with lowest(replace(job, cache=kept), runner) as base, contextlib.closing(packing):
+                layers = [base.layer if kept == job.cache else str(kept / base.layer)]  # seen from where the layers are
                 if failed := base.failed or self._steps(job, base, layers, own, packing, runner):
                     return failed
 
@@ -159,16 +160,14 @@ class Layered:
         upper.mkdir(parents=True, exist_ok=True)
         (part / "work").mkdir()
         (part / "merged").mkdir()
-        (work_folder(job, "step") / "step.sh").write_text(lines)
         options = f"userxattr,lowerdir={':'.join(layers)},upperdir={part.name}/upper,workdir={part.name}/work"
-        command = ["/bin/bash", f"{STEP}/step.sh"]
-        binds = {job.work / "step": STEP}
+        merged = part / "merged"
         try:
-            done = self._inside(job, base, options, part / "merged", binds, command, runner)
+            done = self._inside(job, base, options, merged, {step_folder(job, lines): STEP}, COMMAND, runner)
             below = [job.cache / layer for layer in layers[:-1]]
             if not done.status and guarded and may_touch_libraries(upper, job.base, below):
-                (work_folder(job, "step") / "step.sh").write_text(libraries_script(lines))
-                done = self._inside(job, base, options, part / "merged", binds, command, runner)
+                binds = {step_folder(job, libraries_script(lines)): STEP}
+                done = self._inside(job, base, options, merged, binds, COMMAND, runner)
             if not done.status:
                 for left in (STEP.lstrip("/"), *self.left_behind):
                     if not any(os.path.lexists(job.cache / layer / left) for layer in layers) and not in_base(
@@ -207,16 +206,15 @@ class Layered:
 
         Tried as steps do it: a folder bound, what is lent seen, a file of the base and one of no layer written.
         """
-        if why := overlay_refused(runner) or cannot_mount(runner):
+        if why := overlay_refused(runner):
             return why
-        job = replace(with_layers(job, runner), log=job.work / "tried.log")
+        job = replace(job, log=job.work / "tried.log")
         merged, upper, over = (work_folder(job, f"tried-{name}") for name in ("merged", "upper", "over"))
         lent = "".join(f"[ -e {shlex.quote(f'/mnt/{path.name}')} ]\n" for path in job.lent.iterdir())
-        (work_folder(job, "step") / "try.sh").write_text(TRY + lent)
         with lowest(job, runner) as base:
             options = f"userxattr,lowerdir={base.layer},upperdir={upper},workdir={over}"
-            command = ["/bin/bash", f"{STEP}/try.sh"]
-            done = base.failed or self._inside(job, base, options, merged, {job.work / "step": STEP}, command, runner)
+            binds = {step_folder(job, TRY + lent): STEP}
+            done = base.failed or self._inside(job, base, options, merged, binds, COMMAND, runner)
         if not done.status and not (upper / "etc/passwd").exists():
             return "what a step writes does not come into its layer"
         return done.tail[-1] if done.status and done.tail else f"exit {done.status}" if done.status else ""
@@ -239,6 +237,14 @@ def reset_times(upper: Path, began: Path, runner: Runner) -> Completed:
     own = ("-newer", str(began), "-o", "-path", f"{upper}{HOME}*")
     touch = ("-exec", "touch", "-h", "-d", f"@{EPOCH}", "{}", "+")
     return runner.output([*AS_ROOT, "find", str(upper), "(", *own, ")", *touch], timeout=3600)
+
+
+def step_folder(job: Job, lines: str) -> Path:
+    """A folder with LINES as step.sh, new for each start: what an earlier step has left in its own, a link in the place
+    of its script, say, is never written through."""
+    folder = Path(tempfile.mkdtemp(prefix="step-", dir=job.work))
+    (folder / "step.sh").write_text(lines)
+    return folder
 
 
 def scratch(job: Job) -> Path:
@@ -271,24 +277,39 @@ def _drop(top: Path, path: Path) -> None:
         os.utime(path.parent, ns=(around.st_atime_ns, around.st_mtime_ns))
 
 
+class NoLayers(BuildError):
+    """No folder of a build takes an overlay's upper layers."""
+
+
 def with_layers(job: Job, runner: Runner) -> Job:
-    """JOB with a cache that takes an overlay's upper layers: its own, or a folder of the build's."""
+    """JOB with a cache that takes an overlay's upper layers: its own, or a folder of the build's. NoLayers for none."""
     job.cache.mkdir(parents=True, exist_ok=True)
-    tried = Path(tempfile.mkdtemp(prefix=f".{label()}", dir=job.cache))
+    if takes_layers(job.cache, runner):
+        return job
+    if not takes_layers(job.work, runner):
+        raise NoLayers(f"neither {job.cache} nor {job.work} takes layers of an overlay, as NFS, Lustre and FUSE do not",
+                       "build.cachedir or build.tmpdir in site.yaml: a folder on a local disk")  # fmt: skip
+    job.progress(f"steps are not kept: {job.cache} takes no layers of an overlay, as NFS, Lustre and FUSE do not"
+                 " (build.cachedir in site.yaml: a folder on a local disk)")  # fmt: skip
+    return replace(job, cache=work_folder(job, "layers"))
+
+
+def takes_layers(folder: Path, runner: Runner) -> bool:
+    """Whether an overlay of an ordinary user keeps in FOLDER what a step may do: a file and a folder that go, and one
+    in the place of another, for which a filesystem needs attributes of users."""
+    tried = Path(tempfile.mkdtemp(prefix=f".{label()}", dir=folder))
     try:
-        for folder in ("lower", "upper", "work", "merged"):
-            (tried / folder).mkdir()
-        (tried / "lower/a").touch()
+        for name in ("lower/folder", "upper", "work", "merged"):
+            (tried / name).mkdir(parents=True)
+        for name in ("lower/file", "lower/folder/file"):
+            (tried / name).touch()
+        change = 'cd "$1" && rm file && rm -r folder && mkdir folder && [ -z "$(ls folder)" ]'
         options = "userxattr,lowerdir=lower,upperdir=upper,workdir=work"
-        write = ["sh", "-c", 'cd "$1" && rm a && mkdir c', "sh", str(tried / "merged")]  # a whiteout, and a folder
-        done = runner.output([*UNSHARE, "sh", script("overlay.sh"), str(tried), str(tried / "merged"), options, *write])
-        if not done.status and (tried / "upper/c").is_dir():
-            return job
+        step = ["sh", script("overlay.sh"), str(tried), str(tried / "merged"), options,
+                "sh", "-c", change, "sh", str(tried / "merged")]  # fmt: skip
+        return not runner.output([*UNSHARE, *step]).status and (tried / "upper/folder").is_dir()
     finally:
         remove_tree(tried)
-    job.progress(f"steps are not kept: {job.cache} takes no layers of an overlay, as NFS, Lustre and FUSE do not"
-                 " (build.cachedir in site.yaml: a local disk)")  # fmt: skip
-    return replace(job, cache=work_folder(job, "layers"))
 
 
 def overlay_refused(runner: Runner) -> str:
