@@ -151,8 +151,8 @@ def test_an_interrupted_build_leaves_nothing_and_the_next_one_works(recipes: Rec
 
 
 def begin(recipes: Recipes, name: str) -> subprocess.Popen[str]:
-    """A build in the background; its pid is in the file `pid`."""
-    script = 'echo $$ >"$4"; exec hpcstack --site "$1" --recipes "$2" build "$3"'
+    """A build in the background, of all its steps; its pid is in the file `pid`."""
+    script = 'echo $$ >"$4"; exec hpcstack --site "$1" --recipes "$2" build --no-cache "$3"'
     places = [str(recipes.folder / part) for part in ("site.yaml", "recipes")]
     argv = [
         str(recipes.testbed_control),
