@@ -79,6 +79,18 @@ def importer(session: Session, output: str, check: str) -> None:
     )
 
 
+@command.command("squashfuse")
+@click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
+def squashfuse(output: str) -> None:
+    """Write a squashfuse for Enroot and Pyxis that reads with many threads: squashfuse_ll, as they can end it.
+
+    Worth it where `hpcstack doctor -w NODE` says so. A link to squashfuse_ll would not do: it hangs when a step ends.
+    """
+    from hpcstack.render.template import plain
+
+    _give(plain("launchers", "to-copy/squashfuse"), output, "on every node, before /usr/bin in slurmd's PATH: ")
+
+
 @command.command("image-service")
 @click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
 @click.pass_obj

@@ -128,12 +128,12 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     "mounting.squashfuse": (
         "WARN",
         "many ranks wait for one thread that uncompresses",
-        "on every node: ln -s $(command -v squashfuse_ll) /usr/local/bin/squashfuse (before /usr/bin in slurmd's PATH)",
+        "on every node: hpcstack site squashfuse -o /usr/local/bin/squashfuse (before /usr/bin in slurmd's PATH)",
     ),
     "mounting.one-thread": (
         "WARN",
         "many ranks wait for one thread that uncompresses",
-        "install squashfuse_ll on every node, and link it as /usr/local/bin/squashfuse",
+        "install squashfuse_ll on every node, then: hpcstack site squashfuse -o /usr/local/bin/squashfuse",
     ),
     "image-cache": (
         "FAIL",
