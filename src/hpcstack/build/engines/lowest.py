@@ -110,7 +110,8 @@ def squashfuses(runner: Runner) -> list[str]:
            if (found := shutil.which(name))]  # fmt: skip
     bundled = [str(path) for place in (*own, Path("/usr/libexec")) for path in place.glob(BUNDLED)]
     installed = [name for name in ("squashfuse_ll", "squashfuse") if runner.has(name)]
-    return [*installed[:1], *bundled, *installed[1:]] if "squashfuse_ll" in installed else [*bundled, *installed]
+    many, one = (["squashfuse_ll"], installed[1:]) if "squashfuse_ll" in installed else ([], installed)
+    return list(dict.fromkeys((*many, *bundled, *one)))
 
 
 def cannot_mount(runner: Runner) -> str:
