@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
 
 
+STARTED = re.compile(r" JobState=RUNNING .*? RunTime=00:00:\d\d ")  # its file is made by the node, and seen here later
+
+
 class NotStarted(InputError):
-    """A job that waits in the queue has written nothing yet."""
+    """A job that waits in the queue, or has come out of it within the minute, has written nothing yet."""
 
 
 def logs_of(job: str, runner: Runner) -> list[Path]:
@@ -37,6 +40,9 @@ def logs_of(job: str, runner: Runner) -> list[Path]:
         said = f"job {job} has not started yet ({waits[1]}); it will write to {where}"
         raise NotStarted(said, f"squeue --jobs {job}")
     paths = [path for path in map(Path, found) if path.is_file()]
+    if not paths and found and STARTED.search(done.stdout):
+        said = f"job {job} has only just started and has written nothing yet; it will write to {', '.join(found)}"
+        raise NotStarted(said, f"hpcstack logs {job}, in a moment")
     if not paths:
         raise InputError(f"job {job} wrote to no file that exists: {', '.join(found) or 'it ran on a terminal'}",
                          "name the log itself: hpcstack explain FILE")  # fmt: skip

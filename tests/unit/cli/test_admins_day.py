@@ -146,6 +146,19 @@ def test_a_job_that_waits_has_no_log_yet() -> None:
         logs_of("7", Answering(scontrol=said))
 
 
+def test_a_job_that_has_only_just_started_has_no_log_yet(tmp_path: Path) -> None:
+    from hpcstack.launch.jobs import NotStarted, logs_of
+
+    said = "JobId=7 JobState=RUNNING Reason=None RunTime={} TimeLimit=00:10:00 StdErr={} StdOut={} Power=\n"
+    log = tmp_path / "x-7.out"
+    with pytest.raises(NotStarted, match=f"only just started and has written nothing yet; it will write to {log}"):
+        logs_of("7", Answering(scontrol=said.format("00:00:01", log, log)))
+    with pytest.raises(InputError, match="wrote to no file that exists"):
+        logs_of("7", Answering(scontrol=said.format("00:10:01", log, log)))
+    log.touch()
+    assert logs_of("7", Answering(scontrol=said.format("00:00:01", log, log))) == [log]
+
+
 def test_several_stacks_are_published_in_turn(tmp_path: Path) -> None:
     """Of a pattern those that are built; one that cannot be is said, and the others are published."""
     import subprocess
