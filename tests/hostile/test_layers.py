@@ -298,8 +298,8 @@ def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
     from hpcstack.store import contents
     from hpcstack.store.store import Store
 
-    monkeypatch.setattr(contents, "MAX_CAT", 1 << 20)
+    monkeypatch.setattr(contents, "MAX_SIZE", 1 << 20)
     image = bring_in(tmp_path, tar([member("opt/hpcstack/stack.json", bytes(5 << 20))]))
     with pytest.raises(HpcstackError, match="larger than"):
-        contents.read_file(image, "opt/hpcstack/stack.json", Runner())
-    assert own_name(image, Runner()) == "" and about(str(image), Store(tmp_path), Runner())["about"]
+        contents.read_file(image, "opt/hpcstack/stack.json")
+    assert own_name(image) == "" and about(str(image), Store(tmp_path))["about"]

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from hpcstack.build.engines import Job
     from hpcstack.build.workbench import Workbench
-    from hpcstack.core.process import Runner
     from hpcstack.store.store import Store
 
 ANOTHER = "--engine auto takes one that can"
@@ -84,7 +83,7 @@ def _build_in(work: Path, request: BuildRequest, base: Path, bench: Workbench, h
 def _store(job: Job, request: BuildRequest, bench: Workbench, how: How) -> Artifact:
     store, progress = bench.store, bench.progress
     progress.event("phase", name="inspect")
-    artifact = _inspect(request, job, bench.runner)
+    artifact = _inspect(request, job)
     progress.event("phase", name="store")
     progress(f"storing {artifact.size / 1e6:.0f} MB{_told(job)}")
     old = _stored(request, store)
@@ -167,11 +166,11 @@ def make_image(
             )  # also where the disk was full just now
 
 
-def _inspect(request: BuildRequest, job: Job, runner: Runner) -> Artifact:
+def _inspect(request: BuildRequest, job: Job) -> Artifact:
     """What the finished image says of itself, read out of the squashfs."""
 
     def read(path: str) -> str:
-        return read_file(job.image, path.lstrip("/"), runner)
+        return read_file(job.image, path)
 
     about = json.loads(read(f"{HOME}/stack.json"))
     if about != json.loads(request.files[f"{CONTEXT}/stack.json"]):

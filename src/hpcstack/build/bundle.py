@@ -53,7 +53,7 @@ def create(
         texts = {f"lock/{request.stack.full_name}{LOCK_SUFFIX}": request.lock.text(), **_recipes(recipe)}
         if artifact:
             texts[f"sbom/{request.stack.full_name}.cdx.json"] = sbom.document(
-                artifact, read_distribution(artifact.image, bench.runner)
+                artifact, read_distribution(artifact.image)
             )
         write_tree(work / "texts", texts)
         files = {f"packages/{path.name}": path for path in packages}

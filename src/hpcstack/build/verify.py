@@ -76,7 +76,7 @@ def _pieces(pipe: object) -> Iterator[bytes]:
         yield block
 
 
-def statement(text: str, store: Store, runner: Runner, stack: str = "") -> Statement:
+def statement(text: str, store: Store, stack: str = "") -> Statement:
     """What is known of the image that TEXT means: its bytes, read now; its stack; and the lock, where the store has it.
 
     STACK is what it must be; without it, what was asked for, or for a file what it says of itself.
@@ -92,23 +92,23 @@ def statement(text: str, store: Store, runner: Runner, stack: str = "") -> State
     with contextlib.suppress(InputError):
         known = find_stored(text, store)
         stack, lock = stack or known.stack, known.lock_sha256
-    return Statement(digest_of(path), stack or own_name(path, runner), lock)
+    return Statement(digest_of(path), stack or own_name(path), lock)
 
 
-def own_name(image: Path, runner: Runner) -> str:
+def own_name(image: Path) -> str:
     """The stack that IMAGE says it is; empty for one that hpcstack did not build."""
     try:
-        found = document(read_optional(image, "opt/hpcstack/stack.json", runner).encode(), MAX_ABOUT)
+        found = document(read_optional(image, "opt/hpcstack/stack.json").encode(), MAX_ABOUT)
     except ValueError:
         return ""
     return str(found.get("stack", ""))
 
 
-def about(text: str, store: Store, runner: Runner) -> dict[str, Any]:
+def about(text: str, store: Store) -> dict[str, Any]:
     """All that is known of an image: what the store wrote down, or for a file what it says of itself."""
     if is_file(text):
         path = find_file(text, store)
-        said = read_optional(path, "opt/hpcstack/stack.json", runner)
+        said = read_optional(path, "opt/hpcstack/stack.json")
         try:
             own = document(said.encode(), MAX_ABOUT)
         except ValueError:
@@ -152,14 +152,14 @@ def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | N
     return exact(*contents) or ["no file differs: only times or the order of the packer's blocks do"]
 
 
-def check_stored(text: str, store: Store, runner: Runner) -> Artifact:
+def check_stored(text: str, store: Store) -> Artifact:
     """The stored image that TEXT means. StoreError where it is not what was built, says it is of another stack, or is
     not what was published."""
     found = find_stored(text, store)
     digest = digest_of(found.image)
     if digest != found.sha256:
         raise StoreError(f"{found.image} has other bytes than were stored", f"hpcstack build --no-cache {found.stack}")
-    if (own := own_name(found.image, runner)) != found.stack:
+    if (own := own_name(found.image)) != found.stack:
         raise StoreError(f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}", "build again")
     for release, record in read_releases(store):
         if record["key"] == found.key and record.get("sha256", digest) != digest:
@@ -176,7 +176,7 @@ def check_signature(
     STACK is what the image must be; for a SIF, Apptainer's own signature counts.
     """
     image, keys = find_file(text, store), site.signatures.keys
-    what = statement(text, store, runner, stack)
+    what = statement(text, store, stack)
     if keys and not key and image.suffix != ".sif":
         return (image, *signing.verify_by(image, keys, runner, what))
     return (image, *signing.verify(image, key, runner, what))

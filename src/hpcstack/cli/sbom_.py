@@ -22,7 +22,7 @@ def command(session: Session, image: str, output: Path | None) -> None:
     from hpcstack.store.store import Store
 
     found = find_image(image_named(session, image), session.store)
-    text = sbom.document(found, read_distribution(found.image, session.runner))
+    text = sbom.document(found, read_distribution(found.image))
     if output is None:
         echo(text.rstrip("\n"))
         return

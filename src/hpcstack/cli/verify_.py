@@ -101,6 +101,6 @@ def _signature(session: Session, name: str, key: str, stack: str, as_json: bool)
 def _stored(session: Session, name: str, as_json: bool) -> None:
     from hpcstack.build.verify import check_stored
 
-    found = check_stored(name, session.store, session.runner)
+    found = check_stored(name, session.store)
     document = {"image": str(found.image), "stack": found.stack, "sha256": found.sha256, "good": True}
     answer(document, as_json, lambda: f"{found.image}: as it was stored, sha256 {found.sha256}")

@@ -7,19 +7,21 @@ import posixpath
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from hpcstack.core.errors import StoreError
+from hpcstack.squashfs.codec import Unreadable
+from hpcstack.squashfs.lookup import find
+from hpcstack.squashfs.read import Squashfs
+
 if TYPE_CHECKING:
-    from hpcstack.core.process import Runner
     from hpcstack.store.artifact import Artifact
 
-LINKS = 8
 INTERPRETERS, SCRIPTS = ("python", "python3", "bash", "sh"), (".py", ".sh")
 SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def missing(
-    artifact: Artifact, command: tuple[str, ...], workdir: Path, mounts: tuple[str, ...], runner: Runner, *,
-    look: bool = True,
-) -> str:  # fmt: skip
+    artifact: Artifact, command: tuple[str, ...], workdir: Path, mounts: tuple[str, ...], *, look: bool = True
+) -> str:
     """Why COMMAND cannot start in the image, or nothing. What lies in a mount or the folder is looked at there, the
     rest in the image, if LOOK."""
     word = command[0]
@@ -37,12 +39,12 @@ def missing(
                 real = Path(source) / PurePosixPath(path).relative_to(target)
                 seen = [Path(one) for one, _ in mounted]
                 executed = runs and not path.endswith(".py")
-                said = _cannot_run(real, path, seen, artifact, runner, runs=executed, look=look)
+                said = _cannot_run(real, path, seen, artifact, runs=executed, look=look)
                 # a program's name may end in .py, too
-                return "" if said and lone and look and _on_path(word, artifact, runner) else said
-        return "" if not look or there([path], artifact, runner) else f"{path} is neither in the image nor in a mount"
+                return "" if said and lone and look and _on_path(word, artifact) else said
+        return "" if not look or there([path], artifact.image) else f"{path} is neither in the image nor in a mount"
     places = _places(artifact)
-    if not look or _on_path(word, artifact, runner):
+    if not look or _on_path(word, artifact):
         return ""
     return f"the image has no command {word!r} on its PATH ({':'.join(places)})"
 
@@ -51,13 +53,11 @@ def _places(artifact: Artifact) -> list[str]:
     return (artifact.environment.get("PATH") or SYSTEM).split(":")
 
 
-def _on_path(word: str, artifact: Artifact, runner: Runner) -> bool:
-    return there([f"{place}/{word}" for place in _places(artifact) if place], artifact, runner)
+def _on_path(word: str, artifact: Artifact) -> bool:
+    return there([f"{place}/{word}" for place in _places(artifact) if place], artifact.image)
 
 
-def _cannot_run(
-    real: Path, path: str, mounted: list[Path], artifact: Artifact, runner: Runner, *, runs: bool, look: bool
-) -> str:
+def _cannot_run(real: Path, path: str, mounted: list[Path], artifact: Artifact, *, runs: bool, look: bool) -> str:
     """Why REAL, which is PATH in the container, cannot be read there, or run; nothing where it can, or nobody knows."""
     shown = path if str(real) == path else f"{path} ({real})"
     try:
@@ -66,7 +66,7 @@ def _cannot_run(
         behind = real.resolve()
         inside = any(behind.is_relative_to(place) or behind.is_relative_to(place.resolve()) for place in mounted)
         if real.is_symlink() and not inside:  # such as the python of a virtual environment that was made in the image
-            in_image = not look or there([str(behind)], artifact, runner)
+            in_image = not look or there([str(behind)], artifact.image)
             return "" if in_image else f"{shown} leads to {behind}, which is neither mounted nor in the image"
         if not real.exists():
             return f"{shown}: no such file"
@@ -88,43 +88,17 @@ def _of_sbatch(path: Path) -> bool:
         return b"\n#SBATCH" in file.read(4096)
 
 
-def there(paths: list[str], artifact: Artifact, runner: Runner) -> bool:
-    """Whether one of PATHS is in the image, links among its folders followed (/bin -> /usr/bin, cuda -> cuda-12)."""
-    asked = {path.strip("/") for path in paths}
-    done = runner.output(["unsquashfs", "-l", "-d", "", str(artifact.image), *sorted(asked)], timeout=60)
-    if any(line.strip("/") in asked for line in done.stdout.splitlines()):
+def there(paths: list[str], image: Path) -> bool:
+    """Whether one of PATHS is in IMAGE, links among its folders followed (/bin -> /usr/bin, cuda -> cuda-12).
+
+    True where nobody may say, since this user cannot read the image here. StoreError where it is damaged.
+    """
+    try:
+        with Squashfs(image) as opened:
+            return any(find(opened, path, follow=False) for path in paths)
+    except Unreadable as error:
+        raise StoreError(
+            f"{image} cannot be read: {error}", "hpcstack verify says whether it is what was built"
+        ) from None
+    except OSError:
         return True
-    return any(_exists(path, artifact, runner) for path in sorted(asked))
-
-
-def _exists(path: str, artifact: Artifact, runner: Runner) -> bool:
-    """Whether PATH is there, one part after the other."""
-    for _ in range(LINKS):
-        for folder in [*reversed(PurePosixPath(path).parents), PurePosixPath(path)][1:]:
-            kind, target = _entry(str(folder), artifact, runner)
-            if not kind:
-                return False
-            if kind == "l" and str(folder) != path:
-                path = _through(folder, target, PurePosixPath(path))
-                break
-        else:
-            return True
-    return False
-
-
-def _entry(path: str, artifact: Artifact, runner: Runner) -> tuple[str, str]:
-    """(what PATH is, as ls writes it; where it leads, if it is a link); two empty texts where there is nothing."""
-    depth = str(path.count("/") + 1)
-    done = runner.output(["unsquashfs", "-ll", "-d", "", "-max-depth", depth, str(artifact.image), path], timeout=60)
-    for line in done.stdout.splitlines():
-        found, _, target = " ".join(line.split()[5:]).partition(" -> ")
-        if found == f"/{path}":
-            return line[0], target
-    return "", ""
-
-
-def _through(link: PurePosixPath, target: str, path: PurePosixPath) -> str:
-    """PATH, which lies below LINK, as a path below the link's target."""
-    rest = path.relative_to(link)
-    whole = f"{target}/{rest}" if target.startswith("/") else f"/{link.parent}/{target}/{rest}"
-    return posixpath.normpath(whole).strip("/")

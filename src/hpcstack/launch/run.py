@@ -184,7 +184,7 @@ class PlannedLaunch:
         tmp = ("/tmp:/tmp",) if "tmp" in self.brings else ()
         mounts = (*home, *tmp, *self.site.mounts, *artifact.mounts, *self.mounts, *staged)
         look = not (self.plan.staged and self.plan.staged.image)  # a shared image that is staged is not read once more
-        return missing(artifact, self.argv, Path.cwd(), mounts, self.runner, look=look)
+        return missing(artifact, self.argv, Path.cwd(), mounts, look=look)
 
     def _slurm_says(self) -> str:
         """What sbatch would refuse, asked without a job; nothing where there is no Slurm."""

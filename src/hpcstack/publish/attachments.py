@@ -13,16 +13,15 @@ from hpcstack.store.contents import read_distribution
 from hpcstack.store.store import LOCK
 
 if TYPE_CHECKING:
-    from hpcstack.core.process import Runner
     from hpcstack.recipe.catalog import Recipe
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
 
-def collect_attachments(recipe: Recipe, artifact: Artifact, site: Site, runner: Runner) -> dict[str, str]:
+def collect_attachments(recipe: Recipe, artifact: Artifact, site: Site) -> dict[str, str]:
     """{file name: text}. The lock is the one that the build kept beside the image, else the recipe's as long as that is
     still the same: a later one is not this image's."""
-    out = {"sbom.json": sbom.document(artifact, read_distribution(artifact.image, runner))}
+    out = {"sbom.json": sbom.document(artifact, read_distribution(artifact.image))}
     for path in (Path(artifact.folder) / LOCK, _path_of(recipe, site)):
         try:
             if path and read_lock(path).digest() == artifact.lock_sha256:

@@ -108,10 +108,10 @@ def release(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -
     stack, artifact = candidate.stack, candidate.artifact
     if candidate.recipe:
         check_withdrawn(stack, artifact, asked, publisher)
-    check_commands(stack, artifact, publisher)
+    check_commands(stack, artifact)
     sign_and_check(artifact, publisher)
     if candidate.recipe:
-        more = collect_attachments(candidate.recipe, artifact, publisher.site, publisher.runner)
+        more = collect_attachments(candidate.recipe, artifact, publisher.site)
         lock = LockFile(candidate.recipe, publisher.site)
         if lock.path.exists() and (reasons := lock.state().reasons):
             what = f"the recipe is no longer what the image was built of ({reasons[0]})"
@@ -136,9 +136,9 @@ def check_withdrawn(stack: Stack, artifact: Artifact, asked: ReleaseRequest, pub
     publisher.say(f"NOTE: {what}; hpcstack history {stack.name} says why")
 
 
-def check_commands(stack: Stack, artifact: Artifact, publisher: Publisher) -> None:
+def check_commands(stack: Stack, artifact: Artifact) -> None:
     """InputError where the image lacks a command that the recipe's module is to offer."""
-    lacks = [one for one in stack.module.commands if missing(artifact, (one,), Path("/"), (), publisher.runner)]
+    lacks = [one for one in stack.module.commands if missing(artifact, (one,), Path("/"), ())]
     if lacks:
         raise InputError(f"the image of {stack.full_name} has no {', '.join(lacks)} on its PATH",
                          "`module.commands` in the recipe names what the image has")  # fmt: skip

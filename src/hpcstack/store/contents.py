@@ -6,40 +6,37 @@ import re
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import BuildError
+from hpcstack.squashfs.codec import Unreadable
+from hpcstack.squashfs.lookup import content, find
+from hpcstack.squashfs.read import Squashfs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hpcstack.core.process import Runner
-
-MAX_CAT = 64 << 20  # bytes of one file
+MAX_SIZE = 64 << 20  # bytes of one file
 
 
-def read_file(image: Path, path: str, runner: Runner) -> str:
+def read_file(image: Path, path: str) -> str:
     """The text of PATH in IMAGE, a squashfs. BuildError where it is not there, or is made to fill the memory."""
     try:
-        with runner.read(["unsquashfs", "-cat", str(image), path]) as pipe:
-            content = bytearray()
-            while block := pipe.read(1 << 20):
-                content += block
-                if len(content) > MAX_CAT:
-                    raise BuildError(f"the image's {path} is larger than {MAX_CAT >> 20} MiB")
-    except BuildError as error:
-        raise BuildError(
-            f"the image's {path} cannot be read: {error.message}", "unsquashfs must be of squashfs-tools 4.5 or newer"
-        ) from None
-    return content.decode("utf-8", "replace")
+        with Squashfs(image) as opened:
+            found = find(opened, path)
+            if found is None:
+                raise BuildError(f"the image {image} has no {path}", "was it built by hpcstack?")
+            return content(opened, found, MAX_SIZE).decode("utf-8", "replace")
+    except (Unreadable, OSError) as error:
+        raise BuildError(f"the image's {path} cannot be read: {error}", f"is {image} damaged?") from None
 
 
-def read_optional(image: Path, path: str, runner: Runner) -> str:
+def read_optional(image: Path, path: str) -> str:
     """The text of PATH in IMAGE; empty where it cannot be read."""
     try:
-        return read_file(image, path, runner)
+        return read_file(image, path)
     except BuildError:
         return ""
 
 
-def read_distribution(image: Path, runner: Runner) -> str:
+def read_distribution(image: Path) -> str:
     """ID of the image's /etc/os-release."""
-    match = re.search(r'^ID="?([a-z0-9._-]+)', read_optional(image, "etc/os-release", runner), re.MULTILINE)
+    match = re.search(r'^ID="?([a-z0-9._-]+)', read_optional(image, "etc/os-release"), re.MULTILINE)
     return match[1] if match else "debian"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hpcstack.core import data
-from hpcstack.core.process import Runner
 from hpcstack.lock.path import lock_path
 from hpcstack.publish import attachments
 from hpcstack.publish.attachments import collect_attachments
@@ -48,5 +47,5 @@ def test_the_lock_of_the_image_comes_with_the_release(
         stack=stack.full_name, key="k1", sha256="0", size=1, platform="linux/amd64", engine="apptainer",
         lock_sha256=lock.digest(), base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={}, folder=str(folder),
     )  # fmt: skip
-    found = collect_attachments(recipe, artifact, site, Runner())
+    found = collect_attachments(recipe, artifact, site)
     assert ("lock.json" in found) is comes and found.get("lock.json", lock.text()) == lock.text()
