@@ -87,6 +87,7 @@ def _advise(log: str) -> str:
             r"== hpcstack status 137|\bKilled\b",
             "137 is a kill: if the step did not do it itself, the machine or the job has too little memory; ",
         ),
+        (r"create user namespace", "as root: sysctl -w user.max_user_namespaces=63556; "),
         (r"No space left on device", "make room, or set build.tmpdir in site.yaml; "),
         (r"No matching distribution found", "check the version with: pip index versions NAME; "),
         (r"E: Unable to locate package", "check the package's name for the base's distribution; "),

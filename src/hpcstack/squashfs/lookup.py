@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LINKS = 40  # that Linux follows in one path
 
 
-class TooLarge(Unreadable):
+class MoreThanAsked(Unreadable):
     """A file has more bytes than were asked for."""
 
 
@@ -57,11 +57,11 @@ def _parts(path: bytes) -> list[bytes]:
 
 
 def content(image: Squashfs, file: Inode, limit: int) -> bytes:
-    """What FILE holds. TooLarge beyond LIMIT bytes, Unreadable where it is no file or not whole."""
+    """What FILE holds. MoreThanAsked beyond LIMIT bytes, Unreadable where it is no file or not whole."""
     if file.kind != FILE:
         raise Unreadable("it is no file")
     if file.size > limit:
-        raise TooLarge(f"it is larger than {limit >> 20} MiB")
+        raise MoreThanAsked(f"it is larger than {limit >> 20} MiB")
     with readable():
         out = b"".join(_pieces(image, file))
     if len(out) != file.size:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import FILE, LINK
-from hpcstack.squashfs.lookup import TooLarge, content, find
+from hpcstack.squashfs.lookup import MoreThanAsked, content, find
 from hpcstack.squashfs.read import Squashfs
 
 pytestmark = pytest.mark.squashfs
@@ -98,7 +98,7 @@ def test_a_file_larger_than_asked_for_is_not_read(image: Path) -> None:
     with Squashfs(image) as opened:
         found = find(opened, "opt/more-text")
         assert found is not None
-        with pytest.raises(TooLarge):
+        with pytest.raises(MoreThanAsked):
             content(opened, found, 1000)
 
 

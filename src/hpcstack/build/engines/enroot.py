@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from hpcstack.build.engines.base import EPOCH, Job, missing, proxies
 from hpcstack.build.engines.overlay import APART, Layered, NoLayers, Started, overlay_refused, scratch
 from hpcstack.core.errors import InputError
+from hpcstack.core.namespaces import no_namespaces
 from hpcstack.core.process import Completed, Runner
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class EnrootEngine:
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:
-        return missing(self.tools, runner)
+        return missing(self.tools, runner) or (no_namespaces() if os.geteuid() else "")
 
     def build(self, job: Job, runner: Runner) -> Completed:
         if not overlay_refused(runner):

@@ -37,6 +37,7 @@ from hpcstack.build.engines.lowest import (
 from hpcstack.core.errors import BuildError, StoreError
 from hpcstack.core.files import remove_tree, without_links
 from hpcstack.core.lease import label
+from hpcstack.core.namespaces import no_namespaces
 from hpcstack.render.steps import ALL, HOME, SHARED, BuildStep, step_script
 from hpcstack.store.cache import touch
 
@@ -319,6 +320,9 @@ def overlay_refused(runner: Runner) -> str:
             (Path(name) / folder).mkdir()
         options = f"ro,userxattr,lowerdir={name}/a:{name}/b"
         done = runner.output([*UNSHARE, "sh", script("overlay.sh"), name, f"{name}/merged", options, "true"])
-    if done.status:
-        return "this kernel does not let ordinary users mount an overlay (Linux 5.11 or newer, with user namespaces)"
-    return ""
+    if not done.status:
+        return ""
+    if closed := no_namespaces():
+        return closed
+    said = done.tail[-1] if done.tail else f"exit {done.status}"
+    return f"this kernel does not let ordinary users mount an overlay, as Linux 5.11 or newer does: {said}"
