@@ -287,3 +287,15 @@ def _advice(error: OSError, top: Path) -> str:
     if ours and error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ESTALE, errno.EIO):
         return "is its filesystem there? See `store` and `build.cachedir` in site.yaml (hpcstack show --site)"
     return ""
+
+
+def size_of(path: Path) -> int:
+    """Bytes on disk of a file or a tree."""
+    if not path.is_dir():
+        return path.lstat().st_blocks * 512
+    total = 0
+    for top, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += (Path(top) / name).lstat().st_blocks * 512
+    return total

@@ -2,7 +2,7 @@
 
 A holder on this kernel and in this PID namespace is looked up: by process and by when it started. Any other one is
 known by its heartbeat: it renews the lease's time every few seconds, and one that has not done so while somebody
-watched for PATIENCE seconds is dead. Nobody's clock is compared with another's, and no flock is used.
+watched for PATIENCE seconds, look by look, is dead. Nobody's clock is compared with another's, and no flock is used.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FIRST_POLL_S, POLL_S, LAST_POLL_S, BEAT_S, PATIENCE_S = 0.02, 0.5, 5.0, 5.0, 60.0
+GAP_S = 2 * LAST_POLL_S  # who has not looked for so long was stopped, or the file server was: nothing is known of then
 ABANDONED_S = 7 * 86400.0  # what an owner who is not seen from here has not touched for so long is nobody's
 HIDDEN = "hidden"
 
@@ -91,7 +92,8 @@ class Watch:
     """Somebody else's lease, watched: `dead` says when its holder is known to be."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.seen, self.since = path, (0, 0), time.monotonic()
+        self.path, self.seen = path, (0, 0)
+        self.since = self.looked = time.monotonic()
 
     def dead(self, text: str) -> bool:
         holder = read_holder(text)
@@ -102,10 +104,11 @@ class Watch:
             found = self.path.stat()
         except FileNotFoundError:
             return False
-        now = (found.st_ino, found.st_mtime_ns)
-        if now != self.seen:
-            self.seen, self.since = now, time.monotonic()
-        return time.monotonic() - self.since > PATIENCE_S
+        mark, now = (found.st_ino, found.st_mtime_ns), time.monotonic()
+        if mark != self.seen or now - self.looked > GAP_S:
+            self.seen, self.since = mark, now
+        self.looked = now
+        return now - self.since > PATIENCE_S
 
 
 def _never() -> bool:
@@ -163,6 +166,11 @@ def _acquire(mine: Path, path: Path, waiting: Callable[[str], None] | None, done
         late = (time.monotonic() - began) / 20 if done is not _never else 0.0
         pause = max(min(pause * 1.5, POLL_S), min(late, LAST_POLL_S))
     return True
+
+
+def holds(path: Path) -> bool:
+    """Whether this process still has the lease PATH: who was stopped for long may have lost it."""
+    return _read(path) == str(me())
 
 
 def _beat(path: Path, text: str, ended: threading.Event) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from hpcstack.build.base import here
-from hpcstack.core.errors import HpcstackError, InputError, RegistryError, StoreError
+from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, RegistryError, StoreError
 from hpcstack.core.untrusted import document
 from hpcstack.imagecache.layout import open_cache
 from hpcstack.imagecache.messages import MAX_LINE, Line
@@ -79,7 +80,10 @@ def answer_challenge(said: Mapping[str, object], registry: str, site: Site) -> d
         if challenge.lower().startswith("basic") and not asking.wants_basic(base):
             raise InputError(f"{host} gives tokens, and yet a password was asked for", "tell the site")
         return {"authorization": asking.authorization(challenge, host, base, str(said.get("repository")))}
-    except RegistryError as error:
+    except LoginRefused as error:
+        with contextlib.suppress(HpcstackError):  # a login that counts no more, for an image that needs none
+            asking = Registry(site, anonymous=True)
+            return {"authorization": asking.authorization(challenge, host, base, str(said.get("repository")))}
         return {"refused": error.message, "hint": error.hint}
     except HpcstackError as error:
         return {"cannot": error.message, "hint": error.hint}

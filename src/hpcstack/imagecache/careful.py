@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from hpcstack.core.errors import RegistryError
+from hpcstack.imagecache.refusals import NotShared
 from hpcstack.oci.client import Registry
 from hpcstack.oci.protocol import is_address
 
@@ -26,11 +27,10 @@ class CarefulRegistry(Registry):
             target = urljoin(url, answer.headers["Location"])
             answer.close()
             here, there = urlsplit(url), urlsplit(target)
-            if here.netloc != there.netloc:
+            if here[:2] != there[:2]:
                 if there.scheme != "https" or is_address(there.hostname or ""):
-                    raise RegistryError(
-                        f"{here.netloc} sends on to {there.netloc}, where nobody follows", "tell the site"
-                    )
+                    where = f"{there.scheme}://{there.netloc}"
+                    raise NotShared(f"{here.netloc} sends on to {where}, where nobody follows", "tell the site")
                 plain = {name: value for name, value in how.get("headers", {}).items() if name != "Authorization"}
                 how = {**how, "headers": plain}
             url = target

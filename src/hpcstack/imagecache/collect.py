@@ -50,25 +50,33 @@ def collect(cache: ImageCache, keep_days: float, max_bytes: float, coming: int =
     """Removes what `choose` names and nobody has got since, and what is left of imports, job steps and rights."""
     before = cache.entries()
     going = choose(before, cache.now(), keep_days, max_bytes, coming)
-    gone = [one for one in going if cache.used(one.key) <= before[one.key][1]]
-    for one in gone:
-        cache.remove(one.key)
+    gone = [one for one in going if cache.remove(one.key, before[one.key][1])]
     cache.forget_steps()
     cache.forget_imports(LEFT_OVER_S)
     cache.withdraw_grants()
     return gone
 
 
-def make_room(cache: ImageCache, keep_days: float, max_bytes: float, coming: int) -> list[Going]:
-    """What was removed so that COMING bytes have room. NotShared, with nothing removed, where they never will: a
-    registry may claim any size, and what is there is not given up for it."""
+def check_room(cache: ImageCache, keep_days: float, max_bytes: float, coming: int, key: str) -> list[Going]:
+    """What was removed where the disk has no room for COMING bytes of the image KEY and for what is imported now.
+
+    Nothing goes for a bound yet: a registry may claim any size, and what is there is given up for an image that has
+    come (`collect`). NotShared, with nothing removed, where it will never have room.
+    """
     entries = cache.entries()
     going = choose(entries, cache.now(), keep_days, max_bytes, coming)
     freed = sum(one.entry.size for one in going)
-    total = sum(entry.size for entry, _ in entries.values())
-    if max_bytes and total - freed + coming > max_bytes:
+    total = sum(entry.size for entry, _ in entries.values()) - freed + coming
+    needed = 2 * (coming + cache.arriving(key))
+    if (max_bytes and total + cache.left_over() > max_bytes) or _free(cache) < needed:
+        cache.forget_imports(0)
+    if max_bytes and total + cache.left_over() > max_bytes:
         raise NotShared(f"the image cache has no room for {coming / 1e9:.1f} GB (image_cache.max_gb in site.yaml)")
-    if shutil.disk_usage(cache.top).free + freed < 2 * coming:
+    if _free(cache) + freed < needed:
         said = f"the disk of {cache.top} has no room for {coming / 1e9:.1f} GB, twice while it is imported"
         raise NotShared(said)
-    return collect(cache, keep_days, max_bytes, coming)
+    return collect(cache, keep_days, max_bytes, coming) if _free(cache) < needed else []
+
+
+def _free(cache: ImageCache) -> int:
+    return shutil.disk_usage(cache.top).free

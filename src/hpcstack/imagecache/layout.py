@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 from contextlib import suppress
@@ -27,18 +28,21 @@ from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import remove_tree, write_text
 from hpcstack.core.lease import hold, label, sweep
 from hpcstack.imagecache import acl
+from hpcstack.imagecache.outcomes import MAX_RECORD
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
 IMAGE, ENTRY, USED = "image.sqsh", "entry.json", "used"
 FOLDERS = {"images": 0o711, "grants": 0o700, "steps": 0o700, "leases": 0o700, "incoming": 0o700, "partial": 0o700,
            "failed": 0o700}  # fmt: skip
-MAX_RECORD = 1 << 16
 TOUCH_S = 3600.0  # one write an hour tells that an image is used, however many nodes start on it
 GRANT_S = 7 * 86400.0
 STEP_S = 600.0  # the nodes of a job step ask within this time
+FAILED_S = 60.0  # and are told what the first one was told within this
 
 
 @dataclass(frozen=True)
@@ -212,13 +216,23 @@ class ImageCache:
             return False
         return True
 
-    def remove(self, key: str) -> None:
-        """What KEY names, at once; who has it open goes on reading."""
-        grave = self.top / "incoming" / f"{label()}{os.urandom(4).hex()}"
+    def remove(self, key: str, since: float = math.inf) -> bool:
+        """What KEY names, at once, unless somebody got it after SINCE; who has it open goes on reading. Whether it is
+        gone."""
+        if self.used(key) > since:
+            return False
+        place, grave = self.top / "images" / key, self.top / "incoming" / f"{label()}{os.urandom(4).hex()}"
+        try:
+            place.rename(grave)
+        except FileNotFoundError:
+            return False
+        with suppress(OSError):
+            if (grave / USED).stat().st_mtime > since:  # between the two looks
+                grave.rename(place)
+                return False
         self._forget_grants(key)
-        with suppress(FileNotFoundError):
-            (self.top / "images" / key).rename(grave)
         remove_tree(grave)
+        return True
 
     def withdraw_grants(self) -> int:
         """Takes back the right to read of who has not shown it for GRANT_S seconds; of how many images."""
@@ -238,16 +252,20 @@ class ImageCache:
 
     # -- job steps
 
-    def step(self, name: str) -> str:
-        """The digest that a tag meant for the job step NAME; empty where no node of it has asked lately."""
+    def step(self, name: str) -> dict[str, object]:
+        """What the first node of the job step NAME was told of a tag: {digest, shown}, or a failure; empty where none
+        has asked lately. What is not the registry's own answer counts for a minute."""
         path = self.top / "steps" / name
-        with suppress(OSError, InputError):
-            if time.time() - path.stat().st_mtime < STEP_S:
-                return files.read_text(path, 256).strip()
-        return ""
+        with suppress(OSError, ValueError, RecursionError, InputError):
+            found = json.loads(files.read_text(path, MAX_RECORD))
+            if isinstance(found, dict) and time.time() - path.stat().st_mtime < (
+                STEP_S if found.get("shown") else FAILED_S
+            ):
+                return found
+        return {}
 
-    def write_step(self, name: str, digest: str) -> None:
-        write_text(self.top / "steps" / name, digest + "\n", 0o600)
+    def write_step(self, name: str, said: Mapping[str, object]) -> None:
+        write_text(self.top / "steps" / name, json.dumps(dict(said)), 0o600)
 
     def forget_steps(self) -> None:
         for path in (self.top / "steps").iterdir():
@@ -260,5 +278,22 @@ class ImageCache:
         now = self.now()
         for path in (*self.top.glob("partial/*"), *self.top.glob("failed/*"), *self.top.glob("incoming/*.json")):
             with suppress(FileNotFoundError):
-                if now - path.stat().st_mtime > older_than:
+                if now - path.stat().st_mtime >= older_than and not self.is_importing(path.name):
                     remove_tree(path) if path.is_dir() else path.unlink()
+
+    def is_importing(self, name: str) -> bool:
+        """Whether somebody has the lease for the import that NAME, KEY or KEY.more, is of."""
+        return (self.top / "leases" / f"import-{name.partition('.')[0]}").exists()
+
+    def left_over(self) -> int:
+        """Bytes that imports have fetched and not used yet."""
+        return sum(files.size_of(path) for path in (self.top / "partial").iterdir())
+
+    def arriving(self, but: str) -> int:
+        """Bytes of the images that are imported now, packed, but for the key BUT."""
+        found = 0
+        for path in self.top.glob("incoming/*.json"):
+            with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, InputError):
+                if path.stem != but and self.is_importing(path.stem):
+                    found += max(0, int(json.loads(files.read_text(path, MAX_RECORD))["total"]))
+        return found

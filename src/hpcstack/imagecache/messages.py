@@ -8,7 +8,6 @@ hint, kind}.
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,10 +16,11 @@ from hpcstack.core.errors import InputError, LoginRefused, visible
 from hpcstack.core.progress import Progress
 from hpcstack.core.untrusted import document
 from hpcstack.imagecache.careful import CarefulRegistry
-from hpcstack.imagecache.refusals import HolderGone, NotShared
+from hpcstack.imagecache.refusals import HolderGone, NotHere
 from hpcstack.oci.tokens import HEADER
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
 
     from hpcstack.recipe.model import Base
@@ -43,10 +43,10 @@ class Line:
             raise BrokenPipeError
         data = json.dumps(dict(facts)).encode() + b"\n"
         try:
-            self.connection.settimeout(self.seconds)
+            self.connection.settimeout(self.seconds if wait else 0)
             if wait:
                 self.connection.sendall(data)
-            elif self.connection.send(data, socket.MSG_DONTWAIT) < len(data):
+            elif self.connection.send(data) < len(data):
                 raise BrokenPipeError
         except OSError:
             self.gone = True
@@ -104,7 +104,7 @@ class AskingRegistry(CarefulRegistry):
         self.line = line
 
     def authorization(self, challenge: str, host: str, base: Base, repository: str) -> str:
-        """What who asked answers to CHALLENGE. LoginRefused where he has no login that counts, NotShared where he
+        """What who asked answers to CHALLENGE. LoginRefused where he has no login that counts, NotHere where he
         cannot answer at all, HolderGone where he is gone: none of these is anybody else's."""
         try:
             with self.line.lock:
@@ -122,4 +122,4 @@ class AskingRegistry(CarefulRegistry):
         if isinstance(refused, str):
             raise LoginRefused(visible(refused)[:2000], hint)
         said = visible(str(answer.get("cannot") or "it said nothing that could be one"))[:2000]
-        raise NotShared(f"{host} wants a login for {base.image}, and hpcstack could not answer: {said}", hint)
+        raise NotHere(f"{host} wants a login for {base.image}, and hpcstack could not answer: {said}", hint)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
+import os
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import files
-from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, RegistryError, StoreError, visible
-from hpcstack.core.files import write_text
-from hpcstack.core.lease import hold
+from hpcstack.core.errors import HpcstackError, LoginRefused, RegistryError
+from hpcstack.core.lease import hold, holds
 from hpcstack.imagecache import acl
 from hpcstack.imagecache.careful import CarefulRegistry
-from hpcstack.imagecache.collect import make_room
-from hpcstack.imagecache.layout import IMAGE, MAX_RECORD, CachedImage, ImageCache, key_of
-from hpcstack.imagecache.refusals import HolderGone, NotShared
+from hpcstack.imagecache.collect import check_room, collect
+from hpcstack.imagecache.layout import IMAGE, CachedImage, ImageCache, key_of
+from hpcstack.imagecache.outcomes import concerns, error_of, failure, read_failure, write_failure
+from hpcstack.imagecache.refusals import HolderGone, NotHere, NotShared
 from hpcstack.imagecache.telling import ImportTold, Waiting
 from hpcstack.oci.importer import pack_image
 from hpcstack.oci.metadata import above
@@ -28,15 +28,17 @@ from hpcstack.oci.sources import FromRegistry
 from hpcstack.recipe.model import Base
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
+    from hpcstack.imagecache.collect import Going
     from hpcstack.oci.client import Registry
     from hpcstack.site.load import Site
 
 
-IMPORTS = 4  # at once, on one node
+IMPORTS, IMPORTS_OF_ONE = 4, 2  # at once, on one node
+TIMES, SMALL = 3, 256 << 20  # an image may become so many times, and bytes, larger than what its registry says
 
 
 @dataclass(frozen=True)
@@ -76,15 +78,17 @@ class Provider:
         digest, shown = self._digest(base, wanted)
         key = key_of(base, digest, wanted.platform)
         entry, how = self.cache.entry(key), "there"
-        if not entry:
-            entry, how = self._wait_or_import(key, pinned(base, digest), wanted)
-        try:
-            if shown:
-                self.cache.grant(key, entry, wanted.user)
-        except OSError as error:
-            why = error.strerror or error
-            raise NotShared(f"{self.cache.top} cannot note that user {wanted.user} may read it: {why}") from None
-        return Provided(self.cache.image(key), digest, how)
+        while True:
+            if not entry:
+                entry, how = self._wait_or_import(key, pinned(base, digest), wanted)
+            try:
+                if shown:
+                    self.cache.grant(key, entry, wanted.user)
+            except OSError as error:
+                why = error.strerror or error
+                raise NotShared(f"{self.cache.top} cannot note that user {wanted.user} may read it: {why}") from None
+            if entry := self.cache.entry(key):  # else it was collected between the two looks
+                return Provided(self.cache.image(key), digest, how)
 
     def _digest(self, base: Base, wanted: WantedImage) -> tuple[str, bool]:
         """What BASE's tag means, for all nodes of a job step the same, and whether the user has shown his right. The
@@ -94,15 +98,19 @@ class Provider:
         text = f"{wanted.user} {wanted.step} {wanted.platform} {base.image}"
         name = hashlib.sha256(text.encode()).hexdigest()[:40]
         if found := self.cache.step(name):
-            return found, True
+            return _told(found)
         try:
             with hold(self.cache.top / "leases" / f"step-{name}", done=lambda: bool(self.cache.step(name))):
                 if found := self.cache.step(name):
-                    return found, True
-                found, shown = self._ask(base, wanted)
-                if shown:
-                    self.cache.write_step(name, found)
-                return found, shown
+                    return _told(found)
+                try:
+                    digest, shown = self._ask(base, wanted)
+                except RegistryError as error:  # the others would wait as long as we did, one after the other
+                    with suppress(OSError):
+                        self.cache.write_step(name, failure(error, wanted.user))
+                    raise
+                self.cache.write_step(name, {"digest": digest, "shown": shown})
+                return digest, shown
         except OSError:  # a full disk: what is there can be had without a record
             return self._ask(base, wanted)
 
@@ -123,25 +131,29 @@ class Provider:
 
     def _wait_or_import(self, key: str, base: Base, wanted: WantedImage) -> tuple[CachedImage, str]:
         """One imports, the others wait for it. What stopped him would stop them, too: they are told the same; but what
-        his login was refused, or where he was killed, the next one goes on."""
+        a registry told him, or where he was killed, the next one goes on."""
         failed = self.cache.top / "failed" / key
         before = _identity(failed)
-        waiting = Waiting(self.cache, key, self.progress, lambda: _identity(failed) != before)
+
+        def stopped() -> bool:
+            return _identity(failed) != before and concerns(read_failure(failed), wanted.user)
+
+        waiting = Waiting(self.cache, key, self.progress, stopped)
         lease = self.cache.top / "leases" / f"import-{key}"
         with hold(lease, waiting.told, waiting.ended) as held:
             self.cache.look_anew()
             if entry := self.cache.entry(key):
                 return entry, "waited for" if waiting.waited else "there"
             if not held or waiting.failed():
-                raise _failure(failed)
+                raise error_of(read_failure(failed) or {}, "the import for all failed: ")
             try:
                 return self._import(key, base, wanted), "imported"
-            except (LoginRefused, HolderGone, NotShared):
+            except (LoginRefused, HolderGone, NotHere):
                 raise
             except HpcstackError as error:
                 with suppress(OSError):
-                    said = {"message": visible(error.message), "hint": visible(error.hint)}
-                    write_text(failed, json.dumps(said), 0o600)
+                    if holds(lease):  # else somebody else imports
+                        write_failure(failed, error, wanted.user)
                 raise
 
     def _import(self, key: str, base: Base, wanted: WantedImage) -> CachedImage:
@@ -152,9 +164,8 @@ class Provider:
         public = is_public(base, self.site)
         if not public and not acl.kept(cache.top):
             raise NotShared(f"{cache.top} keeps no ACLs, and {base.image} is not for everybody")
-        for gone in make_room(cache, settings.keep_days, settings.max_gb * 1e9, source.image.size):
-            self.progress(f"removed {gone.entry.name}: {gone.why}")
-        with import_slot(Path(settings.socket).parent):
+        self._removed(check_room(cache, settings.keep_days, settings.max_gb * 1e9, source.image.size, key))
+        with import_slot(Path(settings.socket).parent, wanted.user):
             return self._pack(source, key, base, wanted, public=public)
 
     def _pack(self, source: FromRegistry, key: str, base: Base, wanted: WantedImage, *, public: bool) -> CachedImage:
@@ -164,7 +175,10 @@ class Provider:
                 source, folder / IMAGE, cache.top / "partial" / key, self.site.build.compression, self.runner,
                 ImportTold(self.progress, cache.top / "incoming" / f"{key}.json", source.image.size),
                 lambda image: above(image, base.image), base.image, self.site.build.bounds.as_bounds(),
+                most=TIMES * source.image.size + SMALL,
             )  # fmt: skip
+            settings = self.site.image_cache
+            self._removed(collect(cache, settings.keep_days, settings.max_gb * 1e9, done.size))
             entry = CachedImage(base.image, base.digest, wanted.platform, done.size, public)
             cache.put(folder, key, entry)
         finally:
@@ -173,19 +187,37 @@ class Provider:
         self.progress(f"imported {done.size / 1e6:.0f} MB in {done.seconds:.1f} s")
         return entry
 
+    def _removed(self, gone: list[Going]) -> None:
+        for one in gone:
+            self.progress(f"removed {one.entry.name}: {one.why}")
+
 
 @contextmanager
-def import_slot(folder: Path) -> Iterator[None]:
-    """One of the few imports that a node does at once: each takes all of its cores. NotShared where all are taken."""
-    for number in range(IMPORTS):
-        with (folder / f"import-{number}.lock").open("w") as file:
+def import_slot(folder: Path, user: int) -> Iterator[None]:
+    """One of the few imports that a node does at once, and of those that USER may have begun: each takes all of its
+    cores. NotHere where all are taken."""
+    own = f"this node imports {IMPORTS_OF_ONE} images for you already"
+    of_all = f"this node imports {IMPORTS} images for all already"
+    with _one_of(folder, f"import-of-{user}", IMPORTS_OF_ONE, own), _one_of(folder, "import", IMPORTS, of_all):
+        yield
+
+
+@contextmanager
+def _one_of(folder: Path, name: str, count: int, taken: str) -> Iterator[None]:
+    """One of COUNT locks in FOLDER, that only this account may open. NotHere, with TAKEN, where there is none."""
+    for number in range(count):
+        file = os.open(folder / f"{name}-{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(file, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 continue
             yield
             return
-    raise NotShared(f"this node imports {IMPORTS} images for all already")
+        finally:
+            os.close(file)
+    raise NotHere(taken)
 
 
 def pinned(base: Base, digest: str) -> Base:
@@ -222,10 +254,8 @@ def _identity(path: Path) -> tuple[int, int]:
     return (found.st_ino, found.st_mtime_ns)
 
 
-def _failure(path: Path) -> HpcstackError:
-    """What the holder of the lease could not do."""
-    try:
-        found = json.loads(files.read_text(path, MAX_RECORD))
-        return StoreError(f"the import for all failed: {found['message']}", str(found["hint"]))
-    except (OSError, ValueError, KeyError, TypeError, InputError):
-        return StoreError("the import for all failed", "ask again")
+def _told(record: Mapping[str, object]) -> tuple[str, bool]:
+    """What the first node of a job step was told: a digest, and whether that has shown a right. Raises its failure."""
+    if "digest" in record:
+        return str(record["digest"]), bool(record.get("shown"))
+    raise error_of(record, "told to the first node of this step: ")

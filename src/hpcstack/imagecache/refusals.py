@@ -12,5 +12,9 @@ class NotShared(HpcstackError):
     exit_code = 8
 
 
+class NotHere(NotShared):
+    """What this node, or who asked, cannot do now: it says nothing of others."""
+
+
 class HolderGone(HpcstackError):
     """Who had the import to do is gone: he cannot be asked for a login any more."""

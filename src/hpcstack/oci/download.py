@@ -25,6 +25,7 @@ TRIES, BACK_OFF = 5, 0.5
 SPARE = 64 << 20  # bytes that stay free on the disk
 WINDOW, PAUSE_S = 24 << 20, 0.1
 SLOW = 0.1  # the network is the slower side if its reader waits for it for so much of the time
+LEFT = ".left"  # behind the name of a blob that an earlier run has fetched
 FEW = 16  # less than this part of a blob is not worth to go on with
 Pieces = Callable[[Layer, int], Iterator[bytes]]
 """A source: the bytes of a layer from an offset on. RegistryError where it broke off, after which it is asked again."""
@@ -59,14 +60,16 @@ class Spool:
     What arrives is written to a file, where a later run goes on; up to WINDOW bytes wait for the reader in memory.
     Where the network is slower than the reader, the file takes what memory does not. Where the reader is slower, the
     network waits for it and the file ends there: what comes that fast is fetched again as fast. An earlier run's file,
-    and a blob that is read for the second time, are completed and checked on disk before they are read.
+    and a blob that is read for the second time, are completed and checked on disk before they are read. The former is
+    copied: who wrote it may still be writing.
     """
 
     def __init__(self, path: Path, layer: Layer, pace: Pace, before: Sequence[Spool] = (), *, again: bool = False):
-        if path.exists() and path.stat().st_size < layer.size // FEW:
-            path.unlink()
         self.path, self.layer, self.pace, self.before = path, layer, pace, tuple(before)
-        self.left_over = path.exists()
+        self.left = path.with_name(path.name + LEFT)
+        if self.left.exists() and self.left.stat().st_size < layer.size // FEW:
+            self.left.unlink()
+        self.left_over = self.left.exists()
         self.whole = self.left_over or again
         self.on_disk, self.tee = self.whole, True
         self.have, self.read, self.done = 0, 0, False
@@ -80,6 +83,7 @@ class Spool:
             right = self._fill(source, on_bytes)
             if not right and self.left_over:
                 self.path.unlink()
+                self.left.unlink()
                 right = self._fill(source, on_bytes)
             if not right:
                 self.path.unlink()
@@ -95,15 +99,18 @@ class Spool:
         """Whether the blob is whole and has the digest that names it."""
         found = hashlib.sha256()
         with self.path.open("a+b", buffering=0) as file:
-            file.seek(0)
-            self.have = 0
-            while block := file.read(PIECE):
-                found.update(block)
-                self.have += len(block)
-                on_bytes(len(block))
+            self.have, left = 0, self.left.exists()
+            with self.left.open("rb", buffering=0) if left else contextlib.nullcontext(file) as before:
+                before.seek(0)
+                while self.have < self.layer.size and (block := before.read(PIECE)):
+                    found.update(block)
+                    if left:
+                        _write(file, block)
+                    self.have += len(block)
+                    on_bytes(len(block))
             tries = 0
             while self.have < self.layer.size:
-                before = self.have
+                began = self.have
                 try:
                     for piece in source(self.layer, self.have):
                         found.update(piece)
@@ -115,7 +122,7 @@ class Spool:
                                            f"{self.layer.size} bytes", "try again later")  # fmt: skip
                 except RegistryError as error:
                     broken = error
-                tries = 1 if self.have > before else tries + 1
+                tries = 1 if self.have > began else tries + 1
                 if self.have < self.layer.size:
                     if tries >= TRIES:
                         raise broken

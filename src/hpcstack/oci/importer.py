@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import tarfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -24,7 +25,8 @@ from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, e
 from hpcstack.oci.headers import END, header
 from hpcstack.oci.manifest import Image
 from hpcstack.oci.metadata import Added, below
-from hpcstack.oci.pack import ROOTLESS, pack_argv, read_back
+from hpcstack.oci.pack import OWN_TIMES, ROOTLESS, PackedAs, pack_argv, read_back
+from hpcstack.oci.resume import BLOBS, take_over
 from hpcstack.oci.tar import BLOCK, Damaged, Flow, Members
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 VERSION = "2"  # of what import adds to an image; it is part of the name under which a base is kept
 REFUSED = "do not use this image: no tool makes such a layer by accident"
+TOO_LARGE = (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
 GATHERED, PADDING = 1 << 18, bytes(BLOCK)
 Body = Iterable[bytes | memoryview]
 AddedTo = Callable[[Image], Added]
@@ -119,16 +122,17 @@ class Sink:
 
 def pack_image(
     source: LayerSource, output: Path, work: Path, compression: str, runner: Runner, progress: Progress,
-    add: AddedTo, provenance: str, bounds: Bounds = STANDARD, *, rooted: bool = False,
+    add: AddedTo, provenance: str, bounds: Bounds = STANDARD, *, rooted: bool = False, most: int = 0,
 ) -> Imported:  # fmt: skip
-    """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. WORK takes layers and the log.
+    """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. Folders beside WORK, named after
+    it, take layers and the log; those of earlier runs are gone on with.
 
     ROOTED: every file is root's, as it is in what is built on a base: an overlay over a mounted image can copy no file
-    whose owner a build's namespace does not know.
+    whose owner a build's namespace does not know. MOST: bytes that it may become, 0 for no bound.
     """
     began = time.monotonic()
     found = source.image
-    work.mkdir(parents=True, exist_ok=True)
+    work = take_over(work)
     output.parent.mkdir(parents=True, exist_ok=True)
     room(output.parent, found.size * (2 if source.spooled else 1), f"the import of {provenance}")
     sizes, done = (
@@ -143,18 +147,18 @@ def pack_image(
     def tars() -> Generator[Tar, None, None]:
         return _tars(source, add(found), below(found), progress, Tally(bounds), rooted=rooted)
 
-    passes = 1
+    passes, how = 1, PackedAs(compression, most)
     try:
         with refusals(str(output)), replacing(output) as part:
             progress.event("phase", name="fetch")
-            source.start(work / "blobs", on_bytes)
-            if why := _first_pass(part, work, compression, runner, tars, progress):
+            source.start(work / BLOBS, on_bytes)
+            if why := _first_pass(part, work, how, runner, tars, progress):
                 progress(f"the layers must be read twice: {why}")
                 passes = 2
                 with contextlib.closing(tars()) as first:
                     entries = [_entries(tar) for tar in first]
                 with contextlib.closing(tars()) as second:
-                    _packed(part, work, compression, runner, lambda sink: by_plan(sink, second, entries), progress)
+                    _packed(part, work, how, runner, lambda sink: by_plan(sink, second, entries), progress)
             read_back(part, runner)
             progress.event("phase", name="rename")
             size = part.stat().st_size
@@ -167,7 +171,7 @@ def pack_image(
 def _first_pass(
     part: Path,
     work: Path,
-    compression: str,
+    how: PackedAs,
     runner: Runner,
     tars: Callable[[], Generator[Tar, None, None]],
     progress: Progress,
@@ -175,7 +179,7 @@ def _first_pass(
     """Why one pass was not enough; empty where it was. What read ahead for it has ended then."""
     with contextlib.closing(tars()) as layers:
         try:
-            _packed(part, work, compression, runner, lambda sink: one_pass(sink, layers), progress)
+            _packed(part, work, how, runner, lambda sink: one_pass(sink, layers), progress)
         except NeedsTwoPasses as why:
             return str(why)
     return ""
@@ -242,20 +246,22 @@ def tars_of(above: Added, pieces: Iterable[bytes]) -> Iterator[Tar]:
 
 def pack_tars(tars: Iterable[Tar], output: Path, work: Path, compression: str, runner: Runner) -> None:
     """TARS, newest first, as the squashfs OUTPUT."""
-    _packed(output, work, compression, runner, lambda sink: one_pass(sink, tars), Progress())
+    _packed(output, work, PackedAs(compression), runner, lambda sink: one_pass(sink, tars), Progress())
 
 
 def _packed(
-    part: Path, work: Path, compression: str, runner: Runner, feed: Callable[[Sink], None], progress: Progress
+    part: Path, work: Path, how: PackedAs, runner: Runner, feed: Callable[[Sink], None], progress: Progress
 ) -> None:
     """PART made by the packer from what FEED gives it, and synced."""
     jobs = len(os.sched_getaffinity(0))
     part.unlink(missing_ok=True)
-    argv = pack_argv(runner.has, compression, part, jobs)
+    argv = pack_argv(runner.has, how.compression, part, jobs)
+    rootless = argv[0] in ROOTLESS
+    argv = [*how.bounded(runner.has), *OWN_TIMES, *argv]
     (work / "pack.log").unlink(missing_ok=True)  # of an earlier run
     with runner.fed(argv, work / "pack.log") as packer, written_out(part):
         try:
-            sink = Sink(packer.descriptor, argv[0] not in ROOTLESS)
+            sink = Sink(packer.descriptor, not rootless)
             feed(sink)
             sink.end()
             progress.event("phase", name="sync")
@@ -268,6 +274,8 @@ def _packed(
 
 def _refused(packer: Fed, part: Path) -> HpcstackError:
     done = packer.finish()
+    if done.status in TOO_LARGE:
+        return BuildError("the image becomes far larger than its registry says", "is this the image that you meant?")
     room(part.parent, 0, "the image")  # the likeliest reason, said as what it is
     if any("I/O error" in line or "No space left" in line for line in done.tail):  # what it wrote is removed by now
         said = f"the image could not be written below {part.parent}: no space was left, or the disk is damaged"

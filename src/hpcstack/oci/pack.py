@@ -5,6 +5,7 @@ zstd at level 1: a base of 1.2 GB packs in a fifth of the time that gzip takes, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import BuildError, MissingToolError
@@ -23,7 +24,24 @@ SQUASH = {
     "lz4": ("-comp", "lz4"),
 }
 READERS = {"unsquashfs": ("unsquashfs", "-lln"), "rdsquashfs": ("rdsquashfs", "--describe")}
+OWN_TIMES = (
+    "env",
+    "-u",
+    "SOURCE_DATE_EPOCH",
+)  # mksquashfs takes no times beside it, and tar2sqfs takes its own from it
 MEMORY = "192M"  # mksquashfs takes a quarter of the machine's by default
+
+
+@dataclass(frozen=True)
+class PackedAs:
+    """How an image is packed: its compression, and the bytes that it may become at most (0: no bound)."""
+
+    compression: str
+    most: int = 0
+
+    def bounded(self, has: Callable[[str], bool]) -> list[str]:
+        """What a packer is started by, so that the kernel ends it where it writes more."""
+        return ["prlimit", "--core=0", f"--fsize={self.most}", "--"] if self.most and has("prlimit") else []
 
 
 def tar2sqfs(compression: str, output: Path, jobs: int) -> list[str]:

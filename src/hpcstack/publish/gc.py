@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, SlurmError
-from hpcstack.core.files import read_bytes, remove_tree
+from hpcstack.core.files import read_bytes, remove_tree, size_of
 from hpcstack.core.lease import alive, label
 from hpcstack.releases.changes import used_by
 from hpcstack.releases.records import read_releases
@@ -217,18 +217,6 @@ def _jobs(runner: Runner) -> list[tuple[str, str]]:
                              "run gc as the store's owner with Slurm's operator rights, or say --no-slurm")  # fmt: skip
         out.append((f"job {job}", f"{lines[job]}\n{script.stdout}"))  # without a script, or ended meanwhile: none
     return out
-
-
-def size_of(path: Path) -> int:
-    """Bytes on disk of a file or a tree."""
-    if not path.is_dir():
-        return path.lstat().st_blocks * 512
-    total = 0
-    for top, _, names in os.walk(path):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += (Path(top) / name).lstat().st_blocks * 512
-    return total
 
 
 def remove(item: Item, site: Site) -> None:

@@ -10,6 +10,7 @@ import pytest
 from conftest import make_site
 from hpcstack.core.errors import RegistryError
 from hpcstack.imagecache.careful import CarefulRegistry
+from hpcstack.imagecache.refusals import NotShared
 from hpcstack.oci.client import Registry
 
 
@@ -45,10 +46,17 @@ def test_a_storage_of_its_own_is_followed_without_the_login(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "target", ["http://169.254.169.254/latest", "https://127.0.0.1/x", "https://localhost/x", "http://cdn.example/x"]
+    "target",
+    [
+        "http://169.254.169.254/latest",
+        "https://127.0.0.1/x",
+        "https://localhost/x",
+        "http://cdn.example/x",
+        "http://reg.example/v2/b",
+    ],
 )
 def test_this_machine_and_bare_addresses_are_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str) -> None:
-    with pytest.raises(RegistryError, match="nobody follows"):
+    with pytest.raises(NotShared, match="nobody follows"):
         asked(monkeypatch, tmp_path, [target])
 
 

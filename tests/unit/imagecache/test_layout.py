@@ -9,7 +9,7 @@ import pytest
 
 from hpcstack.core.errors import StoreError
 from hpcstack.imagecache import acl
-from hpcstack.imagecache.layout import GRANT_S, IMAGE, STEP_S, CachedImage, ImageCache, key_of
+from hpcstack.imagecache.layout import FAILED_S, GRANT_S, IMAGE, STEP_S, CachedImage, ImageCache, key_of
 from hpcstack.oci.reference import registry_image
 
 DIGEST = "sha256:" + "1" * 64
@@ -92,13 +92,24 @@ def test_what_is_removed_is_gone_with_its_rights(cache: ImageCache) -> None:
     )
 
 
+def test_what_was_got_meanwhile_stays(cache: ImageCache) -> None:
+    put(cache)
+    since = cache.used("k")
+    os.utime(cache.top / "images/k/used", (since + 1, since + 1))
+    assert not cache.remove("k", since) and cache.entry("k")
+    assert cache.remove("k", since + 1) and not cache.entry("k")
+
+
 def test_a_step_is_known_for_minutes(cache: ImageCache) -> None:
-    assert cache.step("s") == ""
-    cache.write_step("s", DIGEST)
-    assert cache.step("s") == DIGEST
-    old = (cache.top / "steps/s").stat().st_mtime - STEP_S - 10
-    os.utime(cache.top / "steps/s", (old, old))
-    assert cache.step("s") == ""
+    assert cache.step("s") == {}
+    for said, seconds in (({"digest": DIGEST, "shown": True}, STEP_S), ({"digest": DIGEST, "shown": False}, FAILED_S),
+                          ({"kind": "registry"}, FAILED_S)):  # fmt: skip
+        cache.write_step("s", said)
+        assert cache.step("s") == said
+        old = (cache.top / "steps/s").stat().st_mtime - seconds - 10
+        os.utime(cache.top / "steps/s", (old, old))
+        assert cache.step("s") == {}
+    os.utime(cache.top / "steps/s", (1, 1))
     cache.forget_steps()
     assert list((cache.top / "steps").iterdir()) == []
 

@@ -15,10 +15,11 @@ from conftest import make_site
 from hpcstack.core.errors import HpcstackError, LoginRefused, RegistryError, StoreError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
-from hpcstack.imagecache.collect import make_room
+from hpcstack.imagecache.collect import check_room, collect
 from hpcstack.imagecache.layout import IMAGE, CachedImage, ImageCache
 from hpcstack.imagecache.provide import (
     IMPORTS,
+    IMPORTS_OF_ONE,
     Provided,
     Provider,
     WantedImage,
@@ -206,7 +207,10 @@ def test_a_right_is_not_renewed_while_the_registry_is_down(cache: ImageCache) ->
     down = provider(cache, error=RegistryError("down"))
     named = wanted(image=f"nvcr.io/a/b@{DIGEST}", step="7+0+")
     assert down.provide(named).path == first.path
-    assert mark.stat().st_mtime == old and not list((cache.top / "steps").iterdir())
+    assert mark.stat().st_mtime == old
+    again = provider(cache, error=RegistryError("down"))
+    assert again.provide(named).path == first.path and again.registry.asked == 0, "told what the first node was told"  # type: ignore[attr-defined]
+    assert mark.stat().st_mtime == old
 
 
 def test_a_size_that_a_registry_claims_empties_no_cache(cache: ImageCache) -> None:
@@ -214,18 +218,98 @@ def test_a_size_that_a_registry_claims_empties_no_cache(cache: ImageCache) -> No
     (path,) = (cache.top / "images").iterdir()
     os.utime(path / "used", (1, 1))
     with pytest.raises(NotShared, match="no room"):
-        make_room(cache, 10_000, 1000, 2000)
+        check_room(cache, 10_000, 1000, 2000, "k")
     with pytest.raises(NotShared, match="no room"):
-        make_room(cache, 100_000, 0, 1 << 60)
-    assert path.exists()
-    assert [one.key for one in make_room(cache, 30, 1000, 999)] == [path.name]
+        check_room(cache, 100_000, 0, 1 << 60, "k")
+    assert check_room(cache, 30, 1000, 999, "k") == [] and path.exists(), "nothing goes for what has not come"
+    assert [one.key for one in collect(cache, 30, 1000, 999)] == [path.name]
+
+
+def test_what_is_left_of_imports_makes_room(cache: ImageCache) -> None:
+    left = cache.top / "partial/k.1/blobs"
+    left.mkdir(parents=True)
+    (left / "sha256-1").write_bytes(bytes(8192))
+    (cache.top / "leases/import-k").touch()
+    with pytest.raises(NotShared, match="no room"):
+        check_room(cache, 30, 8000, 1000, "other")
+    assert left.exists(), "somebody imports with it"
+    (cache.top / "leases/import-k").unlink()
+    assert check_room(cache, 30, 8000, 1000, "other") == [] and not left.exists()
+
+
+def test_what_is_imported_now_needs_its_room_too(cache: ImageCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcstack.imagecache.collect._free", lambda _: 5000)
+    check_room(cache, 30, 0, 2000, "k")
+    (cache.top / "incoming/other.json").write_text('{"done": 1, "total": 1000}')
+    (cache.top / "leases/import-other").touch()
+    with pytest.raises(NotShared, match="no room"):
+        check_room(cache, 30, 0, 2000, "k")
 
 
 def test_a_node_does_a_few_imports_at_once(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        for _ in range(IMPORTS):
-            stack.enter_context(import_slot(tmp_path))
-        with pytest.raises(NotShared), import_slot(tmp_path):
+        for number in range(IMPORTS):
+            stack.enter_context(import_slot(tmp_path, number // IMPORTS_OF_ONE))
+        with pytest.raises(NotShared, match="for all"), import_slot(tmp_path, 99):
             pass
-    with import_slot(tmp_path):
+    with import_slot(tmp_path, 1):
         pass
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in tmp_path.iterdir()), "others could hold them open"
+
+
+def test_one_user_does_not_take_all_of_them(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        for _ in range(IMPORTS_OF_ONE):
+            stack.enter_context(import_slot(tmp_path, 1))
+        with pytest.raises(NotShared, match="for you"), import_slot(tmp_path, 1):
+            pass
+        stack.enter_context(import_slot(tmp_path, 2))
+
+
+def test_what_a_registry_told_one_user_is_nobody_elses(cache: ImageCache) -> None:
+    Importing.fails.append(RegistryError("over the limit of pulls"))
+    given, _ = at_once(cache, 4)
+    assert len(Importing.imports) == 2 and sum(isinstance(one, Provided) for one in given) == 3
+
+
+def test_why_an_image_is_not_shared_is_told_to_all_at_once(cache: ImageCache) -> None:
+    Importing.fails.append(NotShared("no room"))
+    given, _ = at_once(cache, 6)
+    assert len(Importing.imports) == 1 and all(isinstance(one, NotShared) for one in given)
+
+
+def test_the_nodes_of_a_step_wait_once_for_a_registry_that_is_down(cache: ImageCache) -> None:
+    class Slow(Answers):
+        def digest(self, base: Base) -> str:
+            time.sleep(0.5)
+            return super().digest(base)
+
+    site, told = make_site(cache.top.parent), []
+    asking = [Slow(site, error=RegistryError("down")) for _ in range(8)]
+
+    def work(registry: Slow) -> None:
+        with pytest.raises(RegistryError) as error:
+            Importing(cache, site, registry, Runner(), Progress()).provide(wanted(step="7+0+"))
+        told.append(str(error.value))
+
+    threads = [threading.Thread(target=work, args=(registry,)) for registry in asking]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(one.asked for one in asking) == 1 and len(told) == 8 and all("down" in one for one in told)
+
+
+def test_an_image_that_is_collected_as_it_is_given_is_imported_again(cache: ImageCache) -> None:
+    provider(cache).provide(wanted())
+    asked = provider(cache)
+    grant = cache.grant
+
+    def collected(key: str, entry: CachedImage, user: int) -> None:
+        cache.remove(key)
+        cache.grant = grant  # type: ignore[method-assign]
+        grant(key, entry, user)
+
+    cache.grant = collected  # type: ignore[method-assign]
+    given = asked.provide(wanted())
+    assert given.how == "imported" and given.path.exists()

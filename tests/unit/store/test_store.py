@@ -134,6 +134,22 @@ def test_an_empty_lease_blocks_nobody_for_ever(tmp_path: Path, monkeypatch: pyte
         assert told and "the holder of" in told[0]
 
 
+def test_what_stopped_all_of_us_is_nobodys_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file server that answers nobody for minutes: the holder could not renew, and who waits could not look."""
+    from hpcstack.core import lease
+
+    now = [0.0]
+    monkeypatch.setattr("hpcstack.core.lease.time.monotonic", lambda: now[0])
+    path = tmp_path / "k"
+    path.write_text(str(lease.Holder("elsewhere", "boot", "1", "2", "3")))
+    watch = lease.Watch(path)
+    for now[0] in (1, 6, 11, 300, 305, 310):
+        assert not watch.dead(path.read_text()), now[0]
+    for now[0] in range(315, 370, 5):
+        dead = watch.dead(path.read_text())
+    assert dead, "watched for a minute, look by look"
+
+
 def test_a_living_holder_is_waited_for_and_named(tmp_path: Path) -> None:
     holder = multiprocessing.get_context("fork").Process(target=_hold, args=(tmp_path, tmp_path / "ready"))
     holder.start()

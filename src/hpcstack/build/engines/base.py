@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from hpcstack.oci.pack import OWN_TIMES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -115,6 +117,6 @@ def squash_argv(source: str, output: Path, compression: str) -> list[str]:
     """mksquashfs of a tree: owned by root, no times of its own, the same bytes for the same tree."""
     level = ["-Xcompression-level", "1"] if compression == "zstd" else []
     return [
-        "mksquashfs", source, str(output), "-noappend", "-quiet", "-no-progress", "-all-root", "-no-xattrs",
+        *OWN_TIMES, "mksquashfs", source, str(output), "-noappend", "-quiet", "-no-progress", "-all-root", "-no-xattrs",
         "-mkfs-time", str(EPOCH), "-mem", "256M", "-comp", compression, *level,
     ]  # fmt: skip

@@ -16,6 +16,7 @@ from hpcstack.build.engines.base import EPOCH, Job, squash_argv
 from hpcstack.core.errors import BuildError, StoreError
 from hpcstack.core.process import Completed
 from hpcstack.core.replacing import replacing
+from hpcstack.oci.pack import OWN_TIMES
 from hpcstack.squashfs.codec import Unreadable, options
 from hpcstack.squashfs.read import Squashfs
 from hpcstack.squashfs.splice import splice
@@ -96,7 +97,7 @@ class Packing:
 
     def _pack(self, layer: Path, final: Path) -> Completed:
         """LAYER, with an overlay's marks, as the squashfs FINAL."""
-        argv = [*AS_ROOT, "mksquashfs", str(layer)]
+        argv = [*AS_ROOT, *OWN_TIMES, "mksquashfs", str(layer)]
         more = ["-noappend", "-quiet", "-no-progress", "-all-root", "-no-exports", "-xattrs", "-mkfs-time", str(EPOCH),
                 "-mem", MEMORY, *self.words]  # fmt: skip
         with contextlib.suppress(_NotPacked), replacing(final) as part:

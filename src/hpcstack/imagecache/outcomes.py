@@ -1,0 +1,51 @@
+"""What became of a question to a registry, or of an import, written down for those who wait for the same."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from hpcstack.core import files
+from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, RegistryError, StoreError, visible
+from hpcstack.core.files import write_text
+from hpcstack.imagecache.refusals import NotShared
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MAX_RECORD = 1 << 16
+KINDS: dict[str, type[HpcstackError]] = {"not shared": NotShared, "login": LoginRefused, "registry": RegistryError}
+OF_ONE_LOGIN = ("login", "registry")  # what a registry told one user is nobody else's
+
+
+def failure(error: HpcstackError, user: int) -> dict[str, object]:
+    """The record of what USER was told."""
+    kind = next((name for name, of in KINDS.items() if isinstance(error, of)), "failed")
+    if isinstance(error, LoginRefused):
+        kind = "login"
+    return {"kind": kind, "message": visible(error.message), "hint": visible(error.hint), "user": user}
+
+
+def error_of(record: Mapping[str, object], what: str = "") -> HpcstackError:
+    """What RECORD, of `failure`, says; WHAT stands before it."""
+    kind = KINDS.get(str(record.get("kind")), StoreError)
+    return kind(f"{what}{record.get('message', 'it failed')}", str(record.get("hint", "")))
+
+
+def write_failure(path: Path, error: HpcstackError, user: int) -> None:
+    write_text(path, json.dumps(failure(error, user)), 0o600)
+
+
+def read_failure(path: Path) -> dict[str, object] | None:
+    """What `write_failure` wrote to PATH; None for anything else."""
+    try:
+        found = json.loads(files.read_text(path, MAX_RECORD))
+    except (OSError, ValueError, RecursionError, InputError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def concerns(record: dict[str, object] | None, user: int) -> bool:
+    """Whether what RECORD says would have happened to USER, too."""
+    return record is not None and (record.get("kind") not in OF_ONE_LOGIN or record.get("user") == user)
