@@ -1,6 +1,6 @@
 """Asks this node's image service, in ten milliseconds: SOCKET IMAGE HPCSTACK. Where it wants a login, HPCSTACK answers.
 
-Exit code 8: the image, or this node, has no share in the cache.
+Exit code 8: the image, or this node, has no share in the cache; or the service could not do it.
 """
 
 import json
@@ -40,7 +40,7 @@ try:
             print("hpcstack:", said["says"], file=sys.stderr, flush=True)
         if "error" in said:
             print("hpcstack:", said["error"], "\n  TIP:", said.get("hint", ""), file=sys.stderr)
-            sys.exit(8 if said.get("kind") == "not shared" else 1)
+            sys.exit(1 if said.get("kind") == "registry" else 8)  # what the registry refuses, it refuses everywhere
     print("hpcstack: the image service of this node has ended", file=sys.stderr)
 except (OSError, ValueError) as error:
     print("hpcstack: the image service of this node does not answer:", error, file=sys.stderr)

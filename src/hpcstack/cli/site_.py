@@ -73,7 +73,7 @@ def importer(session: Session, output: str, check: str) -> None:
     """
     from hpcstack.render.launchers import importer as script
 
-    text = script(session.site, check, _program())
+    text = script(session.site, check, _program(), _site_file(session))
     _give(
         text, output, "name it in plugstack.conf on every node: required .../spank_pyxis.so use_squashfuse=1 importer="
     )
@@ -101,9 +101,14 @@ def image_service(session: Session, output: str) -> None:
 
     if not session.site.image_cache.folder:
         raise InputError("the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml")
-    files = [path for path in session.loaded.origins.values() if path.startswith("/")]
-    text = unit(session.site, _program(), files[-1].rpartition(".yaml")[0] + ".yaml" if files else "")
+    text = unit(session.site, _program(), _site_file(session))
     _give(text, output, "on every node: systemctl enable --now hpcstack-images.service, which is ", 0o644)
+
+
+def _site_file(session: Session) -> str:
+    """The site.yaml that counts; empty for none."""
+    files = [path for path in session.loaded.origins.values() if path.startswith("/")]
+    return files[-1].rpartition(".yaml")[0] + ".yaml" if files else ""
 
 
 def _program() -> str:

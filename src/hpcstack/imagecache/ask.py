@@ -16,7 +16,7 @@ from hpcstack.imagecache.layout import open_cache
 from hpcstack.imagecache.messages import MAX_LINE, Line
 from hpcstack.imagecache.refusals import NotShared
 from hpcstack.oci.client import Registry
-from hpcstack.oci.reference import registry_image
+from hpcstack.oci.reference import registry_image, user_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,7 @@ def ask(image: str, site: Site, progress: Progress) -> dict[str, str]:
                 if "error" in said:
                     raise KINDS.get(str(said.get("kind")), StoreError)(str(said["error"]), str(said.get("hint", "")))
                 if "challenge" in said:
-                    line.say(answer_challenge(said, base.registry, site))
+                    line.say(answer_challenge(said, base.registry, site, user_in(image)))
                 elif "says" in said:
                     progress(str(said["says"]))
                 elif "total" in said:
@@ -64,14 +64,14 @@ def answer_line(line: bytes, image: str, site: Site) -> str:
         said = document(line, MAX_LINE)
     except ValueError:
         raise InputError("this is not a challenge of a registry's", "the importer asks with one") from None
-    return json.dumps(answer_challenge(said, registry_image(image).registry, site))
+    return json.dumps(answer_challenge(said, registry_image(image).registry, site, user_in(image)))
 
 
-def answer_challenge(said: Mapping[str, object], registry: str, site: Site) -> dict[str, str]:
+def answer_challenge(said: Mapping[str, object], registry: str, site: Site, user: str = "") -> dict[str, str]:
     """What the service is told to SAID {challenge, host, image, repository} of REGISTRY, the one that was asked for,
-    or of its mirror: {authorization}, {refused, hint} or {cannot, hint}. Another host gets nothing, and a password only
-    a registry that this process has seen to know nothing else."""
-    asking = Registry(site)
+    or of its mirror, by the login of USER there, if one was named: {authorization}, {refused, hint} or {cannot, hint}.
+    Another host gets nothing, and a password only a registry that this process has seen to know nothing else."""
+    asking = Registry(site, user=user)
     host, challenge = str(said.get("host")), str(said.get("challenge"))
     try:
         base = registry_image(str(said.get("image")))

@@ -73,8 +73,9 @@ class Registry:
     .credentials, and go to the registry that they are for, only.
     """
 
-    def __init__(self, site: Site, *, timeout: float = 20, tries: int = TRIES, anonymous: bool = False) -> None:
-        self.site, self.tries, self.anonymous = site, tries, anonymous
+    def __init__(self, site: Site, *, timeout: float = 20, tries: int = TRIES, anonymous: bool = False,
+                 user: str = "") -> None:  # fmt: skip
+        self.site, self.tries, self.anonymous, self.user = site, tries, anonymous, user
         self.tokens: dict[tuple[str, str], str] = {}
         self.timeout = timeout
 
@@ -322,7 +323,9 @@ class Registry:
 
     def authorization(self, challenge: str, host: str, base: Base, repository: str) -> str:
         """The header that answers a 401 of HOST, from the user's own login."""
-        return authorize(challenge, host, base, repository, self.site, self._fetch, anonymous=self.anonymous)
+        return authorize(
+            challenge, host, base, repository, self.site, self._fetch, anonymous=self.anonymous, wanted=self.user
+        )
 
 
 def load() -> None:

@@ -9,10 +9,11 @@ from hpcstack.core.dirs import config_home
 from hpcstack.core.errors import InputError
 
 DOCKER_HUB_KEY = "https://index.docker.io/v1/"
+HUB = ("registry-1.docker.io", "auth.docker.io", "docker.io")  # as Enroot's manuals name Docker Hub, old and new
 
 
-def credentials(host: str, named: str = "") -> tuple[str, str]:
-    """(user, password) for HOST, or two empty texts.
+def credentials(host: str, named: str = "", wanted: str = "") -> tuple[str, str]:
+    """(user, password) for HOST, or two empty texts; of several logins that of the user WANTED.
 
     NAMED is a file that the site names: docker's config.json or Enroot's .credentials. Without it the user's own are
     asked: docker's with its credential helpers, then Apptainer's, then Enroot's.
@@ -21,10 +22,12 @@ def credentials(host: str, named: str = "") -> tuple[str, str]:
         path = Path(named).expanduser()
         if not path.is_file():
             raise InputError(f"{path} does not exist, named by registries.{host}.credentials in site.yaml")
-        return _of_file(path, host)
+        return _of_file(path, host, wanted)
     apptainer = Path.home() / ".apptainer/docker-config.json"
-    own = _docker(host, None) or (_docker(host, apptainer) if apptainer.is_file() else None)
-    return own or _netrc(enroot_file(), host) or ("", "")
+    for found in (_docker(host, None), _docker(host, apptainer) if apptainer.is_file() else None):
+        if found and found[0] == (wanted or found[0]):
+            return found
+    return _netrc(enroot_file(), host, wanted) or ("", "")
 
 
 def docker_knows(host: str) -> bool:
@@ -37,9 +40,9 @@ def enroot_file() -> Path:
     return Path(os.environ.get("ENROOT_CONFIG_PATH") or config_home() / "enroot") / ".credentials"
 
 
-def _of_file(path: Path, host: str) -> tuple[str, str]:
+def _of_file(path: Path, host: str, wanted: str) -> tuple[str, str]:
     text = _text(path)
-    found = _docker(host, path) if text.lstrip().startswith("{") else _netrc(path, host)
+    found = _docker(host, path) if text.lstrip().startswith("{") else _netrc(path, host, wanted)
     return found or ("", "")
 
 
@@ -59,14 +62,16 @@ def _docker_key(host: str) -> str | None:
     return None if host in ("docker.io", "registry-1.docker.io", DOCKER_HUB_KEY) else host
 
 
-def _netrc(path: Path, host: str) -> tuple[str, str] | None:
+def _netrc(path: Path, host: str, wanted: str) -> tuple[str, str] | None:
     """The login of HOST in a netrc, as Enroot reads it: the host without its port, a password that begins with `$` is a
     variable. `$(command)`, which Enroot would run, is refused: nothing of ours runs a shell for a secret.
     """
-    name = host.partition(":")[0]
-    for words in _machines(_text(path)):
-        if words.get("machine") == name and "password" in words:
-            return words.get("login", ""), _password(words["password"], path)
+    names = HUB if _docker_key(host) is None else (host.partition(":")[0],)
+    for name in names:
+        for words in _machines(_text(path)):
+            login = words.get("login", "")
+            if words.get("machine") == name and "password" in words and login == (wanted or login):
+                return login, _password(words["password"], path)
     return None
 
 

@@ -24,6 +24,7 @@ CONNECTIONS = 4
 TRIES, BACK_OFF = 5, 0.5
 SPARE = 64 << 20  # bytes that stay free on the disk
 WINDOW, PAUSE_S = 24 << 20, 0.1
+STALLED_S, JOIN_S = 600.0, 60.0
 SLOW = 0.1  # the network is the slower side if its reader waits for it for so much of the time
 LEFT = ".left"  # behind the name of a blob that an earlier run has fetched
 FEW = 16  # less than this part of a blob is not worth to go on with
@@ -187,7 +188,14 @@ class Spool:
                 return
             turn = all(spool.read >= spool.layer.size for spool in self.before)
             with self.pace.waiting() if turn else contextlib.nullcontext():
-                self.changed.wait_for(self._ready)
+                have = self.have
+                while not self.changed.wait_for(self._ready, STALLED_S):
+                    if self.have == have:
+                        raise RegistryError(
+                            f"nothing of {self.layer.digest} has come for {STALLED_S / 60:.0f} minutes",
+                            "try again later",
+                        )
+                    have = self.have
 
     def end(self) -> None:
         self.stop.set()
@@ -257,8 +265,9 @@ class Spools:
             self.waiting.clear()
             for spool in self.spools.values():
                 spool.end()
-        for thread in self.threads:
-            thread.join()
+        until = time.monotonic() + JOIN_S
+        for thread in self.threads:  # one that a registry gives a byte now and then does not end
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def room(folder: Path, needed: int, what: str) -> None:

@@ -63,6 +63,12 @@ def _there(transport: str, path: Path, name: str) -> Reference:
     return Reference(transport, path=path, name=name)
 
 
+def user_in(text: str) -> str:
+    """The USER of Enroot's [USER@]HOST#REPOSITORY; empty where TEXT names none."""
+    head, sharp, _ = text.removeprefix("docker://").partition("#")
+    return head.rpartition("@")[0] if sharp else ""
+
+
 def registry_image(text: str) -> Base:
     """TEXT as an image of a registry, and of nothing else. Without a host Docker Hub is meant, without a tag latest."""
     text = text.removeprefix("docker://")

@@ -23,14 +23,15 @@ HEADER = re.compile(r"(Basic|Bearer) [\x21-\x7e]{0,65536}")
 
 def authorize(
     challenge: str, host: str, base: Base, repository: str, site: Site, fetch: Callable[..., Any],
-    *, anonymous: bool = False,
+    *, anonymous: bool = False, wanted: str = "",
 ) -> str:  # fmt: skip
     """The header that answers a 401 of HOST: basic, or a bearer token from the realm that it names, asked with FETCH.
 
-    The login is the user's own for HOST; with ANONYMOUS there is none. RegistryError where nobody gives a token.
+    The login is the user's own for HOST, of several that named WANTED; with ANONYMOUS there is none. RegistryError
+    where nobody gives a token.
     """
     entry = site.registry(base.registry)
-    user, password = ("", "") if anonymous else credentials(host, entry.credentials)
+    user, password = ("", "") if anonymous else credentials(host, entry.credentials, wanted)
     if challenge.lower().startswith("basic"):
         if anonymous:
             raise refusal(401, host, base)

@@ -145,9 +145,9 @@ def _health_checks(node: NodeType) -> list[tuple[str, list[str]]]:
     return out + [(f"port-{n}", ["port", hca, str(node.hca_rate)]) for n, hca in enumerate(node.hcas, 1)]
 
 
-def importer(site: Site, check: str, command: str = "hpcstack") -> str:
+def importer(site: Site, check: str, command: str = "hpcstack", site_file: str = "") -> str:
     """Pyxis's importer for SITE, a POSIX shell script. CHECK: `full` for the image's sha256, `none`. COMMAND: hpcstack
-    on the nodes, asked where the site has an image cache."""
+    on the nodes, asked where the site has an image cache, with SITE_FILE as its site.yaml."""
     return fill(
         "launchers",
         "on-node/importer.sh.j2",
@@ -158,6 +158,7 @@ def importer(site: Site, check: str, command: str = "hpcstack") -> str:
         signers=[f"{SIGNER} {key}" for key in site.signatures.keys] if site.signatures.required else [],
         cache=bool(site.image_cache.folder),
         command=command,
+        site_file=site_file,
         python=sys.executable,
         ask=plain("launchers", "on-node/ask.py"),
         socket=site.image_cache.socket,

@@ -111,13 +111,19 @@ def test_a_challenge_is_answered_by_hpcstack(served: Place) -> None:
     assert served.heard[-1] == {}
 
 
-def test_what_failed_is_told_and_not_tried_by_every_node(served: Place) -> None:
-    served.says = [{"error": "the disk is full", "hint": "make room", "kind": "failed"}]
+def test_what_the_registry_refuses_is_told_and_not_tried_by_every_node(served: Place) -> None:
+    served.says = [{"error": "refuses your login", "hint": "log in", "kind": "registry"}]
     done = served.get()
     assert (
-        done.returncode == 1 and done.stdout == "" and "the disk is full" in done.stderr and "make room" in done.stderr
+        done.returncode == 1 and done.stdout == "" and "refuses your login" in done.stderr and "log in" in done.stderr
     )
     assert not served.imported_itself
+
+
+def test_what_the_service_cannot_do_is_told_and_the_node_does_it(served: Place) -> None:
+    served.says = [{"error": "the disk is full", "hint": "make room", "kind": "failed"}]
+    done = served.get()
+    assert done.returncode == 0 and "the disk is full" in done.stderr and served.imported_itself
 
 
 @pytest.mark.parametrize("how", ["not shared", "hangs up", "no service", "no python"])

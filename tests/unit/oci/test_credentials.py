@@ -92,3 +92,16 @@ def test_a_credential_helper_is_asked(home: Path, monkeypatch: pytest.MonkeyPatc
     (home / "docker").mkdir()
     (home / "docker/config.json").write_text('{"credHelpers": {"nvcr.io": "made"}}')
     assert credentials("nvcr.io") == ("h", "s")
+
+
+@pytest.mark.parametrize("name", ["registry-1.docker.io", "auth.docker.io", "docker.io"])
+def test_docker_hub_has_the_names_that_enroots_manuals_give_it(home: Path, name: str) -> None:
+    enroot(home, f"machine other login x password y\nmachine {name} login someone password s3cret\n")
+    assert credentials("docker.io") == ("someone", "s3cret")
+
+
+def test_of_two_logins_the_one_that_was_named(home: Path) -> None:
+    enroot(home, "machine r.io login one password 1\nmachine r.io login two password 2\n")
+    assert credentials("r.io") == ("one", "1")
+    assert credentials("r.io", wanted="two") == ("two", "2")
+    assert credentials("r.io", wanted="three") == ("", "")
