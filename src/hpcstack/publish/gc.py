@@ -229,10 +229,22 @@ def remove(item: Item, site: Site) -> None:
         elif item.kind == "release":
             if item.path.is_dir() and not item.path.is_symlink():
                 _bury(item.path, store)
-        elif item.path.is_dir():
-            remove_tree(item.path)
         else:
-            item.path.unlink(missing_ok=True)
+            _clear(item.path, cache_of(site))
+
+
+def _clear(path: Path, cache: Store) -> None:
+    """PATH of a cache gone, out of sight first: half of it under its own name would be taken for the whole. It stays
+    where somebody builds by now: who builds says so, and then looks."""
+    grave = path.with_name(f".{label()}{path.name.lstrip('.')}")
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(grave)
+        if is_busy(cache) and not os.path.lexists(path):
+            grave.rename(path)
+        elif grave.is_dir():
+            remove_tree(grave)
+        else:
+            grave.unlink()
 
 
 def _bury(path: Path, store: Store) -> None:

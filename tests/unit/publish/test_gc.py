@@ -50,6 +50,35 @@ def test_nothing_of_the_caches_goes_while_somebody_builds(site: Site) -> None:
     assert kept(site, 0) == {"k": ""}
 
 
+def test_who_begins_to_build_meanwhile_keeps_what_is_there(site: Site) -> None:
+    folder = step(site, "k")
+    (folder / "file").touch()
+    (item,) = gc.items(site, Runner(), 0, slurm=False)
+    with busy(cache_of(site)):
+        gc.remove(item, site)
+    assert (folder / "file").exists()
+    gc.remove(item, site)
+    assert not folder.exists() and not list(folder.parent.iterdir())
+
+
+def test_a_kill_leaves_no_half_of_a_step(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = step(site, "k")
+    for name in "abc":
+        (folder / name).touch()
+    (item,) = gc.items(site, Runner(), 0, slurm=False)
+
+    def killed(path: Path) -> None:
+        (path / "a").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gc, "remove_tree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        gc.remove(item, site)
+    assert not folder.exists() and kept(site, 0) == {
+        path.name: "somebody may be writing it" for path in folder.parent.iterdir()
+    }
+
+
 def test_what_another_machine_has_left_goes_after_a_week(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     other = str(replace(lease.me(), boot="00000000")).rpartition("+")[0]
     step(site, f".{other}+k")
