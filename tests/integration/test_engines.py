@@ -245,3 +245,11 @@ def test_root_builds_with_no_engine_too(small_base: str, testbed: Testbed, tmp_p
     for verb in ("lock", "build"):
         done = subprocess.run([*argv, verb, "root-1"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("engine", ENGINES[:2])
+def test_a_step_cannot_write_what_it_is_lent(recipes: Recipes, engine: str) -> None:
+    tries = "! mount -o remount,rw,bind /mnt && ! touch /mnt/mine && ! mount -o remount,rw,bind /sys && ! umount /mnt"
+    recipes.write("1", run=f'[{{name: tries, command: "{tries}"}}]')
+    done = recipes.run("build", "demo-1", "--engine", engine, "--no-cache")
+    assert done.returncode == 0, done.stderr

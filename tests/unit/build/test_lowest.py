@@ -10,7 +10,7 @@ import pytest
 
 from hpcstack.build.engines.apptainer import _network
 from hpcstack.build.engines.base import Job
-from hpcstack.build.engines.lowest import resolv_conf
+from hpcstack.build.engines.lowest import resolv_conf, script
 from hpcstack.build.engines.overlay import step_folder
 from hpcstack.core.progress import Progress
 from hpcstack.site.load import BuildSite
@@ -81,3 +81,20 @@ def test_a_step_s_script_is_not_written_through_either(tmp_path: Path) -> None:
     (first / "step.sh").symlink_to(tmp_path / "victim")
     second = step_folder(job, "two")
     assert not (tmp_path / "victim").exists() and (second / "step.sh").read_text() == "two"
+
+
+@pytest.mark.parametrize(
+    ("link", "place", "told"),
+    [("var", "/var/tmp", "/var"), ("var/tmp", "/var/tmp", "/var/tmp"), ("etc/resolv.conf", "/etc/resolv.conf", "/etc/resolv.conf"),
+     ("elsewhere", "/var/tmp", ""), ("var/tmp/below", "/var/tmp", "")],
+)  # fmt: skip
+def test_no_place_for_a_bind_is_made_over_a_link(tmp_path: Path, link: str, place: str, told: str) -> None:
+    """bubblewrap would follow it, out of the image: its own root is the machine's then."""
+    (tmp_path / "root" / link).parent.mkdir(parents=True)
+    (tmp_path / "root" / link).symlink_to("/oldroot/home")
+    argv = ["sh", script("no-links.sh"), str(tmp_path / "root"), "/proc", place, "--", "echo", "started", "a b"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if told:
+        assert done.returncode == 1 and f"the image has a link at {told}," in done.stderr and not done.stdout
+    else:
+        assert (done.returncode, done.stdout) == (0, "started a b\n")

@@ -53,6 +53,7 @@ def step_argv(root: Path, job: Job, binds: dict[Path, str], command: list[str]) 
     """COMMAND in the tree ROOT, which it may write: of the host it sees what the site lends, BINDS and the network."""
     argv = ["apptainer", "--quiet", "--build-config", "exec", "--userns", "--writable", "--containall", "--no-home",
             "--cleanenv", "--no-mount", "/etc/hosts,/etc/localtime", "--pwd", "/"]  # fmt: skip
+    argv += ["--drop-caps", "CAP_SYS_ADMIN"]  # with it a step mounts what it may only read so that it may write
     argv += ["--bind", f"{job.lent}:/mnt:ro"]
     for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp"), *_network(job)):
         argv += ["--bind", f"{source}:{target}"]

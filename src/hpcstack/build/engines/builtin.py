@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import Job, missing
-from hpcstack.build.engines.lowest import DNS, resolv_conf
+from hpcstack.build.engines.lowest import DNS, resolv_conf, script
 from hpcstack.build.engines.overlay import Layered, Started, overlay_refused, scratch
 from hpcstack.build.engines.seccomp import ARCHITECTURES, program
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Completed, Runner
 
+PLACES = ("/dev", "/proc", "/sys", "/mnt", "/tmp", "/var/tmp")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -42,6 +43,7 @@ def contained(root: Path, job: Job, binds: dict[Path, str], command: list[str], 
     }
     argv = ["bwrap", "--bind", str(root), "/", "--dev", "/dev", "--proc", "/proc"]
     argv += ["--ro-bind", "/sys", "/sys", "--unshare-pid", "--unshare-uts", "--unshare-ipc", "--die-with-parent"]
+    argv += ["--cap-drop", "CAP_SYS_ADMIN"]  # with it a step mounts what it may only read so that it may write
     argv += ["--unshare-net"] if job.offline else []
     argv += [*_dns(job), "--ro-bind", str(job.lent), "/mnt", "--chdir", "/"]
     for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp")):
@@ -59,7 +61,9 @@ def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) ->
         file.write(program(platform.machine()))
         file.flush()
         file.seek(0)
-        yield Started(contained(root, job, binds, command, file.fileno()), {}, (file.fileno(),))
+        places = [*PLACES, resolv_conf(job), *binds.values()]
+        argv = ["sh", script("no-links.sh"), str(root), *places, "--"]
+        yield Started([*argv, *contained(root, job, binds, command, file.fileno())], {}, (file.fileno(),))
 
 
 LAYERED = Layered("builtin", started)
@@ -81,8 +85,8 @@ class Builtin:
     def build(self, job: Job, runner: Runner) -> Completed:
         return LAYERED.build(job, runner)
 
-    def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
-        return LAYERED.run_inside(script, folder, job, runner)
+    def run_inside(self, name: str, folder: Path, job: Job, runner: Runner) -> Completed:
+        return LAYERED.run_inside(name, folder, job, runner)
 
 
 def _dns(job: Job) -> list[str]:
