@@ -253,3 +253,30 @@ def test_a_step_cannot_write_what_it_is_lent(recipes: Recipes, engine: str) -> N
     recipes.write("1", run=f'[{{name: tries, command: "{tries}"}}]')
     done = recipes.run("build", "demo-1", "--engine", engine, "--no-cache")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_cache_that_hands_on_its_group_and_mode_changes_no_image(recipes: Recipes) -> None:
+    """A project's scratch has set-group-id; and where a step takes the right to write from /, the build goes on."""
+    recipes.write(
+        "1", run="[{name: first, command: 'mkdir /opt/made && chmod 555 /'}, {name: next, command: 'touch /etc/next'}]"
+    )
+    digests = set()
+    for name, mode in (("plain", "755"), ("shared", "2775")):
+        top = f"{recipes.folder}/{name}"
+        recipes.testbed.bash('mkdir -p "$1" && chmod "$2" "$1"', top, mode)
+        recipes.site(recipes.site_text.partition("build:")[0] + f"build: {{engine: builtin, cachedir: {top}}}\n")
+        done = recipes.run("build", "demo-1", "--no-cache", "--json")
+        assert done.returncode == 0, done.stderr
+        built = json.loads(done.stdout)
+        digests.add(built["sha256"])
+        listed = recipes.testbed.run("unsquashfs", "-lln", built["image"], check=True).stdout.splitlines()
+        modes = {
+            line.split()[-1].removeprefix("squashfs-root"): line.split()[0]
+            for line in listed
+            if "squashfs-root" in line
+        }
+        assert (
+            modes[""] == "dr-xr-xr-x" and modes["/opt"] == modes["/opt/made"] == modes["/opt/hpcstack"] == "drwxr-xr-x"
+        )
+        assert not {"/hpcstack-step", "/etc/next/"} & set(modes) and "/etc/next" in modes
+    assert len(digests) == 1

@@ -159,7 +159,7 @@ def private_folder(path: Path, remedy: str) -> Path:
         raise StoreError(
             f"{path.parent} lets anybody put something else in the place of {path.name}", f"chmod +t {path.parent}"
         )
-    if about.st_mode & 0o077:
+    if about.st_mode & 0o7077:  # also of a folder that hands its group on
         path.chmod(0o700)
     return path
 
@@ -230,6 +230,8 @@ def remove_tree(folder: Path) -> None:
     if folder.is_symlink():
         folder.unlink(missing_ok=True)
         return
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
     for top, folders, _ in os.walk(folder):
         for name in folders:
             path = Path(top) / name

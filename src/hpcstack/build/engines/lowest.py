@@ -23,6 +23,7 @@ from hpcstack.core.files import remove_tree
 from hpcstack.core.lease import label, sweep
 from hpcstack.core.replacing import replacing
 from hpcstack.squashfs.codec import Unreadable
+from hpcstack.squashfs.inode import DIR
 from hpcstack.squashfs.read import Squashfs
 from hpcstack.squashfs.splice import all_root, splice
 from hpcstack.store.cache import touch
@@ -213,7 +214,32 @@ def put_in_place(part: Path, final: Path, runner: Runner) -> None:
     runner.output(["sync", "--file-system", str(part)], timeout=600)
     try:
         part.rename(final)
+    except PermissionError:  # a folder that its owner may not write (`chmod 555 /`) moves to no other one
+        done = runner.output(["unshare", "--user", "--map-root-user", "mv", "-T", str(part), str(final)], timeout=600)
+        if done.status and not final.is_dir():
+            raise
+        remove_tree(part)
     except OSError:
         if not final.is_dir():
             raise
         remove_tree(part)
+
+
+def give_modes(job: Job, layers: list[str], upper: Path) -> None:
+    """The folders of UPPER, which lies over LAYERS, newest first, get the modes that they have there, or 755: what the
+    cache around it hands on (set-group-id, an ACL, the umask) is none of the image's."""
+    places = ["", *(str(path.relative_to(upper)) for path in upper.rglob("*") if path.is_dir())]
+    for place in sorted(places, reverse=True):
+        path = upper / place
+        with contextlib.suppress(OSError):
+            os.removexattr(path, "system.posix_acl_default")
+        path.chmod(_mode_below(job, layers, place))
+
+
+def _mode_below(job: Job, layers: list[str], place: str) -> int:
+    for layer in layers[:-1]:  # the last one is the base, which is mounted elsewhere
+        path = job.cache / layer / place
+        if path.is_dir() and not path.is_symlink():
+            return stat.S_IMODE(path.stat().st_mode)
+    found = in_base(job, place)
+    return found.mode & 0o7777 if found and found.kind == DIR else 0o755

@@ -28,6 +28,7 @@ from hpcstack.build.engines.lowest import (
     UNSHARE,
     Lowest,
     base_folder,
+    give_modes,
     in_base,
     lowest,
     put_in_place,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Runner
 
 CONTEXT = "context/hpcstack"
-VERSION = "3"  # of how steps are run: part of every step's key
+VERSION = "4"  # of how steps are run: part of every step's key
 STEP = "/hpcstack-step"
 COMMAND = ["/bin/bash", f"{STEP}/step.sh"]
 TRY = "set -eu\ntouch /etc/passwd\nmkdir /hpcstack-tried\nrmdir /hpcstack-tried\n"
@@ -159,8 +160,10 @@ class Layered:
             target.write_bytes(data)
             target.chmod(0o755 if data.startswith(b"#!") else 0o644)
         upper.mkdir(parents=True, exist_ok=True)
-        (part / "work").mkdir()
-        (part / "merged").mkdir()
+        for name in ("work", "merged"):
+            (part / name).mkdir()
+            (part / name).chmod(0o755)
+        give_modes(job, layers, upper)
         options = f"userxattr,lowerdir={':'.join(layers)},upperdir={part.name}/upper,workdir={part.name}/work"
         merged = part / "merged"
         try:
@@ -271,10 +274,12 @@ def _drop(top: Path, path: Path) -> None:
     with contextlib.suppress(OSError, StoreError):
         without_links(top, path.parent)  # the step may have put a link there, which leads out of the image
         around, about = path.parent.stat(), path.lstat()
+        path.parent.chmod(stat.S_IMODE(around.st_mode) | 0o700)
         if stat.S_ISDIR(about.st_mode):
             path.rmdir()
         elif stat.S_ISREG(about.st_mode) and about.st_size == 0:
             path.unlink()
+        path.parent.chmod(stat.S_IMODE(around.st_mode))
         os.utime(path.parent, ns=(around.st_atime_ns, around.st_mtime_ns))
 
 
