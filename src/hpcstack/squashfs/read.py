@@ -26,6 +26,8 @@ PREFIXES = {0: b"user.", 1: b"trusted.", 2: b"security."}
 ELSEWHERE = 0x100  # in an attribute's type: the value is in another place
 LEAST = 3  # bytes of a metadata block, with its head
 MOST = METADATA // LEAST  # times that a table can grow when it is expanded
+MOST_OF = 1 << 23  # inodes, fragments or sets of attributes: NVIDIA's images have 300,000 inodes
+MOST_LISTED = 64 << 20  # bytes of one folder's listing: more than a million names
 MAX_XATTRS = 256  # of one inode
 MAX_VALUE = 1 << 16  # bytes of one attribute's value: Linux allows no more
 
@@ -128,10 +130,15 @@ class Squashfs:
         pointers = [one[0] for one in struct.iter_unpack("<Q", os.pread(self.file, blocks * 8, at))]
         if not pointers:
             return b""
-        if any(two - one < LEAST for one, two in itertools.pairwise(pointers)):  # each block comes after the one before
-            raise Unreadable("a table names a block twice")
+        if count > MOST_OF:
+            raise Unreadable("a table has more entries than any image needs")
         table = Table(self.file, pointers[0], at, self.codec)
-        data = b"".join(table.block(one - pointers[0])[0] for one in pointers)
+        places = [one - pointers[0] for one in pointers]
+        if any(
+            table.extent(one)[1] > two for one, two in itertools.pairwise(places)
+        ):  # each comes after the one before
+            raise Unreadable("a table names a block twice")
+        data = b"".join(table.block(one)[0] for one in places)
         if len(data) != count * size:
             raise Unreadable("a table is shorter than it should be")
         return data
@@ -182,7 +189,7 @@ class Squashfs:
         """{name: entry} of FOLDER, in the image's order."""
         if folder.size <= 3:
             return {}
-        if folder.size > MOST * len(self.folders.raw):
+        if folder.size > min(MOST * len(self.folders.raw), MOST_LISTED):
             raise Unreadable("a folder is larger than the table of folders")
         with readable():
             data, _, _ = self.folders.read(folder.start, folder.offset, folder.size - 3)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import METADATA, Unreadable
 from hpcstack.squashfs.copy import copy_bytes, write_all
+from hpcstack.squashfs.inode import STORED
 from hpcstack.squashfs.kept import HEAD, Keeping
 from hpcstack.squashfs.read import NO_XATTRS, NOWHERE, Squashfs, Superblock
 from hpcstack.squashfs.table import readable
@@ -93,6 +94,8 @@ def splice(
         if not always and (about.depth > MAX_DEPTH or about.dead > MAX_DEAD * about.kept):
             raise TooMuchDead(f"{about.dead / 1e6:.0f} MB of it would be no file's, spliced {about.depth} times")
         with readable():
+            if any(start + (size & ~STORED) > image.super.inode_table for start, size in image.fragments()):
+                raise Unreadable("a fragment of the base lies in its tables")
             writer = Writer(merged)
         if rooted:
             writer.ids = [0] * len(writer.ids)

@@ -55,8 +55,8 @@ class Table:
         if not 0 <= at <= len(self.raw) - 2:
             raise Unreadable("metadata lies outside of its table")
         size = struct.unpack_from("<H", self.raw, at)[0] & ~PLAIN
-        if size > METADATA or at + 2 + size > len(self.raw):
-            raise Unreadable("a block of metadata reaches beyond its table")
+        if not 0 < size <= METADATA or at + 2 + size > len(self.raw):
+            raise Unreadable("a block of metadata is empty, or reaches beyond its table")
         return at + 2, at + 2 + size
 
     def read(self, at: int, offset: int, size: int) -> tuple[bytes, int, int]:

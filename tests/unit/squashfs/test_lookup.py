@@ -15,6 +15,7 @@ from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import FILE, LINK
 from hpcstack.squashfs.lookup import MoreThanAsked, content, find
 from hpcstack.squashfs.read import Squashfs
+from hpcstack.squashfs.splice import splice
 
 pytestmark = pytest.mark.squashfs
 BLOCK = 131072
@@ -124,3 +125,25 @@ def test_a_damaged_image_is_unreadable_and_no_more(image: Path, tmp_path: Path, 
                     assert len(content(opened, found, 1 << 20)) <= 1 << 20
     except Unreadable:
         pass
+
+
+def test_a_table_has_as_many_entries_as_any_image_needs(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small file may claim what fills the memory: blocks of its tables may not overlap, and there is a bound."""
+    with Squashfs(image) as opened:
+        assert opened.exported()
+        monkeypatch.setattr("hpcstack.squashfs.read.MOST_OF", 10)
+        with pytest.raises(Unreadable, match="more entries than any image needs"):
+            opened.exported()
+        monkeypatch.setattr("hpcstack.squashfs.read.MOST_LISTED", 100)
+        with pytest.raises(Unreadable, match="a folder is larger"):
+            find(opened, "opt/a/file-000")
+
+
+def test_a_base_whose_fragments_lie_in_its_tables_is_not_spliced(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Squashfs(image) as opened:
+        tables = opened.super.inode_table
+    monkeypatch.setattr(Squashfs, "fragments", lambda _: [(tables - 10, 11)])
+    with pytest.raises(Unreadable, match="a fragment of the base lies in its tables"):
+        splice(image, [], tmp_path / "out.sqsh", 0)
