@@ -36,9 +36,10 @@ class Node:
         self.image = top / "image.sqsh"
         self.image.write_bytes(CONTENT)
 
-    def __call__(self, *words: str, path: str = "", job: str = "7") -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str, path: str = "", job: str = "7", step: str = "") -> subprocess.CompletedProcess[str]:
         argv = [self.shell, "-c", plain("launchers", "on-node/stage.sh"), "stage", str(self.folder), *words]
         env = {"PATH": f"{path}:{os.environ['PATH']}".lstrip(":"), "SLURM_JOB_ID": job}
+        env |= {"SLURM_STEP_ID": step} if step else {}
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
     def put(self, sha256: str = SHA, **more: str) -> subprocess.CompletedProcess[str]:
@@ -48,6 +49,15 @@ class Node:
         return sorted(
             path.name for path in self.folder.iterdir() if not path.name.endswith((".lock", ".jobs", ".base"))
         )
+
+
+def full_disk(node: Node) -> Path:
+    """A folder for PATH with a df that says that nothing is free."""
+    tools = node.top / "bin"
+    tools.mkdir()
+    (tools / "df").write_text("#!/bin/sh\necho header\necho x x x 0\n")
+    (tools / "df").chmod(0o755)
+    return tools
 
 
 @pytest.fixture(params=["sh", "bash"])
@@ -94,10 +104,7 @@ def test_what_this_step_needs_and_what_a_job_uses_here_is_not_removed_for_room(n
     (node.folder / ".used.jobs").write_text("41\n")
     step = subprocess.Popen(["bash", "-c", 'exec -a "slurmstepd: [41.0]" sleep 60'])
     try:
-        tools = node.top / "bin"
-        tools.mkdir()
-        (tools / "df").write_text("#!/bin/sh\necho header\necho x x x 0\n")
-        (tools / "df").chmod(0o755)
+        tools = full_disk(node)
         assert node.put(path=str(tools)).returncode == 125 and (node.folder / "used").exists()
     finally:
         step.kill()
@@ -109,6 +116,52 @@ def test_what_this_step_needs_and_what_a_job_uses_here_is_not_removed_for_room(n
     (tools / "df").chmod(0o755)
     words = (str(node.image), f"{SHA}.sqsh", "1", SHA, "-", "0", str(node.image), "data-1", "1", "-", "-", "0")
     assert node("put", *words, path=str(tools)).returncode == 125 and f"{SHA}.sqsh" in node.there()
+
+
+@pytest.mark.parametrize(("running", "stays"), [("7.1", True), ("7.0", False), ("7.batch", False), ("70.1", False)])
+def test_what_another_step_of_the_job_uses_stays(node: Node, running: str, stays: bool) -> None:
+    node("have", "x")
+    (node.folder / "used").mkdir()
+    (node.folder / ".used.jobs").write_text("7\n")
+    tools = full_disk(node)
+    step = subprocess.Popen(["bash", "-c", f'exec -a "slurmstepd: [{running}]" sleep 60'])
+    try:
+        assert node.put(path=str(tools), step="0").returncode == 125
+        assert (node.folder / "used").exists() == stays
+    finally:
+        step.kill()
+        step.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts /proc with hidepid")
+def test_where_slurms_processes_are_hidden_a_jobs_own_tell_of_it(node: Node) -> None:
+    node("have", "x")
+    (node.folder / "used").mkdir()
+    (node.folder / ".used.jobs").write_text("41\n")
+    tools, user = full_disk(node), ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    (node.folder.parent).rename(node.top / "of-nobody")
+    for path in (node.top / "of-nobody", *(node.top / "of-nobody").rglob("*")):
+        os.chown(path, 65534, -1)
+    folder = node.top / "of-nobody" / str(os.getuid())
+    for path in (node.top, *list(node.top.parents)[:3]):
+        path.chmod(path.stat().st_mode | 0o011)
+
+    def put() -> None:
+        script = plain("launchers", "on-node/stage.sh")
+        words = ("stage", str(folder), "put", str(node.image), f"{SHA}.sqsh", str(len(CONTENT)), SHA, "-", "0")
+        argv = ["unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=2 none /proc && exec "$@"', "sh", *user]
+        env = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+        subprocess.run([*argv, node.shell, "-c", script, *words], env=env, check=False)
+
+    step = subprocess.Popen([*user, "sleep", "60"], env={**os.environ, "SLURM_JOB_ID": "41", "SLURM_STEP_ID": "0"})
+    try:
+        put()
+        assert (folder / "used").exists()
+    finally:
+        step.kill()
+        step.wait()
+    put()
+    assert not (folder / "used").exists(), "the job has ended"
 
 
 def test_a_copy_that_is_ended_by_a_signal_leaves_nothing(node: Node) -> None:
