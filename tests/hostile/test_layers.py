@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import resource
 import tarfile
 from pathlib import Path
@@ -18,7 +19,7 @@ from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan
 from hpcstack.oci.importer import pack_image
-from hpcstack.oci.pack import read_back
+from hpcstack.oci.pack import PACKERS, read_back
 from hpcstack.oci.reference import parse
 from hpcstack.oci.sources import FromLayout
 from hpcstack.oci.tar import Damaged, Flow, Members, check_pax
@@ -303,3 +304,18 @@ def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
     with pytest.raises(HpcstackError, match="larger than"):
         contents.read_file(image, "opt/hpcstack/stack.json")
     assert own_name(image) == "" and about(str(image), Store(tmp_path))["about"]
+
+
+@pytest.mark.parametrize("packer", ["tar2sqfs", "mksquashfs"])
+def test_an_image_that_becomes_larger_than_it_may_is_ended(
+    tmp_path: Path, packer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcstack.oci.pack.PACKERS", {packer: PACKERS[packer]})
+    body = tar([member("a", random.Random(1).randbytes(5 << 20)), member("b", b"b")])
+    source = FromLayout(parse(f"oci:{layout(tmp_path / 'image', (body,))}"), "linux/amd64")
+    with pytest.raises(HpcstackError, match="far larger than its registry says"):
+        pack_image(
+            source, tmp_path / "out.sqsh", tmp_path / "work", "zstd", Runner(), Progress(), lambda _: [], "test",
+            most=1 << 20,
+        )  # fmt: skip
+    assert not list(tmp_path.glob("*.sqsh*"))
