@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from typing import TYPE_CHECKING
 
@@ -30,10 +29,5 @@ def lend(job_lent: Path, request: BuildRequest) -> None:
     target = job_lent / "packages"
     target.mkdir()
     for path in folder.iterdir():
-        if BUNDLED.fullmatch(path.name):
-            continue
-        with contextlib.suppress(FileExistsError):
-            try:
-                (target / path.name).hardlink_to(path)
-            except OSError:  # another filesystem
-                shutil.copyfile(path, target / path.name)
+        if not BUNDLED.fullmatch(path.name):
+            shutil.copyfile(path, target / path.name)  # no link: some engines let a step write what it is lent

@@ -229,17 +229,21 @@ def give_modes(job: Job, layers: list[str], upper: Path) -> None:
     """The folders of UPPER, which lies over LAYERS, newest first, get the modes that they have there, or 755: what the
     cache around it hands on (set-group-id, an ACL, the umask) is none of the image's."""
     places = ["", *(str(path.relative_to(upper)) for path in upper.rglob("*") if path.is_dir())]
-    for place in sorted(places, reverse=True):
-        path = upper / place
-        with contextlib.suppress(OSError):
-            os.removexattr(path, "system.posix_acl_default")
-        path.chmod(_mode_below(job, layers, place))
+    with contextlib.ExitStack() as opened:
+        image = None
+        with contextlib.suppress(Unreadable):
+            image = opened.enter_context(Squashfs(job.base))
+        for place in sorted(places, reverse=True):
+            path = upper / place
+            with contextlib.suppress(OSError):
+                os.removexattr(path, "system.posix_acl_default")
+            path.chmod(_mode_below(job, layers, place, image))
 
 
-def _mode_below(job: Job, layers: list[str], place: str) -> int:
+def _mode_below(job: Job, layers: list[str], place: str, image: Squashfs | None) -> int:
     for layer in layers[:-1]:  # the last one is the base, which is mounted elsewhere
         path = job.cache / layer / place
         if path.is_dir() and not path.is_symlink():
             return stat.S_IMODE(path.stat().st_mode)
-    found = in_base(job, place)
+    found = image.find(place.encode()) if image else None
     return found.mode & 0o7777 if found and found.kind == DIR else 0o755
