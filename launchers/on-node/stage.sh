@@ -57,19 +57,13 @@ keep=
 trap 'exit 143' TERM INT HUP # so that the trap below is run: dash does not do it for a signal
 trap 'rm -rf "${part:-}" "${cast:-}" "${rest:-}"' EXIT
 
-runs() { # JOB: whether it has a step on this node; of this very job, another one than this
+runs() { # JOB: whether it has a step on this node
     for process in /proc/[0-9]*/cmdline; do
-        case $(tr '\0' ' ' <"$process" 2>/dev/null) in
-        "slurmstepd: [$job.${SLURM_STEP_ID:-}]"* | "slurmstepd: [$job."[!0-9]*) ;;
-        "slurmstepd: [$1."*) return 0 ;;
-        esac
+        case $(tr '\0' ' ' <"$process" 2>/dev/null) in "slurmstepd: [$1."*) return 0 ;; esac
     done
     [ ! -r /proc/1/cmdline ] || return 1
     for process in /proc/[0-9]*/environ; do # processes of others are hidden here (hidepid): our own are not
-        said=$(tr '\0' '\n' <"$process" 2>/dev/null) || continue
-        printf '%s\n' "$said" | grep -qx "SLURM_JOB_ID=$1" || continue
-        step=$(printf '%s\n' "$said" | sed -n 's/^SLURM_STEP_ID=//p')
-        if [ "$1" != "$job" ] || [ "${step:-${SLURM_STEP_ID:-}}" != "${SLURM_STEP_ID:-}" ]; then return 0; fi
+        if tr '\0' '\n' <"$process" 2>/dev/null | grep -qx "SLURM_JOB_ID=$1"; then return 0; fi
     done
     return 1
 }
@@ -77,7 +71,7 @@ runs() { # JOB: whether it has a step on this node; of this very job, another on
 gone() { # NAME: it goes, unless this call needs it or a job that runs here does
     case $keep in *" $1 "*) return 1 ;; esac
     while read -r user; do
-        if runs "$user"; then return 1; fi
+        if [ "$user" != "$job" ] && runs "$user"; then return 1; fi
     done 2>/dev/null <"$folder/.$1.jobs"
     chmod -R u+w "$folder/$1"
     rm -rf "${folder:?}/$1" "$folder/.$1.jobs" "$folder/.$1.base"

@@ -106,9 +106,9 @@ def image_service(session: Session, output: str) -> None:
 
 
 def _site_file(session: Session) -> str:
-    """The site.yaml that counts; empty for none."""
-    files = [path for path in session.loaded.origins.values() if path.startswith("/")]
-    return files[-1].rpartition(".yaml")[0] + ".yaml" if files else ""
+    """The site.yaml that has the image cache, not one of who types this; empty for none."""
+    origin = session.loaded.origins.get("image_cache.folder", "")
+    return origin.rpartition(".yaml")[0] + ".yaml" if origin.startswith("/") else ""
 
 
 def _program() -> str:

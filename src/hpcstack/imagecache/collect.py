@@ -68,9 +68,9 @@ def check_room(cache: ImageCache, keep_days: float, max_bytes: float, coming: in
     freed = sum(one.entry.size for one in going)
     total = sum(entry.size for entry, _ in entries.values()) - freed + coming
     needed = 2 * (coming + cache.arriving(key))
-    if (max_bytes and total + cache.left_over() > max_bytes) or _free(cache) < needed:
+    if (max_bytes and total + cache.left_over(key) > max_bytes) or _free(cache) < needed:
         cache.forget_imports(0)
-    if max_bytes and total + cache.left_over() > max_bytes:
+    if max_bytes and total + cache.left_over(key) > max_bytes:
         raise NotShared(f"the image cache has no room for {coming / 1e9:.1f} GB (image_cache.max_gb in site.yaml)")
     if _free(cache) + freed < needed:
         said = f"the disk of {cache.top} has no room for {coming / 1e9:.1f} GB, twice while it is imported"

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core import files, sharing
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import remove_tree, write_text
-from hpcstack.core.lease import hold, label, sweep
+from hpcstack.core.lease import PATIENCE_S, hold, label, sweep
 from hpcstack.imagecache import acl
 from hpcstack.imagecache.outcomes import MAX_RECORD
 
@@ -278,22 +278,24 @@ class ImageCache:
         now = self.now()
         for path in (*self.top.glob("partial/*"), *self.top.glob("failed/*"), *self.top.glob("incoming/*.json")):
             with suppress(FileNotFoundError):
-                if now - path.stat().st_mtime >= older_than and not self.is_importing(path.name):
+                if now - path.stat().st_mtime >= older_than and not self._is_importing(path.name, now):
                     remove_tree(path) if path.is_dir() else path.unlink()
 
-    def is_importing(self, name: str) -> bool:
-        """Whether somebody has the lease for the import that NAME, KEY or KEY.more, is of."""
-        return (self.top / "leases" / f"import-{name.partition('.')[0]}").exists()
+    def _is_importing(self, name: str, now: float) -> bool:
+        """Whether somebody holds, and renews, the lease for the import that NAME, KEY or KEY.more, is of."""
+        with suppress(OSError):
+            return now - (self.top / "leases" / f"import-{name.partition('.')[0]}").stat().st_mtime < PATIENCE_S
+        return False
 
-    def left_over(self) -> int:
-        """Bytes that imports have fetched and not used yet."""
-        return sum(files.size_of(path) for path in (self.top / "partial").iterdir())
+    def left_over(self, but: str) -> int:
+        """Bytes that imports have fetched and not used yet, but those of the key BUT."""
+        return sum(files.size_of(path) for path in (self.top / "partial").iterdir() if path.name.split(".")[0] != but)
 
     def arriving(self, but: str) -> int:
         """Bytes of the images that are imported now, packed, but for the key BUT."""
-        found = 0
+        found, now = 0, self.now()
         for path in self.top.glob("incoming/*.json"):
             with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, InputError):
-                if path.stem != but and self.is_importing(path.stem):
+                if path.stem != but and self._is_importing(path.stem, now):
                     found += max(0, int(json.loads(files.read_text(path, MAX_RECORD))["total"]))
         return found

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import files
-from hpcstack.core.errors import HpcstackError, LoginRefused, RegistryError
+from hpcstack.core.errors import HpcstackError, LoginRefused, RegistryError, StoreError
 from hpcstack.core.lease import hold, holds
 from hpcstack.imagecache import acl
 from hpcstack.imagecache.careful import CarefulRegistry
@@ -84,6 +84,9 @@ class Provider:
             try:
                 if shown:
                     self.cache.grant(key, entry, wanted.user)
+            except FileNotFoundError:
+                entry = self.cache.entry(key)
+                continue
             except OSError as error:
                 why = error.strerror or error
                 raise NotShared(f"{self.cache.top} cannot note that user {wanted.user} may read it: {why}") from None
@@ -166,7 +169,14 @@ class Provider:
             raise NotShared(f"{cache.top} keeps no ACLs, and {base.image} is not for everybody")
         self._removed(check_room(cache, settings.keep_days, settings.max_gb * 1e9, source.image.size, key))
         with import_slot(Path(settings.socket).parent, wanted.user):
-            return self._pack(source, key, base, wanted, public=public)
+            try:
+                return self._pack(source, key, base, wanted, public=public)
+            except StoreError:  # a quota, say, which nobody could see before
+                gone = collect(cache, settings.keep_days, settings.max_gb * 1e9, source.image.size)
+                if not gone:
+                    raise
+                self._removed(gone)
+            return self._pack(FromRegistry(reference, wanted.platform, self.registry), key, base, wanted, public=public)
 
     def _pack(self, source: FromRegistry, key: str, base: Base, wanted: WantedImage, *, public: bool) -> CachedImage:
         cache, folder = self.cache, self.cache.new_folder()

@@ -43,6 +43,8 @@ def enroot_file() -> Path:
 def _of_file(path: Path, host: str, wanted: str) -> tuple[str, str]:
     text = _text(path)
     found = _docker(host, path) if text.lstrip().startswith("{") else _netrc(path, host, wanted)
+    if found and wanted and found[0] != wanted:
+        found = None
     return found or ("", "")
 
 

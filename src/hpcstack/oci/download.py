@@ -92,6 +92,7 @@ class Spool:
                     f"the registry sent other bytes than {self.layer.digest} names",
                     "try again; if it persists, tell its admin",
                 )
+            self.left.unlink(missing_ok=True)
             self._tell(done=True)
         except BaseException as error:  # the reader raises it
             self._tell(error=error)
@@ -101,6 +102,8 @@ class Spool:
         found = hashlib.sha256()
         with self.path.open("a+b", buffering=0) as file:
             self.have, left = 0, self.left.exists()
+            if left:
+                file.truncate(0)
             with self.left.open("rb", buffering=0) if left else contextlib.nullcontext(file) as before:
                 before.seek(0)
                 while self.have < self.layer.size and (block := before.read(PIECE)):

@@ -10,6 +10,7 @@ import contextlib
 import uuid
 from typing import TYPE_CHECKING
 
+from hpcstack.core import sharing
 from hpcstack.core.files import remove_tree
 from hpcstack.core.lease import label
 from hpcstack.oci.download import LEFT
@@ -24,7 +25,10 @@ def take_over(work: Path) -> Path:
     """A new folder beside WORK and named after it; in its `blobs`, each as NAME.left, what earlier runs have fetched.
     To be called by who holds the lease of WORK."""
     mine = work.with_name(f"{work.name}.{label()}{uuid.uuid4().hex[:8]}")
-    (mine / BLOBS).mkdir(parents=True)
+    work.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (mine, mine / BLOBS):
+        folder.mkdir()
+        sharing.make_folder(folder)  # what one of a group leaves, another takes over
     for old in (work, *work.parent.glob(f"{work.name}.*")):
         if old == mine or not old.is_dir():
             continue

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -236,15 +237,25 @@ def remove(item: Item, site: Site) -> None:
 def _clear(path: Path, cache: Store) -> None:
     """PATH of a cache gone, out of sight first: half of it under its own name would be taken for the whole. It stays
     where somebody builds by now: who builds says so, and then looks."""
-    grave = path.with_name(f".{label()}{path.name.lstrip('.')}")
-    with contextlib.suppress(FileNotFoundError):
+    grave = path.with_name(f".{label()}{uuid.uuid4().hex[:8]}")
+    try:
         path.rename(grave)
-        if is_busy(cache) and not os.path.lexists(path):
-            grave.rename(path)
-        elif grave.is_dir():
+    except FileNotFoundError:
+        return
+    if not _builds(cache):
+        if grave.is_dir():
             remove_tree(grave)
         else:
             grave.unlink()
+    if os.path.lexists(grave) and not os.path.lexists(path):  # somebody builds, or it is somebody else's
+        grave.rename(path)
+
+
+def _builds(cache: Store) -> bool:
+    try:
+        return is_busy(cache)
+    except FileNotFoundError:  # a mark went as it was looked at
+        return True
 
 
 def _bury(path: Path, store: Store) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from hpcstack.core import namespaces
 from hpcstack.core.namespaces import closed_by
 
 
@@ -20,3 +23,10 @@ def test_each_setting_that_closes_them_is_named(tmp_path: Path) -> None:
         "user.max_user_namespaces=0", "kernel.unprivileged_userns_clone=0",
         "kernel.apparmor_restrict_unprivileged_userns=1",
     ]  # fmt: skip
+
+
+def test_a_program_with_a_profile_of_its_own_is_not_kept_out_by_apparmor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "closed_by", lambda: ["kernel.apparmor_restrict_unprivileged_userns=1"])
+    assert "apparmor" in namespaces.no_namespaces() and namespaces.no_namespaces(profiles=False) == ""
+    monkeypatch.setattr(namespaces, "closed_by", lambda: ["user.max_user_namespaces=0"])
+    assert namespaces.no_namespaces(profiles=False)

@@ -56,6 +56,7 @@ class Importing(Provider):
     imports: list[int] = []
     fails: list[HpcstackError] = []
     takes = 1.0
+    public = True
 
     def _import(self, key: str, base: Base, wanted: WantedImage) -> CachedImage:
         self.imports.append(wanted.user)
@@ -64,7 +65,7 @@ class Importing(Provider):
             raise self.fails.pop(0)
         folder = self.cache.new_folder()
         (folder / IMAGE).write_bytes(b"hsqs")
-        entry = CachedImage(base.image, base.digest, wanted.platform, 4, public=True)
+        entry = CachedImage(base.image, base.digest, wanted.platform, 4, public=self.public)
         self.cache.put(folder, key, entry)
         return entry
 
@@ -233,7 +234,10 @@ def test_what_is_left_of_imports_makes_room(cache: ImageCache) -> None:
     with pytest.raises(NotShared, match="no room"):
         check_room(cache, 30, 8000, 1000, "other")
     assert left.exists(), "somebody imports with it"
-    (cache.top / "leases/import-k").unlink()
+    assert check_room(cache, 30, 8000, 1000, "k") == [] and left.exists(), (
+        "its own is no trouble to who goes on with it"
+    )
+    os.utime(cache.top / "leases/import-k", (1, 1))  # its holder was killed, and renews it no more
     assert check_room(cache, 30, 8000, 1000, "other") == [] and not left.exists()
 
 
@@ -244,6 +248,8 @@ def test_what_is_imported_now_needs_its_room_too(cache: ImageCache, monkeypatch:
     (cache.top / "leases/import-other").touch()
     with pytest.raises(NotShared, match="no room"):
         check_room(cache, 30, 0, 2000, "k")
+    os.utime(cache.top / "leases/import-other", (1, 1))
+    check_room(cache, 30, 0, 2000, "k")
 
 
 def test_a_node_does_a_few_imports_at_once(tmp_path: Path) -> None:
@@ -300,9 +306,11 @@ def test_the_nodes_of_a_step_wait_once_for_a_registry_that_is_down(cache: ImageC
     assert sum(one.asked for one in asking) == 1 and len(told) == 8 and all("down" in one for one in told)
 
 
-def test_an_image_that_is_collected_as_it_is_given_is_imported_again(cache: ImageCache) -> None:
-    provider(cache).provide(wanted())
+@pytest.mark.parametrize("public", [True, False])
+def test_an_image_that_is_collected_as_it_is_given_is_imported_again(cache: ImageCache, public: bool) -> None:
     asked = provider(cache)
+    asked.public = public
+    asked.provide(wanted())
     grant = cache.grant
 
     def collected(key: str, entry: CachedImage, user: int) -> None:

@@ -36,10 +36,9 @@ class Node:
         self.image = top / "image.sqsh"
         self.image.write_bytes(CONTENT)
 
-    def __call__(self, *words: str, path: str = "", job: str = "7", step: str = "") -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str, path: str = "", job: str = "7") -> subprocess.CompletedProcess[str]:
         argv = [self.shell, "-c", plain("launchers", "on-node/stage.sh"), "stage", str(self.folder), *words]
         env = {"PATH": f"{path}:{os.environ['PATH']}".lstrip(":"), "SLURM_JOB_ID": job}
-        env |= {"SLURM_STEP_ID": step} if step else {}
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
     def put(self, sha256: str = SHA, **more: str) -> subprocess.CompletedProcess[str]:
@@ -116,21 +115,6 @@ def test_what_this_step_needs_and_what_a_job_uses_here_is_not_removed_for_room(n
     (tools / "df").chmod(0o755)
     words = (str(node.image), f"{SHA}.sqsh", "1", SHA, "-", "0", str(node.image), "data-1", "1", "-", "-", "0")
     assert node("put", *words, path=str(tools)).returncode == 125 and f"{SHA}.sqsh" in node.there()
-
-
-@pytest.mark.parametrize(("running", "stays"), [("7.1", True), ("7.0", False), ("7.batch", False), ("70.1", False)])
-def test_what_another_step_of_the_job_uses_stays(node: Node, running: str, stays: bool) -> None:
-    node("have", "x")
-    (node.folder / "used").mkdir()
-    (node.folder / ".used.jobs").write_text("7\n")
-    tools = full_disk(node)
-    step = subprocess.Popen(["bash", "-c", f'exec -a "slurmstepd: [{running}]" sleep 60'])
-    try:
-        assert node.put(path=str(tools), step="0").returncode == 125
-        assert (node.folder / "used").exists() == stays
-    finally:
-        step.kill()
-        step.wait()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts /proc with hidepid")

@@ -62,3 +62,21 @@ def test_of_several_the_longest_is_taken(tmp_path: Path) -> None:
         (tmp_path / name / BLOBS / NAME).write_bytes(DATA[: size * PIECE])
     assert fetched(take_over(tmp_path / "k"))[1] == [4 * PIECE]
     assert (tmp_path / "other.1").exists()
+
+
+def test_what_is_read_twice_is_whole_each_time(tmp_path: Path) -> None:
+    """The layers of an image whose links want two passes."""
+    first = take_over(tmp_path / "k")
+    (first / BLOBS / NAME).write_bytes(DATA[: 3 * PIECE])
+    second = take_over(tmp_path / "k")
+    asked: list[int] = []
+
+    def source(_: Layer, start: int) -> Iterator[bytes]:
+        asked.append(start)
+        yield DATA[start:]
+
+    spools = Spools(second / BLOBS, [LAYER], source, lambda *_: None)
+    for _ in range(3):
+        assert b"".join(spools.pieces(LAYER)) == DATA
+    spools.close()
+    assert asked == [3 * PIECE] and (second / BLOBS / NAME).read_bytes() == DATA

@@ -61,6 +61,14 @@ def test_who_begins_to_build_meanwhile_keeps_what_is_there(site: Site) -> None:
     assert not folder.exists() and not list(folder.parent.iterdir())
 
 
+def test_what_somebody_else_has_made_stays_under_its_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = step(site, "k")
+    (item,) = gc.items(site, Runner(), 0, slurm=False)
+    monkeypatch.setattr(gc, "remove_tree", lambda _: None)
+    gc.remove(item, site)
+    assert folder.exists() and [path.name for path in folder.parent.iterdir()] == ["k"]
+
+
 def test_a_kill_leaves_no_half_of_a_step(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = step(site, "k")
     for name in "abc":

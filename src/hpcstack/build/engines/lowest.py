@@ -245,5 +245,7 @@ def _mode_below(job: Job, layers: list[str], place: str, image: Squashfs | None)
         path = job.cache / layer / place
         if path.is_dir() and not path.is_symlink():
             return stat.S_IMODE(path.stat().st_mode)
-    found = image.find(place.encode()) if image else None
+    found = None
+    with contextlib.suppress(Unreadable):
+        found = image.find(place.encode()) if image else None
     return found.mode & 0o7777 if found and found.kind == DIR else 0o755

@@ -275,11 +275,13 @@ def _drop(top: Path, path: Path) -> None:
         without_links(top, path.parent)  # the step may have put a link there, which leads out of the image
         around, about = path.parent.stat(), path.lstat()
         path.parent.chmod(stat.S_IMODE(around.st_mode) | 0o700)
-        if stat.S_ISDIR(about.st_mode):
-            path.rmdir()
-        elif stat.S_ISREG(about.st_mode) and about.st_size == 0:
-            path.unlink()
-        path.parent.chmod(stat.S_IMODE(around.st_mode))
+        try:
+            if stat.S_ISDIR(about.st_mode):
+                path.rmdir()
+            elif stat.S_ISREG(about.st_mode) and about.st_size == 0:
+                path.unlink()
+        finally:
+            path.parent.chmod(stat.S_IMODE(around.st_mode))
         os.utime(path.parent, ns=(around.st_atime_ns, around.st_mtime_ns))
 
 
