@@ -64,7 +64,8 @@ class Bench:
         argv = [*HPCSTACK, "--site", f"{self.folder}/site.yaml", "--recipes", str(self.folder), *words]
         return self.timed(argv)
 
-    def apptainer(self) -> float:
+    def apptainer(self, lent: Path | None = None) -> float:
+        """Seconds of `apptainer build` of what was rendered; LENT is bound where steps look for what a site lends."""
         rendered = self.folder / "rendered"
         env = {"HOME": str(self.folder / "home"), "APPTAINER_CACHEDIR": str(self.folder / "apptainer-cache"),
                "APPTAINER_TMPDIR": str(self.folder / "tmp")}  # fmt: skip
@@ -77,7 +78,8 @@ class Bench:
         if own:
             self.folder.chmod(0o755)
             shutil.chown(rendered, 65534, 65534)
-        return self.timed([*own, "apptainer", "build", "--force", "out.sif", "apptainer.def"], env, rendered)
+        binds = ["--bind", f"{lent}:/mnt"] if lent else []
+        return self.timed([*own, "apptainer", "build", "--force", *binds, "out.sif", "apptainer.def"], env, rendered)
 
     def timed(self, argv: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> float:
         began = time.monotonic()

@@ -109,6 +109,15 @@ class Place(building.Bench):
         log = max((self.folder / "store/logs").glob("derive-1-*.log"), key=lambda path: path.stat().st_mtime)
         return seconds, sum(map(float, TOOK.findall(log.read_text())))
 
+    def lent(self) -> Path:
+        """A folder with the certificates that the testbed's site names, as a build is lent them."""
+        folder = self.folder / "lent"
+        folder.mkdir(exist_ok=True)
+        if bundle := re.search(r"^ *ca_bundle: (\S+)$", (building.TESTBED / "etc/site.yaml").read_text(), re.MULTILINE):
+            shutil.copyfile(bundle[1], folder / "ca.pem")
+            (folder / "hpcstack-site.sh").write_text("export PIP_CERT=/mnt/ca.pem\n")
+        return folder
+
     def copy(self) -> float:
         """Seconds of `cp` of the base, on disk."""
         os.sync()
@@ -162,7 +171,7 @@ def one_round(folder: Path, apptainer: bool) -> dict[str, float]:
         out |= {"squash": total, "squash rest": total - steps}
         if apptainer and shutil.which("apptainer"):
             place.hpcstack("render", "derive-1", "--output", f"{name}/rendered")
-            out["apptainer"] = place.apptainer()
+            out["apptainer"] = place.apptainer(place.lent())
         subprocess.run(["chmod", "-R", "u+rwX", name], check=False)
     with tempfile.TemporaryDirectory(prefix="hpcstack-derive-", dir=folder) as name, shared_blocks(Path(name)) as where:
         if where:

@@ -108,7 +108,7 @@ def image_service(session: Session, output: str) -> None:
 def _site_file(session: Session) -> str:
     """The site.yaml that has the image cache, not one of who types this; empty for none."""
     origin = session.loaded.origins.get("image_cache.folder", "")
-    return origin.rpartition(".yaml")[0] + ".yaml" if origin.startswith("/") else ""
+    return origin.removesuffix(" (force)") if origin.startswith("/") else ""
 
 
 def _program() -> str:

@@ -130,6 +130,8 @@ def hold(path: Path, waiting: Callable[[str], None] | None = None, done: Callabl
         if not _acquire(mine, path, waiting, done):
             yield False
             return
+        with contextlib.suppress(OSError):
+            os.utime(path)  # it was written before we waited
         # by the one who has it: each of a thousand who wait would look at the files of all others
         with contextlib.suppress(OSError):
             sweep(path.parent, f".{path.name}.", lambda old: old.unlink(missing_ok=True))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 # https://docs.kernel.org/admin-guide/sysctl/user.html; Debian's and Ubuntu's own settings:
 # https://ubuntu.com/blog/ubuntu-23-10-restricted-unprivileged-user-namespaces
+PROFILES = Path("/etc/apparmor.d")
 CLOSED = {
     "user.max_user_namespaces": "0",
     "kernel.unprivileged_userns_clone": "0",
@@ -13,10 +14,10 @@ CLOSED = {
 }
 
 
-def no_namespaces(*, profiles: bool = True) -> str:
-    """Why ordinary users may make no user namespaces, as the kernel's settings say; empty where they may. Without
-    PROFILES of a program that has one of AppArmor's own, which opens them to it (Enroot's packages bring one)."""
-    closed = [said for said in closed_by() if profiles or "apparmor" not in said]
+def no_namespaces(profile: str = "") -> str:
+    """Why ordinary users may make no user namespaces, as the kernel's settings say; empty where they may. PROFILE: the
+    names of AppArmor's that would open them to a program, where it has one (Enroot's packages bring theirs)."""
+    closed = [said for said in closed_by() if not (profile and "apparmor" in said and any(PROFILES.glob(profile)))]
     return f"ordinary users may make no user namespaces: {', '.join(closed)} (sysctl, by root)" if closed else ""
 
 

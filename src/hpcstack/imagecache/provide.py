@@ -85,7 +85,9 @@ class Provider:
                 if shown:
                     self.cache.grant(key, entry, wanted.user)
             except FileNotFoundError:
-                entry = self.cache.entry(key)
+                if self.cache.entry(key):
+                    raise NotShared(f"{self.cache.top} lacks a folder of its own", "start the service anew") from None
+                entry = None
                 continue
             except OSError as error:
                 why = error.strerror or error

@@ -65,7 +65,10 @@ class Spool:
     copied: who wrote it may still be writing.
     """
 
-    def __init__(self, path: Path, layer: Layer, pace: Pace, before: Sequence[Spool] = (), *, again: bool = False):
+    def __init__(self, path: Path, layer: Layer, pace: Pace, before: Sequence[Spool] = (), *,
+                 again: bool = False, after: threading.Thread | None = None) -> None:  # fmt: skip
+        self.after = after  # the thread of an earlier reader, which writes into the same file
+        self.thread: threading.Thread | None = None
         self.path, self.layer, self.pace, self.before = path, layer, pace, tuple(before)
         self.left = path.with_name(path.name + LEFT)
         if self.left.exists() and self.left.stat().st_size < layer.size // FEW:
@@ -84,7 +87,7 @@ class Spool:
             right = self._fill(source, on_bytes)
             if not right and self.left_over:
                 self.path.unlink()
-                self.left.unlink()
+                self.left.unlink(missing_ok=True)
                 right = self._fill(source, on_bytes)
             if not right:
                 self.path.unlink()
@@ -107,6 +110,8 @@ class Spool:
             with self.left.open("rb", buffering=0) if left else contextlib.nullcontext(file) as before:
                 before.seek(0)
                 while self.have < self.layer.size and (block := before.read(PIECE)):
+                    if self.stop.is_set():
+                        raise Stopped
                     found.update(block)
                     if left:
                         _write(file, block)
@@ -231,8 +236,10 @@ class Spools:
         for _ in range(CONNECTIONS):
             self._next()
 
-    def _spool(self, layer: Layer, before: Sequence[Spool], *, again: bool = False) -> Spool:
-        return Spool(self.folder / layer.digest.replace(":", "-"), layer, self.pace, before, again=again)
+    def _spool(
+        self, layer: Layer, before: Sequence[Spool], *, again: bool = False, after: threading.Thread | None = None
+    ) -> Spool:
+        return Spool(self.folder / layer.digest.replace(":", "-"), layer, self.pace, before, again=again, after=after)
 
     def _next(self) -> None:
         """Begin with the next blob that nobody fetches yet."""
@@ -242,12 +249,15 @@ class Spools:
 
     def _start(self, spool: Spool) -> None:
         def work() -> None:
+            if spool.after:
+                spool.after.join()
             spool.fill(self.source, partial(self.on_bytes, spool.layer.digest))
             if not spool.stop.is_set():
                 self._next()
 
-        self.threads.append(threading.Thread(target=work, name="fetch", daemon=True))
-        self.threads[-1].start()
+        spool.thread = thread = threading.Thread(target=work, name="fetch", daemon=True)
+        self.threads.append(thread)
+        thread.start()
 
     def pieces(self, layer: Layer) -> Iterator[bytes]:
         """What is in LAYER. Who asks again gets it from disk: memory has let it go."""
@@ -255,7 +265,7 @@ class Spools:
             spool = self.spools[layer.digest]
             if layer.digest in self.begun:
                 spool.end()
-                spool = self.spools[layer.digest] = self._spool(layer, (), again=True)
+                spool = self.spools[layer.digest] = self._spool(layer, (), again=True, after=spool.thread)
                 self._start(spool)
             elif spool in self.waiting:
                 self.waiting.remove(spool)

@@ -277,7 +277,9 @@ def _refused(packer: Fed, part: Path) -> HpcstackError:
     if done.status in TOO_LARGE:
         return BuildError("the image becomes far larger than its registry says", "is this the image that you meant?")
     room(part.parent, 0, "the image")  # the likeliest reason, said as what it is
-    if any("I/O error" in line or "No space left" in line for line in done.tail):  # what it wrote is removed by now
+    if any(
+        "I/O error" in line or "No space left" in line or "quota" in line for line in done.tail
+    ):  # what it wrote is removed by now
         said = f"the image could not be written below {part.parent}: no space was left, or the disk is damaged"
         return StoreError(said, "make room, or name another folder, and import again")
     return BuildError(

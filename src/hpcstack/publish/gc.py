@@ -237,17 +237,18 @@ def remove(item: Item, site: Site) -> None:
 def _clear(path: Path, cache: Store) -> None:
     """PATH of a cache gone, out of sight first: half of it under its own name would be taken for the whole. It stays
     where somebody builds by now: who builds says so, and then looks."""
-    grave = path.with_name(f".{label()}{uuid.uuid4().hex[:8]}")
+    grave = path.with_name(f".{label()}{uuid.uuid4().hex[:8]}{path.suffix}")
     try:
         path.rename(grave)
     except FileNotFoundError:
         return
-    if not _builds(cache):
-        if grave.is_dir():
-            remove_tree(grave)
-        else:
-            grave.unlink()
-    if os.path.lexists(grave) and not os.path.lexists(path):  # somebody builds, or it is somebody else's
+    builds = _builds(cache)
+    if not builds and grave.is_dir():
+        remove_tree(grave)
+    elif not builds:
+        grave.unlink()
+    whole = builds or path.parent.name == "partial"  # of what imports have fetched a part is as good
+    if whole and os.path.lexists(grave) and not os.path.lexists(path):
         grave.rename(path)
 
 

@@ -25,8 +25,13 @@ def test_each_setting_that_closes_them_is_named(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_program_with_a_profile_of_its_own_is_not_kept_out_by_apparmor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_with_a_profile_of_its_own_is_not_kept_out_by_apparmor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespaces, "PROFILES", tmp_path)
     monkeypatch.setattr(namespaces, "closed_by", lambda: ["kernel.apparmor_restrict_unprivileged_userns=1"])
-    assert "apparmor" in namespaces.no_namespaces() and namespaces.no_namespaces(profiles=False) == ""
+    assert "apparmor" in namespaces.no_namespaces() and "apparmor" in namespaces.no_namespaces("enroot*")
+    (tmp_path / "enroot").touch()
+    assert "apparmor" in namespaces.no_namespaces() and namespaces.no_namespaces("enroot*") == ""
     monkeypatch.setattr(namespaces, "closed_by", lambda: ["user.max_user_namespaces=0"])
-    assert namespaces.no_namespaces(profiles=False)
+    assert namespaces.no_namespaces("enroot*")

@@ -62,11 +62,14 @@ def test_who_begins_to_build_meanwhile_keeps_what_is_there(site: Site) -> None:
 
 
 def test_what_somebody_else_has_made_stays_under_its_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = step(site, "k")
+    folder = cache_of(site).top / "partial/k.1"
+    folder.mkdir(parents=True)
     (item,) = gc.items(site, Runner(), 0, slurm=False)
     monkeypatch.setattr(gc, "remove_tree", lambda _: None)
+    monkeypatch.setattr(time, "time", lambda: folder.stat().st_ctime + 2 * 86400)
+    (item,) = gc.items(site, Runner(), 0, slurm=False)
     gc.remove(item, site)
-    assert folder.exists() and [path.name for path in folder.parent.iterdir()] == ["k"]
+    assert [path.name for path in folder.parent.iterdir()] == ["k.1"]
 
 
 def test_a_kill_leaves_no_half_of_a_step(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

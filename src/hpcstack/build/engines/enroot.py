@@ -96,7 +96,7 @@ class EnrootEngine:
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:
-        return missing(self.tools, runner) or (no_namespaces(profiles=False) if os.geteuid() else "")
+        return missing(self.tools, runner) or (no_namespaces("enroot*") if os.geteuid() else "")
 
     def build(self, job: Job, runner: Runner) -> Completed:
         if not overlay_refused(runner):
