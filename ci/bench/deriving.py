@@ -114,7 +114,7 @@ class Place(building.Bench):
         folder = self.folder / "lent"
         folder.mkdir(exist_ok=True)
         if bundle := re.search(r"^ *ca_bundle: (\S+)$", (building.TESTBED / "etc/site.yaml").read_text(), re.MULTILINE):
-            shutil.copyfile(bundle[1], folder / "ca.pem")
+            shutil.copyfile(bundle[1].strip('"'), folder / "ca.pem")
             (folder / "hpcstack-site.sh").write_text("export PIP_CERT=/mnt/ca.pem\n")
         return folder
 
