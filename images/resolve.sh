@@ -11,7 +11,7 @@ answers=/opt/hpcstack/answers
 hpcstack_resolve_pip() {
     local pip=(python3 -m pip)
     hpcstack_guard
-    if ! "${pip[@]}" install --help | grep -q -- --report; then
+    if ! "${pip[@]}" install --help | grep -e --report >/dev/null; then
         # Older than 22.2: a newer pip does the asking, and is gone afterwards.
         "${pip[@]}" install --quiet --target "$HPCSTACK_WORK/pip" 'pip>=23,<25'
         export PYTHONPATH=$HPCSTACK_WORK/pip${PYTHONPATH:+:$PYTHONPATH}

@@ -101,7 +101,7 @@ report() { # NAME LOG
 sweep() {
     local pid
     for pid in $(pgrep -x slurmstepd || true); do
-        if tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qxF "SLURM_CONF=$ETC/slurm.conf"; then
+        if tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -xF "SLURM_CONF=$ETC/slurm.conf" >/dev/null; then
             kill -KILL "$pid" 2>/dev/null || true
         fi
     done

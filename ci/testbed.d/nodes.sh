@@ -35,7 +35,7 @@ bridge_up() {
 node_network_up() { # NODE
     local space host=hs-$1
     space=$(namespace "$1")
-    ip netns list | grep -qw "$space" || ip netns add "$space"
+    ip netns list | grep -w "$space" >/dev/null || ip netns add "$space"
     if ! ip link show "$host" >/dev/null 2>&1; then
         ip link add "$host" type veth peer name eth0 netns "$space"
     fi
