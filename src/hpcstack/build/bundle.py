@@ -55,7 +55,7 @@ def create(
             texts[f"sbom/{request.stack.full_name}.cdx.json"] = sbom.document(
                 artifact, read_distribution(artifact.image)
             )
-        write_tree(work / "texts", texts)
+        write_tree(work / "texts", texts, on_disk=False)
         files = {f"packages/{path.name}": path for path in packages}
         files |= {name: work / "texts" / name for name in texts}
         files |= {f"base/{base.name}": base} if with_base else {}

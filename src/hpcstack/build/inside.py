@@ -42,7 +42,7 @@ def run_in_base(
     job = replace(job, environment=lock.platform(platform).environment)
     folder = work / script / "hpcstack"
     ours = {"build/lib.sh": plain("images", "lib.sh"), "build/guard.sh": guard.shell()}
-    write_tree(folder, {**ours, **files, f"build/{script}": plain("images", script)})
+    write_tree(folder, {**ours, **files, f"build/{script}": plain("images", script)}, on_disk=False)
     done = engine.run_inside(f"build/{script}", folder, job, bench.runner)
     redact_log(job.log, bench.site)
     if done.status:

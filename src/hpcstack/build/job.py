@@ -39,9 +39,9 @@ def make_job(work: Path, files: Mapping[str, str], base: Path, registry: str, be
         settings=settings,
         progress=progress,
     )
-    write_tree(job.context, files)
-    write_tree(job.lent, lent_files(site, settings))
-    write_tree(work, {"build.log": ""})
+    write_tree(job.context, files, on_disk=False)
+    write_tree(job.lent, lent_files(site, settings), on_disk=False)
+    write_tree(work, {"build.log": ""}, on_disk=False)
     if bundle := site.build.ca_bundle:
         try:
             shutil.copyfile(bundle, job.lent / CA_FILE)

@@ -241,26 +241,32 @@ def remove_tree(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_text(path: Path, text: str, mode: int = 0o644) -> None:
-    """TEXT into PATH by a temporary file, fsync and rename. A link that is there is replaced, not followed."""
+def write_text(path: Path, text: str, mode: int = 0o644, *, on_disk: bool = True) -> None:
+    """TEXT into PATH by a temporary file, fsync (if it has to be ON_DISK) and rename. A link that is there is replaced,
+    not followed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_file_beside(path, 0o600) as part:
         with part.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if on_disk:
+                os.fsync(file.fileno())
         part.chmod(sharing.mode(mode))
         part.replace(path)
 
 
-def write_tree(folder: Path, files: Mapping[str, str]) -> None:
-    """{path: text} below FOLDER. Files that begin with `#!` are executable."""
+def write_tree(folder: Path, files: Mapping[str, str], *, on_disk: bool = True) -> None:
+    """{path: text} below FOLDER. Files that begin with `#!` are executable.
+
+    What is to live no longer than this process, or the job that it starts, need not be ON_DISK: a hundred small files
+    are a hundred waits for the disk else.
+    """
     for name, text in files.items():
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
             raise StoreError(f"{name} leads out of {folder}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text, 0o755 if text.startswith("#!") else 0o644)
+        write_text(path, text, 0o755 if text.startswith("#!") else 0o644, on_disk=on_disk)
 
 
 @contextlib.contextmanager

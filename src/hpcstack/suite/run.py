@@ -194,7 +194,7 @@ def run_suite(
 def _host_suite(run: SuiteRun) -> Path:
     from hpcstack.core import data
 
-    write_tree(run.folder / "suite", data.smoke_files())
+    write_tree(run.folder / "suite", data.smoke_files(), on_disk=False)
     return run.folder / "suite"
 
 

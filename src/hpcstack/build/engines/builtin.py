@@ -1,7 +1,7 @@
 """No engine at all: user namespaces by bubblewrap over the mounted base. For machines that have nothing else.
 
 Neither root nor an entry in /etc/subuid is needed: one id is mapped, and a seccomp filter lets changes of owner succeed
-(seccomp.py). Steps are layers that are kept (layers.py).
+(seccomp.py). Steps are layers that are kept (overlay.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Enroot: each step as its remapped root, which lets changes of owner succeed, over the mounted base.
 
-Steps are layers that are kept (layers.py). Where the kernel lets ordinary users mount no overlay, the rendered
+Steps are layers that are kept (overlay.py). Where the kernel lets ordinary users mount no overlay, the rendered
 enroot.sh creates a container of the imported base, runs all steps in it, and exports it. Defaults taken: folders of
 the build's own, Enroot's own mounts, none of its hooks (they write the builder's name and home into the image).
 """
