@@ -108,6 +108,9 @@ class Place(building.Bench):
         for kept in (self.folder / "store", *(self.folder / "cache").glob("*/steps")):
             subprocess.run(["unshare", "--user", "--map-root-user", "rm", "-rf", str(kept)], check=True)
         os.sync()
+        with self.base.open("rb") as base:  # into memory: a `cp` that shares blocks reads nothing
+            while base.read(8 << 20):
+                pass
         seconds = self.hpcstack("build", "derive-1", *words)
         log = max((self.folder / "store/logs").glob("derive-1-*.log"), key=lambda path: path.stat().st_mtime)
         return seconds, sum(map(float, TOOK.findall(log.read_text())))
