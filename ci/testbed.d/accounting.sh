@@ -51,8 +51,8 @@ CONF
         mv "$ETC/slurmdbd.conf.part" "$ETC/slurmdbd.conf"
     fi
     password=$(sed -n 's/^StoragePass=//p' "$ETC/slurmdbd.conf")
-    # The database is made here: slurmdbd makes one itself after a first connection that fails, and with MariaDB's client
-    # library 3.4.10 (Debian 13) the second one takes no result with a column ("maximum allowed number of columns (=0)").
+    # The database is made here. Left to slurmdbd, it ends with MariaDB's client library 3.4.10 (Debian 13): "maximum
+    # allowed number of columns (=0)". Probably as that loses its own default after a connection that failed.
     mariadb --no-defaults --socket="$DATABASE_SOCKET" <<SQL
 CREATE DATABASE IF NOT EXISTS slurm_acct_db;
 CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED BY '$password';
