@@ -32,7 +32,7 @@ def command(session: Session, name: str, output: str, platform: str, offline: bo
     if output:
         folder = Path(output)
         with session.store.acting("the files were not written"):
-            write_tree(folder, files, on_disk=False)
+            write_tree(folder, files)
     where = f"{output}/" if output else ""
     answer(
         {"folder": output, "files": sorted(files), "not_looked_up": missing},
