@@ -5,10 +5,8 @@ HPCSTACK_REQUIRE lists (by comma) what must be there: a test that misses it then
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,44 +75,7 @@ def _lua() -> str | None:
     return shutil.which("lua5.3") or shutil.which("lua5.4") or shutil.which("lua")
 
 
-def pytest_configure() -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:  # execnet ignores SIGINT, and so would every program that a test starts
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _lane(item: pytest.Item) -> tuple[int, str]:
-    """(turn, name) of the lane of ITEM: tests of one lane never run at once, and lanes of a lower turn begin first.
-
-    pytest-xdist's `--dist loadgroup` gives each worker one lane after another. What uses the testbed's own site is one
-    lane. Of all else a file is a lane, so that what its tests share is made once; the slowest begin first.
-    """
-    file = item.path.stem
-    for turn, mark in enumerate(("jobs", "faults", "builds")):
-        if item.get_closest_marker(mark):
-            return turn + 1, "jobs" if mark == "jobs" else f"{mark} {file}"
-    if item.get_closest_marker("testbed"):
-        return 0, "cluster"
-    return 9, file
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    lanes = {id(item): _lane(item) for item in items}
-    items.sort(key=lambda item: lanes[id(item)][0])  # a stable sort: within a lane the order stays
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(lanes[id(item)][1]))
-
-
-def _lower_priority(item: pytest.Item) -> None:
-    """What only computes lets those tests go first that wait for a cluster's answers. As root; others keep what is."""
-    turn, _ = _lane(item)
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, 0 if turn < 2 else 5)
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        _lower_priority(item)
     required = set(os.environ.get("HPCSTACK_REQUIRE", "").split(","))
     for need in NEEDS:
         if item.get_closest_marker(need) and not _there(need):

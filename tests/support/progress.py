@@ -34,12 +34,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Progress(config), "progress of the tests")
 
 
-def without_group(name: str) -> str:
-    """NAME of a test as pytest knows it: xdist's loadgroup appends `@GROUP`."""
-    at = name.rfind("@")
-    return name[:at] if at > name.rfind("]") else name
-
-
 class Progress:
     """Counts tests, and tells of them from a thread of its own."""
 
@@ -100,7 +94,7 @@ class Progress:
     # -- what people see
 
     def _tell_failure(self, report: pytest.TestReport) -> None:
-        name = without_group(report.nodeid)
+        name = report.nodeid
         self.failed.append(name)
         crash = getattr(report.longrepr, "reprcrash", None)
         why = str(getattr(crash, "message", "")).partition("\n")[0][:200]
@@ -124,7 +118,7 @@ class Progress:
         """(test, seconds) of what runs, the longest first: one test a worker."""
         now = time.monotonic()
         with self.lock:
-            return [(without_group(name), now - began) for name, began in self.running.items()]
+            return [(name, now - began) for name, began in self.running.items()]
 
     def _line(self) -> str:
         longest = [f"{name.rpartition('/')[2]} {seconds:.0f} s" for name, seconds in self._running()[:SHOWN]]

@@ -1,0 +1,379 @@
+"""Folders that other people can write to: touched by descriptor, never by path.
+
+Who may write to a folder can swap any entry of it for a link between two system calls of ours. So each function here
+walks to a folder one part at a time, holds it open, and acts on a name within it. A link on the way counts only where
+root or we ourselves made it (to a larger disk, say); the last part of a path is never followed.
+
+Modes and owners are changed on the open descriptor. Trees are walked without recursion, however deep they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from hpcstack.core.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PASS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # enough to go through a folder
+LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
+MAX_LINKS = 40  # on the way to one folder, as the kernel counts
+
+# -- one folder
+
+
+def open_folder(path: Path) -> int:
+    """A descriptor of the folder PATH, to list and to act in.
+
+    StoreError where a link of another user's lies on the way; OSError as for open(2). A folder that we may pass and not
+    list gets a descriptor that only passes (O_PATH).
+    """
+    wanted = path.absolute()
+    pending = deque(wanted.parts[1:])
+    here = os.open("/", PASS)
+    links = 0
+    try:
+        while pending:
+            part = pending.popleft()
+            try:
+                inner = os.open(part, PASS, dir_fd=here)
+            except OSError as error:
+                if error.errno not in NOT_A_FOLDER:
+                    raise OSError(error.errno, error.strerror, str(wanted)) from None
+                target = _trusted_target(here, part, wanted)
+                links += 1
+                if links > MAX_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(wanted)) from None
+                pending.extendleft(reversed([name for name in target.split("/") if name]))
+                inner = os.open("/", PASS) if target.startswith("/") else os.dup(here)
+            os.close(here)
+            here = inner
+        with contextlib.suppress(PermissionError):
+            listed = os.open(".", LIST, dir_fd=here)
+            os.close(here)
+            here = listed
+    except BaseException:
+        os.close(here)
+        raise
+    return here
+
+
+def _trusted_target(around: int, name: str, wanted: Path) -> str:
+    """Where the link NAME leads. StoreError unless root or we made it; NotADirectoryError for what is no link."""
+    link = os.open(name, LOOK, dir_fd=around)
+    try:
+        about = os.fstat(link)
+        if not stat.S_ISLNK(about.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(wanted))
+        if about.st_uid not in (0, os.geteuid()):
+            raise StoreError(
+                f"{wanted} lies behind the link {name}, which {user_name(about.st_uid)} made",
+                f"{wanted} must be a real folder: look at what leads there, and remove the link",
+            )
+        return os.readlink("", dir_fd=link)
+    finally:
+        os.close(link)
+
+
+def user_name(number: int) -> str:
+    """The name of the user NUMBER, for people."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
+@contextlib.contextmanager
+def holding(path: Path) -> Iterator[int]:
+    """The folder PATH, held open."""
+    descriptor = open_folder(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path, mode: int = 0o755, group: int = -1) -> None:
+    """PATH and what it lies in are there; what is new has MODE (whatever the umask) and GROUP."""
+    try:
+        with holding(path):
+            return
+    except FileNotFoundError:
+        make_folder(path.parent, mode, group)
+    with holding(path.parent) as around:
+        try:
+            os.mkdir(path.name, 0o700, dir_fd=around)
+        except FileExistsError:
+            return
+        descriptor = os.open(path.name, LIST, dir_fd=around)
+        try:
+            set_marks(descriptor, mode, group)
+        finally:
+            os.close(descriptor)
+
+
+def set_marks(descriptor: int, mode: int, group: int = -1) -> None:
+    """MODE and GROUP (-1: as it is) of what DESCRIPTOR holds open. The group first: chown takes set-gid bits away."""
+    if group != -1:
+        os.fchown(descriptor, -1, group)
+    os.fchmod(descriptor, mode)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether PATH is a real folder, with no link of another's on the way."""
+    try:
+        with holding(path.parent) as around:
+            return stat.S_ISDIR(os.stat(path.name, dir_fd=around, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything called PATH, a link too."""
+    try:
+        with holding(path.parent) as around:
+            os.stat(path.name, dir_fd=around, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+# -- one file
+
+
+def create_file(path: Path, mode: int = 0o600) -> BinaryIO:
+    """A new file PATH, to write and read. FileExistsError where there is anything of that name."""
+    with holding(path.parent) as around:
+        return os.fdopen(os.open(path.name, CREATE, mode, dir_fd=around), "w+b")
+
+
+def open_file(path: Path) -> BinaryIO:
+    """The ordinary file PATH, for reading. StoreError for anything else of that name."""
+    with holding(path.parent) as around:
+        try:
+            descriptor = os.open(path.name, READ, dir_fd=around)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise StoreError(f"{path} is a link", "put the file itself there") from None
+            raise OSError(error.errno, error.strerror, str(path)) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StoreError(f"{path} is not an ordinary file", "put the file itself there")
+    return os.fdopen(descriptor, "rb")
+
+
+def remove_file(path: Path) -> None:
+    """PATH is gone; nothing happens where it was not there, or the folder that it lay in."""
+    with contextlib.suppress(FileNotFoundError), holding(path.parent) as around:
+        os.unlink(path.name, dir_fd=around)
+
+
+def rename(old: Path, new: Path) -> None:
+    """OLD is called NEW from now on, and what was called so is gone: rename(2)."""
+    with holding(old.parent) as source, holding(new.parent) as target:
+        os.rename(old.name, new.name, src_dir_fd=source, dst_dir_fd=target)
+
+
+def sync_folder(path: Path) -> None:
+    """The names in the folder PATH are on disk."""
+    with holding(path) as descriptor:
+        os.fsync(descriptor)
+
+
+# -- a tree
+
+
+@dataclass
+class Level:
+    """One folder of a walk: where it is below the top, what it is, and which of its folders are still to be seen."""
+
+    path: str
+    identity: tuple[int, int]
+    pending: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A folder that a walk has come to. DESCRIPTOR is open until the walk goes on; PATH is below the top, empty for it.
+
+    FOLDERS are the names of real folders; a caller who takes one out keeps the walk from going there. OTHERS are the
+    names of all else: files, links, devices.
+    """
+
+    descriptor: int
+    path: str
+    folders: list[str]
+    others: list[str]
+
+
+def walk(top: Path, *, anyones: bool = False) -> Iterator[Visit]:
+    """Each folder of the tree TOP, from above. Without recursion, and with two descriptors however deep it is.
+
+    Never into a folder that another user owns, unless ANYONES; what goes or changes meanwhile is left out.
+    """
+    descriptor = open_folder(top)
+    levels: list[Level] = []
+    try:
+        visit = _visit(descriptor, "")
+        yield visit
+        levels.append(Level("", _identity(descriptor), list(reversed(visit.folders))))
+        while levels:
+            level = levels[-1]
+            if not level.pending:
+                levels.pop()
+                if levels and (above := _go_up(descriptor, levels[-1])) is not None:
+                    os.close(descriptor)
+                    descriptor = above
+                elif levels:  # what we are in was moved elsewhere: it is no part of this tree any more
+                    return
+                continue
+            name = level.pending.pop()
+            inner = _go_down(descriptor, name, anyones=anyones)
+            if inner is None:
+                continue
+            os.close(descriptor)
+            descriptor = inner
+            visit = _visit(descriptor, f"{level.path}/{name}".lstrip("/"))
+            yield visit
+            levels.append(Level(visit.path, _identity(descriptor), list(reversed(visit.folders))))
+    finally:
+        os.close(descriptor)
+
+
+def _visit(descriptor: int, path: str) -> Visit:
+    folders: list[str] = []
+    others: list[str] = []
+    with os.scandir(descriptor) as entries:
+        for entry in entries:
+            (folders if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
+    return Visit(descriptor, path, sorted(folders), sorted(others))
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    about = os.fstat(descriptor)
+    return about.st_dev, about.st_ino
+
+
+def _go_down(around: int, name: str, *, anyones: bool) -> int | None:
+    try:
+        inner = os.open(name, LIST, dir_fd=around)
+    except OSError:
+        return None
+    if not anyones and os.fstat(inner).st_uid != os.geteuid():
+        os.close(inner)
+        return None
+    return inner
+
+
+def _go_up(descriptor: int, level: Level) -> int | None:
+    """The folder around DESCRIPTOR, if that is LEVEL still."""
+    try:
+        above = os.open("..", LIST, dir_fd=descriptor)
+    except OSError:
+        return None
+    if _identity(above) == level.identity:
+        return above
+    os.close(above)
+    return None
+
+
+def remove_tree(path: Path) -> None:
+    """PATH and all in it are gone, also folders that their owner may not write; of a link only the link goes.
+
+    What may not be removed stays, and nothing is said of it: look whether PATH is there.
+    """
+    with contextlib.suppress(FileNotFoundError), holding(path.parent) as around:
+        _remove_entry(around, path.name)
+
+
+def _remove_entry(around: int, name: str) -> None:
+    descriptor = _open_to_empty(around, name)
+    if descriptor is None:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=around)
+        return
+    levels = [Level(name, _identity(around), [])]  # of what lies around: to be gone to when all below is empty
+    pending = [_remove_files(descriptor)]
+    try:
+        while pending:
+            if pending[-1]:
+                below = pending[-1].pop()
+                inner = _open_to_empty(descriptor, below)
+                if inner is not None:
+                    levels.append(Level(below, _identity(descriptor)))
+                    pending.append(_remove_files(inner))
+                    os.close(descriptor)
+                    descriptor = inner
+                continue
+            pending.pop()
+            level = levels.pop()
+            above = os.dup(around) if not levels else _go_up(descriptor, level)
+            if above is None:
+                return
+            os.close(descriptor)
+            descriptor = above
+            with contextlib.suppress(OSError):
+                os.rmdir(level.path, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_to_empty(around: int, name: str) -> int | None:
+    """The folder NAME, which its owner may write from now on; None where it is no folder."""
+    try:
+        looked = os.open(name, PASS, dir_fd=around)
+    except OSError:
+        return None
+    try:
+        with contextlib.suppress(OSError):
+            Path(f"/proc/self/fd/{looked}").chmod(0o700)  # this very folder: O_PATH takes no fchmod
+        return os.open(".", LIST, dir_fd=looked)
+    except OSError:
+        return None
+    finally:
+        os.close(looked)
+
+
+def _remove_files(descriptor: int) -> list[str]:
+    """The folders in DESCRIPTOR, from which all else is gone."""
+    folders = []
+    with os.scandir(descriptor) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, real in found:
+        if real:
+            folders.append(name)
+            continue
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=descriptor)
+    return folders
+
+
+def count_bytes(path: Path) -> int:
+    """Bytes on disk of the file or the tree PATH; 0 where there is nothing."""
+    try:
+        with holding(path.parent) as around:
+            about = os.stat(path.name, dir_fd=around, follow_symlinks=False)
+    except OSError:
+        return 0
+    if not stat.S_ISDIR(about.st_mode):
+        return about.st_blocks * 512
+    total = 0
+    for visit in walk(path, anyones=True):
+        for name in visit.others:
+            with contextlib.suppress(OSError):
+                total += os.stat(name, dir_fd=visit.descriptor, follow_symlinks=False).st_blocks * 512
+    return total
