@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from conftest import make_site
-from hpcstack.core import files
+from hpcstack.core import descriptors, files
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import write_text
 from hpcstack.core.outputs import write_output
@@ -472,22 +472,22 @@ def test_low_a_fresh_build_that_is_killed_loses_neither_image(
     from dataclasses import replace
 
     if not exchanges:
-        monkeypatch.setattr(files, "exchange", lambda *_: False)
+        monkeypatch.setattr(descriptors, "exchange", lambda *_: False)
     wanted = replace(old, sha256=hashlib.sha256(b"new!").hexdigest(), size=4)
-    real, count = Path.rename, 0
+    real, count = descriptors.rename, 0
 
     class Killed(BaseException): ...
 
-    def rename(self: Path, target: Path) -> Path:
+    def rename(source: Path, target: Path) -> None:
         nonlocal count
-        if old.key in str(self) or old.key in str(target):
+        if old.key in str(source) or old.key in str(target):
             count += 1
             if count == killed_at:
                 raise Killed
-        return real(self, target)
+        real(source, target)
 
-    monkeypatch.setattr(Path, "rename", rename)
-    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # a killed process cleans nothing
+    monkeypatch.setattr(descriptors, "rename", rename)
+    monkeypatch.setattr(descriptors, "remove_tree", lambda *_: None)  # a killed process cleans nothing
     with contextlib.suppress(Killed):
         place.store.put(wanted, new, log, instead=True)
     monkeypatch.undo()
@@ -502,11 +502,17 @@ def test_h1_the_spider_cache_is_marked_without_following_links(tmp_path: Path) -
     victim.write_text("x")
     victim.chmod(0o600)
     (tmp_path / "link").symlink_to(victim)
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "link").symlink_to(victim)
+    (made / "twice").hardlink_to(victim)
+    (made / "own").touch(0o600)
     with contextlib.suppress(OSError):
-        Permissions().mark(tmp_path / "link")
+        Permissions().mark_tree(made)
+    (made / "link").unlink()
+    Permissions().mark_tree(made)
     assert stat.S_IMODE(victim.stat().st_mode) == 0o600
-    Permissions().mark(victim)
-    assert stat.S_IMODE(victim.stat().st_mode) == 0o644
+    assert stat.S_IMODE((made / "own").stat().st_mode) == 0o644
 
 
 def test_h5_the_mark_of_a_stale_cache_is_no_link(place: Place, tmp_path: Path) -> None:

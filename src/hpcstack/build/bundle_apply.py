@@ -6,12 +6,13 @@ import os
 import re
 import shutil
 import tarfile
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_name
 from hpcstack.build.bundle_format import FILE_NAME, FORMAT, NAMES_ITS_BASE
-from hpcstack.core import sharing
+from hpcstack.core import descriptors, sharing
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of, read_text, write_text
 from hpcstack.core.lease import label, sweep
@@ -79,15 +80,17 @@ def apply(file: Path, site: Site, recipes: Path | None, progress: Progress) -> A
         with tarfile.open(file, "r:", tarinfo=Header) as tar:
             manifest = _manifest(tar)
             cache = cache_of(site)
-            cache.top.mkdir(parents=True, exist_ok=True)
+            descriptors.make_folder(cache.top)
             room(cache.top, 2 * sum(entry.size for entry in manifest.files.values()), f"the bundle {file}")
-            sweep(cache.top, ".bundle-", lambda old: shutil.rmtree(old, ignore_errors=True))
-            part = cache.top / f".bundle-{label()}"
+            sweep(cache.top, ".bundle-", descriptors.remove_tree)
+            part = cache.top / f".bundle-{label()}{uuid.uuid4().hex[:8]}"
+            descriptors.make_new_folder(part)
             try:
-                _extracted(tar, manifest, part, progress)
-                return _placed(part, manifest, site, recipes, progress)
+                with descriptors.pinned(part) as own:
+                    _extracted(tar, manifest, own, progress)
+                    return _placed(own, manifest, site, recipes, progress)
             finally:
-                shutil.rmtree(part, ignore_errors=True)
+                descriptors.remove_tree(part)
     except (tarfile.TarError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{file} is not a bundle that can be read: {error}", "copy it again") from None
 
@@ -189,10 +192,10 @@ def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, pr
         (part / "packages").mkdir(exist_ok=True)
         if base:
             base.path.rename(part / "packages" / f"base-{base.sha256}.sqsh")
-        shutil.rmtree(final, ignore_errors=True)
-        final.parent.mkdir(parents=True, exist_ok=True)
+        descriptors.remove_tree(final)
+        descriptors.make_folder(final.parent)
         sharing.hand_over(part / "packages")
-        (part / "packages").rename(final)
+        descriptors.rename(part / "packages", final)
         if recipe:
             progress(f"writing {recipe}")
             write_text(recipe, (part / f"recipes/{name}{SUFFIX}").read_text(encoding="utf-8"))
@@ -242,7 +245,8 @@ def _linked(path: Path, link: Path, about: BundleMember) -> bool:
         os.link(path, link)
     except OSError:  # of another member's file, or between folders of some filesystems
         room(link.parent, about.size, "the base")
-        shutil.copyfile(path, link)
+        with path.open("rb") as source, link.open("xb") as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
         return digest_of(link) == about.sha256
     return True
 

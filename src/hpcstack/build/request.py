@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +16,8 @@ from hpcstack import __version__
 from hpcstack.build.engines import Engine, choose
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.core.files import write_text
-from hpcstack.store.cache import cache_of
+from hpcstack.core.files import read_text, write_text
+from hpcstack.store.cache import own_cache
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
 
+KEY = re.compile(r"[0-9a-f]{40}")
 LEAST_BYTES, UNPACKED = 2 << 30, 5  # an unpacked base, its squashfs in a SIF, and out of it
 OWN = (
     "core",
@@ -69,15 +71,16 @@ class BuildRequest:
         """A digest of all that determines the image; which registry answered is not among it, the base's digest is.
 
         To know it, everything must be rendered. What was rendered from the same spec and lock by the same hpcstack
-        before had the same key: that is remembered in the user's own cache.
+        before had the same key: that is remembered in the user's own cache, never in a group's. A key becomes a path.
         """
-        memo = cache_of(self.site).top / "keys" / self._asked
-        with contextlib.suppress(OSError):
-            if len(known := memo.read_text()) == 40:
+        memo = own_cache(self.site).top / "keys" / self._asked
+        with contextlib.suppress(OSError, InputError):
+            known = read_text(memo, 64, own=True)
+            if KEY.fullmatch(known):
                 return known
         key = self._rendered_key()
         with contextlib.suppress(OSError):
-            write_text(memo, key)
+            write_text(memo, key, 0o600)
         return key
 
     def _rendered_key(self) -> str:

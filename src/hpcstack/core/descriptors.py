@@ -5,6 +5,9 @@ walks to a folder one part at a time, holds it open, and acts on a name within i
 root or we ourselves made it (to a larger disk, say); the last part of a path is never followed.
 
 Modes and owners are changed on the open descriptor. Trees are walked without recursion, however deep they are.
+
+Code that needs paths (a program that writes a file, say) works in a `pinned` folder: its path names the open folder
+itself, whoever renames it meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
+import uuid
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +26,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from hpcstack.core.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 PASS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # enough to go through a folder
 LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -29,7 +34,9 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
+RENAME_EXCHANGE = 2  # renameat2(2)
 MAX_LINKS = 40  # on the way to one folder, as the kernel counts
+PINNED = re.compile(r"/proc/self/fd/([0-9]+)(?=/|$)")
 
 # -- one folder
 
@@ -41,8 +48,13 @@ def open_folder(path: Path) -> int:
     list gets a descriptor that only passes (O_PATH).
     """
     wanted = path.absolute()
-    pending = deque(wanted.parts[1:])
-    here = os.open("/", PASS)
+    pinned_at = PINNED.match(str(wanted))
+    if pinned_at:
+        here = os.dup(int(pinned_at[1]))
+        pending = deque(wanted.parts[5:])
+    else:
+        here = os.open("/", PASS)
+        pending = deque(wanted.parts[1:])
     links = 0
     try:
         while pending:
@@ -105,6 +117,48 @@ def holding(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def pinned(path: Path) -> Iterator[Path]:
+    """A path of the folder PATH that goes on naming this very folder, whatever becomes of its name.
+
+    Good in this process, and in the programs that core/process starts: they inherit the descriptor that it names.
+    """
+    with holding(path) as descriptor:
+        yield Path(f"/proc/self/fd/{descriptor}")
+
+
+def is_pinned(path: Path) -> bool:
+    """Whether PATH is one that `pinned` gave."""
+    return PINNED.fullmatch(str(path)) is not None
+
+
+def find_name(folder: Path, around: Path) -> Path:
+    """The path of the pinned FOLDER in the folder AROUND: what it is called there now.
+
+    StoreError where it lies there under no name: somebody has moved it.
+    """
+    with holding(folder) as descriptor, holding(around) as outer:
+        wanted = _identity(descriptor)
+        for name in os.listdir(outer):  # noqa: PTH208
+            with contextlib.suppress(OSError):
+                about = os.stat(name, dir_fd=outer, follow_symlinks=False)
+                if (about.st_dev, about.st_ino) == wanted:
+                    return around / name
+    raise StoreError(f"somebody has moved a folder out of {around} while it was written", "who may write there?")
+
+
+def pins_in(words: Iterable[str]) -> tuple[int, ...]:
+    """The descriptors that WORDS of a command line name as pinned folders."""
+    found = [int(number) for word in words for number in PINNED.findall(word)]
+    return tuple(dict.fromkeys(found))
+
+
+def make_new_folder(path: Path, mode: int = 0o700) -> None:
+    """The folder PATH, which is new. FileExistsError where there is anything of that name."""
+    with holding(path.parent) as around:
+        os.mkdir(path.name, mode, dir_fd=around)
 
 
 def make_folder(path: Path, mode: int = 0o755, group: int = -1) -> None:
@@ -186,6 +240,82 @@ def rename(old: Path, new: Path) -> None:
     """OLD is called NEW from now on, and what was called so is gone: rename(2)."""
     with holding(old.parent) as source, holding(new.parent) as target:
         os.rename(old.name, new.name, src_dir_fd=source, dst_dir_fd=target)
+
+
+def hard_link(old: Path, new: Path) -> None:
+    """NEW is another name of the file OLD. FileExistsError where there is anything of that name."""
+    with holding(old.parent) as source, holding(new.parent) as target:
+        os.link(old.name, new.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+
+
+def point_link(target: str, link: Path) -> None:
+    """LINK leads to TARGET, by one rename, also after a power failure."""
+    with holding(link.parent) as around:
+        part = f".{link.name.lstrip('.')}.{uuid.uuid4().hex[:8]}.part"
+        os.symlink(target, part, dir_fd=around)
+        os.rename(part, link.name, src_dir_fd=around, dst_dir_fd=around)
+        os.fsync(around)
+
+
+def read_link(path: Path) -> str:
+    """Where the link PATH leads; empty where it is none."""
+    try:
+        with holding(path.parent) as around:
+            return os.readlink(path.name, dir_fd=around)
+    except OSError:
+        return ""
+
+
+def touch(path: Path) -> None:
+    """PATH was used now. FileNotFoundError where it is not there."""
+    with holding(path.parent) as around:
+        os.utime(path.name, dir_fd=around, follow_symlinks=False)
+
+
+def status_of(path: Path) -> os.stat_result:
+    """What PATH is, of a link the link. OSError where there is nothing."""
+    with holding(path.parent) as around:
+        return os.stat(path.name, dir_fd=around, follow_symlinks=False)
+
+
+def names_in(path: Path) -> list[str]:
+    """The names in the folder PATH, sorted; none where it is not there."""
+    try:
+        with holding(path) as descriptor:
+            return sorted(os.listdir(descriptor))  # noqa: PTH208
+    except FileNotFoundError:
+        return []
+
+
+def write_file(path: Path, content: bytes, mode: int, group: int = -1, *, on_disk: bool = True) -> None:
+    """CONTENT as the file PATH, by a new file beside it and a rename. A link of that name is replaced, not followed."""
+    with holding(path.parent) as around:
+        part = f".{path.name[:200]}.{uuid.uuid4().hex[:8]}.part"
+        descriptor = os.open(part, CREATE, 0o600, dir_fd=around)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                set_marks(descriptor, mode, group)
+                if on_disk:
+                    os.fsync(descriptor)
+            os.rename(part, path.name, src_dir_fd=around, dst_dir_fd=around)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(part, dir_fd=around)
+            raise
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Two names change places at once; False where this filesystem cannot do that."""
+    import ctypes
+
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is None:
+        return False
+    with holding(one.parent) as first, holding(other.parent) as second:
+        done = call(first, os.fsencode(one.name), second, os.fsencode(other.name), RENAME_EXCHANGE)
+    return bool(done == 0)
 
 
 def sync_folder(path: Path) -> None:

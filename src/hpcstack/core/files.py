@@ -10,12 +10,13 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from hpcstack.core import sharing
+from hpcstack.core import descriptors, sharing
+from hpcstack.core.descriptors import remove_tree as remove_tree
+from hpcstack.core.descriptors import user_name
 from hpcstack.core.errors import InputError, StoreError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 LINK = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
-RENAME_EXCHANGE = 2  # renameat2(2)
 
 
 def open_file(path: Path, *, below: Path | None = None, own: bool = False) -> BinaryIO:
@@ -55,16 +55,10 @@ def open_file(path: Path, *, below: Path | None = None, own: bool = False) -> Bi
 
 def owner(path: Path) -> str:
     """Who owns PATH, for people."""
-    import pwd
-
     try:
-        number = path.lstat().st_uid
+        return user_name(path.lstat().st_uid)
     except OSError:
         return "an unknown user"
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"user {number}"
 
 
 def _seen_as(folder: Path) -> int:
@@ -152,38 +146,26 @@ def private_folder(path: Path, remedy: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    about, around = path.lstat(), path.parent.stat()
+    about = path.lstat()
     if not stat.S_ISDIR(about.st_mode) or (about.st_uid != os.geteuid() and about.st_uid != _seen_as(path)):
         raise StoreError(f"{path} was made by somebody else: what lies there cannot be trusted", remedy)
-    if around.st_mode & 0o002 and not around.st_mode & 0o1000:
-        raise StoreError(
-            f"{path.parent} lets anybody put something else in the place of {path.name}", f"chmod +t {path.parent}"
-        )
+    check_way_to(path, remedy)
     if about.st_mode & 0o7077:  # also of a folder that hands its group on
         path.chmod(0o700)
     return path
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Two names change places at once; False where this filesystem cannot do that."""
-    import ctypes
-
-    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    here = -100  # AT_FDCWD
-    return call is not None and call(here, os.fsencode(one), here, os.fsencode(other), RENAME_EXCHANGE) == 0
-
-
-@contextlib.contextmanager
-def new_file_beside(path: Path, mode: int) -> Iterator[Path]:
-    """A temporary name beside PATH for a file that is renamed to it; whatever becomes of it, the name is gone then."""
-    import uuid
-
-    part = path.with_name(f".{path.name[:200]}.{uuid.uuid4().hex[:8]}.part")
-    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
-    try:
-        yield part
-    finally:
-        part.unlink(missing_ok=True)
+def check_way_to(path: Path, remedy: str) -> None:
+    """StoreError, with REMEDY, where a folder on the way to PATH lets somebody else put another in its place."""
+    for folder in path.absolute().parents:
+        about = folder.stat()
+        if about.st_uid not in (0, os.geteuid()) and about.st_uid != _seen_as(path.parent):
+            who = owner(folder)
+            raise StoreError(f"{folder} is {who}'s, who can put something else in the place of {path}", remedy)
+        if about.st_mode & 0o002 and not about.st_mode & stat.S_ISVTX:
+            raise StoreError(
+                f"{folder} lets anybody put something else in the place of {path}", f"chmod +t {folder}, or: {remedy}"
+            )
 
 
 def sync(path: Path) -> None:
@@ -196,12 +178,14 @@ def sync(path: Path) -> None:
 
 
 def put_in_place(part: Path, final: Path, *, shared: bool = True) -> None:
-    """PART, which lies beside FINAL, on disk and under that name, also after a power failure."""
-    sync(part)
-    if shared and sharing.is_shared():
-        part.chmod(sharing.mode(part.stat().st_mode & 0o777 | 0o044))
-    part.replace(final)
-    sync(final.parent)
+    """PART on disk and called FINAL, also after a power failure; both lie on one filesystem."""
+    with descriptors.open_file(part) as file:
+        os.fsync(file.fileno())
+        if shared and sharing.is_shared():
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            os.fchmod(file.fileno(), sharing.mode(mode | 0o044))
+    descriptors.rename(part, final)
+    descriptors.sync_folder(final.parent)
 
 
 def digest_of(path: Path) -> str:
@@ -225,34 +209,11 @@ def copy_range(source: Path, target: Path, start: int, length: int) -> None:
             length -= len(block)
 
 
-def remove_tree(folder: Path) -> None:
-    """FOLDER and all in it, also folders that their owner may not write; of a link only the link."""
-    if folder.is_symlink():
-        folder.unlink(missing_ok=True)
-        return
-    with contextlib.suppress(OSError):
-        folder.chmod(0o700)
-    for top, folders, _ in os.walk(folder):
-        for name in folders:
-            path = Path(top) / name
-            with contextlib.suppress(OSError):
-                if not path.is_symlink():
-                    path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def write_text(path: Path, text: str, mode: int = 0o644, *, on_disk: bool = True) -> None:
     """TEXT into PATH by a temporary file, fsync (if it has to be ON_DISK) and rename. A link that is there is replaced,
     not followed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file_beside(path, 0o600) as part:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            if on_disk:
-                os.fsync(file.fileno())
-        part.chmod(sharing.mode(mode))
-        part.replace(path)
+    descriptors.write_file(path, text.encode(), sharing.mode(mode), on_disk=on_disk)
 
 
 def write_tree(folder: Path, files: Mapping[str, str], *, on_disk: bool = True) -> None:
@@ -295,15 +256,3 @@ def _advice(error: OSError, top: Path) -> str:
     if ours and error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ESTALE, errno.EIO):
         return "is its filesystem there? See `store` and `build.cachedir` in site.yaml (hpcstack show --site)"
     return ""
-
-
-def size_of(path: Path) -> int:
-    """Bytes on disk of a file or a tree."""
-    if not path.is_dir():
-        return path.lstat().st_blocks * 512
-    total = 0
-    for top, _, names in os.walk(path):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += (Path(top) / name).lstat().st_blocks * 512
-    return total

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcstack.core import descriptors
 from hpcstack.core.files import read_text
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Watch:
         if lives is not None:
             return not lives
         try:
-            found = self.path.stat()
+            found = descriptors.status_of(self.path)
         except FileNotFoundError:
             return False
         mark, now = (found.st_ino, found.st_mtime_ns), time.monotonic()
@@ -122,19 +123,20 @@ def hold(path: Path, waiting: Callable[[str], None] | None = None, done: Callabl
     False, and no lease, once DONE is true: what was waited for is there. It is asked often at first, then twice a
     second, and after ten seconds less and less: who waits comes at most a twentieth late.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptors.make_folder(path.parent)
     mine = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
     text = str(me())
-    mine.write_text(text)
+    with descriptors.create_file(mine, 0o644) as file:
+        file.write(text.encode())
     try:
         if not _acquire(mine, path, waiting, done):
             yield False
             return
         with contextlib.suppress(OSError):
-            os.utime(path)  # it was written before we waited
+            descriptors.touch(path)  # it was written before we waited
         # by the one who has it: each of a thousand who wait would look at the files of all others
         with contextlib.suppress(OSError):
-            sweep(path.parent, f".{path.name}.", lambda old: old.unlink(missing_ok=True))
+            sweep(path.parent, f".{path.name}.", descriptors.remove_file)
         ended = threading.Event()
         beat = threading.Thread(target=_beat, args=(path, text, ended), daemon=True)
         beat.start()
@@ -144,9 +146,9 @@ def hold(path: Path, waiting: Callable[[str], None] | None = None, done: Callabl
             ended.set()
             beat.join()
             if _read(path) == text:
-                path.unlink(missing_ok=True)
+                descriptors.remove_file(path)
     finally:
-        mine.unlink(missing_ok=True)
+        descriptors.remove_file(mine)
 
 
 def _acquire(mine: Path, path: Path, waiting: Callable[[str], None] | None, done: Callable[[], bool]) -> bool:
@@ -179,15 +181,15 @@ def _beat(path: Path, text: str, ended: threading.Event) -> None:
     while not ended.wait(BEAT_S):
         with contextlib.suppress(OSError):
             if _read(path) == text:
-                os.utime(path)
+                descriptors.touch(path)
 
 
 def _link(mine: Path, path: Path) -> bool:
     """Whether PATH is now MINE. A file server may say `exists` of a link that it made: the count of links tells."""
     with contextlib.suppress(FileExistsError):
-        os.link(mine, path)
+        descriptors.hard_link(mine, path)
         return True
-    return mine.stat().st_nlink == 2
+    return descriptors.status_of(mine).st_nlink == 2
 
 
 def _break(path: Path, owner: str) -> None:
@@ -195,10 +197,10 @@ def _break(path: Path, owner: str) -> None:
     grave = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
     with contextlib.suppress(FileNotFoundError):
         if _read(path) == owner:
-            path.rename(grave)
+            descriptors.rename(path, grave)
             if _read(grave) != owner:  # a new owner came between the two looks: give it back
                 _link(grave, path)
-            grave.unlink()
+            descriptors.remove_file(grave)
 
 
 def _read(path: Path) -> str | None:
@@ -237,7 +239,8 @@ def _born(pid: str) -> str:
 
 def sweep(parent: Path, prefix: str, remove: Callable[[Path], None]) -> None:
     """Remove below PARENT what is called PREFIX and a label of ours whose owner is dead."""
-    for old in parent.glob(f"{prefix}*"):
+    for name in descriptors.names_in(parent):
+        old = parent / name
         with contextlib.suppress(FileNotFoundError):
-            if not alive(old, prefix) and old.lstat().st_uid == os.getuid():
+            if name.startswith(prefix) and not alive(old, prefix) and old.lstat().st_uid == os.getuid():
                 remove(old)

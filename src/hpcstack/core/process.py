@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from hpcstack import OWN_VARIABLES
+from hpcstack.core.descriptors import pins_in
 from hpcstack.core.errors import BuildError, MissingToolError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Runner:
             with stdin.open("rb") as given:
                 done = subprocess.run(
                     argv, capture_output=True, text=True, errors="replace", env=_env(env), timeout=timeout,
-                    stdin=given, check=False,
+                    stdin=given, check=False, pass_fds=pins_in(argv),
                 )  # fmt: skip
         except subprocess.TimeoutExpired:
             return Completed(tuple(argv), 124, (f"no answer within {timeout:.0f} s",))
@@ -152,7 +153,7 @@ class Runner:
             sink.flush()
             process = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.STDOUT, env=_env(env), bufsize=0,
-                start_new_session=True, preexec_fn=_end_with_parent,
+                start_new_session=True, preexec_fn=_end_with_parent, pass_fds=pins_in(argv),
             )  # fmt: skip
         assert process.stdin
         with contextlib.suppress(OSError, AttributeError):
@@ -176,7 +177,7 @@ class Runner:
         with tempfile.TemporaryFile() as said:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=_env(env), bufsize=0,
-                start_new_session=True, preexec_fn=_end_with_parent,
+                start_new_session=True, preexec_fn=_end_with_parent, pass_fds=pins_in(argv),
             )  # fmt: skip
             assert process.stdout
             with contextlib.suppress(OSError, AttributeError):
@@ -269,7 +270,8 @@ def _group(
 ) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
-        env=_env(env), cwd=cwd, start_new_session=True, preexec_fn=_end_with_parent, pass_fds=keep,
+        env=_env(env), cwd=cwd, start_new_session=True, preexec_fn=_end_with_parent,
+        pass_fds=(*keep, *pins_in(argv)),
     )  # fmt: skip
     try:
         yield process

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import uuid
 from typing import TYPE_CHECKING
 
+from hpcstack.core import descriptors
 from hpcstack.core.files import put_in_place
 from hpcstack.core.lease import label, sweep
 
@@ -19,17 +21,20 @@ SYNC_S = 0.2
 
 @contextlib.contextmanager
 def replacing(path: Path, *, shared: bool = True) -> Iterator[Path]:
-    """A name beside PATH to write to. It becomes PATH, also after a power failure, if the block ends well; else it is
-    gone, and PATH is as it was. SHARED: a site's group may write it, too. What processes that were killed have left
-    there is removed first.
+    """A name to write to, in a folder of our own beside PATH. It becomes PATH, also after a power failure, if the block
+    ends well; else it is gone, and PATH is as it was. SHARED: a site's group may write it, too. What processes that
+    were killed have left there is removed first.
     """
-    sweep(path.parent, f".{path.name}.", lambda old: old.unlink(missing_ok=True))
-    part = path.with_name(f".{path.name}.{label()}part")
+    sweep(path.parent, f".{path.name}.", descriptors.remove_tree)
+    folder = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
+    descriptors.make_new_folder(folder)
     try:
-        yield part
-        put_in_place(part, path, shared=shared)
+        with descriptors.pinned(folder) as own:
+            part = own / path.name
+            yield part
+            put_in_place(part, path, shared=shared)
     finally:
-        part.unlink(missing_ok=True)
+        descriptors.remove_tree(folder)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 Folders carry the group on to what is made in them (setgid) and are open to it; a file that one of them wrote, another
 replaces. Without a group everything is as its owner's: 755 and 644.
+
+Only what is ours is handed over, by descriptor: a member of the group may swap any entry meanwhile.
 """
 
 from __future__ import annotations
@@ -9,9 +11,17 @@ from __future__ import annotations
 import contextlib
 import grp
 import os
-from pathlib import Path
+import stat
+from typing import TYPE_CHECKING
+
+from hpcstack.core import descriptors
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _shared: list[int] = []  # the group's number, once the site's is known: one site a process
+
+FOLDER_MODE = 0o2775  # of a folder that is the group's
 
 
 def share(group: str) -> None:
@@ -51,21 +61,21 @@ def make_folder(folder: Path) -> None:
     """FOLDER there, and the group's, so that what is made in it is, too."""
     if not _shared:
         return
-    if not folder.is_dir():
-        make_folder(folder.parent) if not folder.parent.is_dir() else None
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o755)
-    _open(folder)
+    descriptors.make_folder(folder, FOLDER_MODE, _shared[0])
+    with contextlib.suppress(OSError), descriptors.holding(folder) as descriptor:
+        _open_to_group(descriptor)
 
 
 def open_old(top: Path) -> None:
     """Folders below TOP that are ours and were made before there was a group are the group's, with all in them."""
-    if not _shared or not top.is_dir():
+    if not _shared:
         return
-    for folder in top.iterdir():
-        if not folder.is_symlink() and folder.is_dir() and not _is_open(folder.lstat()):
-            _open(folder)
-            hand_over(folder, old=True)
+    for name in descriptors.names_in(top):
+        folder = top / name
+        with contextlib.suppress(OSError):
+            about = descriptors.status_of(folder)
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not _is_open(about):
+                hand_over(folder, old=True)
 
 
 def _is_open(about: os.stat_result) -> bool:
@@ -73,35 +83,35 @@ def _is_open(about: os.stat_result) -> bool:
 
 
 def hand_over(folder: Path, *, old: bool = False) -> None:
-    """All in FOLDER, which is ours and new, is the group's, too; of an OLD one what was its owner's alone stays so."""
+    """All in FOLDER, which is ours and new, is the group's, too; of an OLD one what was its owner's alone stays so.
+
+    What another user owns is left as it is, and nobody goes into it: his own next verb hands it over.
+    """
     if not _shared:
         return
-    for here, _, names in os.walk(folder):
-        _open(Path(here), old=old)
-        for name in names:
-            with contextlib.suppress(OSError):  # a link, or another owner's: his own next verb hands it over
-                _hand_over_file(Path(here) / name)
+    for visit in descriptors.walk(folder):
+        if os.fstat(visit.descriptor).st_uid != os.geteuid():
+            return  # the top itself
+        _open_to_group(visit.descriptor, old=old)
+        for name in visit.others:
+            with contextlib.suppress(OSError):
+                _hand_over_file(visit.descriptor, name)
 
 
-def _hand_over_file(path: Path) -> None:
-    """By a descriptor: a member of the group may put a link in its place meanwhile."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def _open_to_group(descriptor: int, *, old: bool = False) -> None:
+    """The folder that DESCRIPTOR holds open is the group's, if it is ours."""
+    about = os.fstat(descriptor)
+    was_for_others = about.st_mode & 0o050
+    if about.st_uid == os.geteuid() and not _is_open(about) and (was_for_others or not old):
+        descriptors.set_marks(descriptor, FOLDER_MODE, _shared[0])
+
+
+def _hand_over_file(around: int, name: str) -> None:
+    """NAME in the folder AROUND. A file that has another name as well may be anything of ours: it stays as it is."""
+    descriptor = os.open(name, descriptors.READ, dir_fd=around)
     try:
-        os.fchown(descriptor, -1, _shared[0])
-        os.fchmod(descriptor, mode(os.fstat(descriptor).st_mode & 0o777))
+        about = os.fstat(descriptor)
+        if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid() and about.st_nlink == 1:
+            descriptors.set_marks(descriptor, mode(about.st_mode & 0o777), _shared[0])
     finally:
         os.close(descriptor)
-
-
-def _open(folder: Path, *, old: bool = False) -> None:
-    if _is_open(folder.lstat()):
-        return
-    with contextlib.suppress(NotADirectoryError, PermissionError):  # a link; another owner's
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            about = os.fstat(descriptor)
-            if about.st_uid == os.geteuid() and (about.st_mode & 0o050 or not old):
-                os.fchown(descriptor, -1, _shared[0])
-                os.fchmod(descriptor, 0o2775)
-        finally:
-            os.close(descriptor)

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core import files, sharing
+from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import remove_tree, write_text
 from hpcstack.core.lease import PATIENCE_S, hold, label, sweep
@@ -289,7 +289,8 @@ class ImageCache:
 
     def left_over(self, but: str) -> int:
         """Bytes that imports have fetched and not used yet, but those of the key BUT."""
-        return sum(files.size_of(path) for path in (self.top / "partial").iterdir() if path.name.split(".")[0] != but)
+        others = [path for path in (self.top / "partial").iterdir() if path.name.split(".")[0] != but]
+        return sum(map(descriptors.count_bytes, others))
 
     def arriving(self, but: str) -> int:
         """Bytes of the images that are imported now, packed, but for the key BUT."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import tarfile
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcstack.core import descriptors
 from hpcstack.core.bounds import STANDARD, Bounds, Tally, TooLarge
 from hpcstack.core.errors import BuildError, HpcstackError, InputError, RegistryError, StoreError
 from hpcstack.core.progress import Progress
@@ -26,7 +26,7 @@ from hpcstack.oci.headers import END, header
 from hpcstack.oci.manifest import Image
 from hpcstack.oci.metadata import Added, below
 from hpcstack.oci.pack import OWN_TIMES, ROOTLESS, PackedAs, pack_argv, read_back
-from hpcstack.oci.resume import BLOBS, take_over
+from hpcstack.oci.resume import BLOBS, taking_over
 from hpcstack.oci.tar import BLOCK, Damaged, Flow, Members
 
 if TYPE_CHECKING:
@@ -131,14 +131,24 @@ def pack_image(
     whose owner a build's namespace does not know. MOST: bytes that it may become, 0 for no bound.
     """
     began = time.monotonic()
+    descriptors.make_folder(output.parent)
+    room(output.parent, source.image.size * (2 if source.spooled else 1), f"the import of {provenance}")
+    try:
+        with taking_over(work) as own:
+            size, passes = _pack_in(own, source, output, compression, runner, progress, add, bounds, rooted, most)
+    finally:
+        source.close()
+    return Imported(output, size, source.image, time.monotonic() - began, passes)
+
+
+def _pack_in(
+    work: Path, source: LayerSource, output: Path, compression: str, runner: Runner, progress: Progress, add: AddedTo,
+    bounds: Bounds, rooted: bool, most: int,
+) -> tuple[int, int]:  # fmt: skip
+    """SOURCE's image into OUTPUT, with WORK for layers and the log: its bytes, and how often the layers were read."""
     found = source.image
-    work = take_over(work)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    room(output.parent, found.size * (2 if source.spooled else 1), f"the import of {provenance}")
-    sizes, done = (
-        {layer.digest: layer.size for layer in found.layers},
-        dict.fromkeys((layer.digest for layer in found.layers), 0),
-    )
+    sizes = {layer.digest: layer.size for layer in found.layers}
+    done = dict.fromkeys(sizes, 0)
 
     def on_bytes(digest: str, count: int) -> None:
         done[digest] += count
@@ -148,24 +158,20 @@ def pack_image(
         return _tars(source, add(found), below(found), progress, Tally(bounds), rooted=rooted)
 
     passes, how = 1, PackedAs(compression, most)
-    try:
-        with refusals(str(output)), replacing(output) as part:
-            progress.event("phase", name="fetch")
-            source.start(work / BLOBS, on_bytes)
-            if why := _first_pass(part, work, how, runner, tars, progress):
-                progress(f"the layers must be read twice: {why}")
-                passes = 2
-                with contextlib.closing(tars()) as first:
-                    entries = [_entries(tar) for tar in first]
-                with contextlib.closing(tars()) as second:
-                    _packed(part, work, how, runner, lambda sink: by_plan(sink, second, entries), progress)
-            read_back(part, runner)
-            progress.event("phase", name="rename")
-            size = part.stat().st_size
-    finally:
-        source.close()
-    shutil.rmtree(work, ignore_errors=True)
-    return Imported(output, size, found, time.monotonic() - began, passes)
+    with refusals(str(output)), replacing(output) as part:
+        progress.event("phase", name="fetch")
+        source.start(work / BLOBS, on_bytes)
+        if why := _first_pass(part, work, how, runner, tars, progress):
+            progress(f"the layers must be read twice: {why}")
+            passes = 2
+            with contextlib.closing(tars()) as first:
+                entries = [_entries(tar) for tar in first]
+            with contextlib.closing(tars()) as second:
+                _packed(part, work, how, runner, lambda sink: by_plan(sink, second, entries), progress)
+        read_back(part, runner)
+        progress.event("phase", name="rename")
+        size = part.stat().st_size
+    return size, passes
 
 
 def _first_pass(

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +18,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import InputError, SlurmError
-from hpcstack.core.files import read_bytes, remove_tree, size_of
+from hpcstack.core import descriptors
+from hpcstack.core.errors import InputError, SlurmError, StoreError
+from hpcstack.core.files import read_bytes
 from hpcstack.core.lease import alive, label
 from hpcstack.releases.changes import used_by
 from hpcstack.releases.records import read_releases
@@ -75,16 +75,17 @@ def _releases(site: Site, store: Store, used: str) -> Iterator[Item]:
     """What was withdrawn, retired or removed, and how long ago."""
     tree, now, days = Tree(site.module_root), datetime.now(timezone.utc), site.modules.keep_days
     for name in tree.names():
-        ledger = tree.ledger(name)
+        ledger = tree.ledger(name, to_change=True)
         for one in ledger.entries:
             if one.state == "gone" and (left := store.top / "releases" / name / one.release).is_dir():
-                yield Item("left-over", left, size_of(left), 0.0, "", f"{name}/{one.release}", why="gc was interrupted")
+                size = descriptors.count_bytes(left)
+                yield Item("left-over", left, size, 0.0, "", f"{name}/{one.release}", why="gc was interrupted")
             if one.state in ("live", "gone"):
                 continue
             folder, since = store.top / "releases" / name / one.release, one.since or one.made
             age = (now - _moment(since)).total_seconds() / DAY
             keep = "in use" if used_by(ledger, one, [("", used)]) else f"for {days} days" if age < days else ""
-            size = size_of(folder) if folder.is_dir() else 0
+            size = descriptors.count_bytes(folder) if folder.is_dir() else 0
             why = f"{one.state} on {since[:10]}"
             yield Item(
                 "release",
@@ -123,7 +124,7 @@ def _images(store: Store, used: str, days: float, going: set[str]) -> Iterator[I
         about = _about(folder)
         item = _item("image", folder, keep, days, about.get("stack", "damaged"))
         yield replace(item, engine=about.get("engine", ""), why="nobody needs it")
-    for folder in sorted((store.top / "incoming").glob("*")):
+    for folder in sorted((store.top / "incoming").glob("[!.]*")):
         yield _item("left-over", folder, "somebody may be writing it" if alive(folder) else "", 0.0)
 
 
@@ -143,7 +144,8 @@ def _item(kind: str, path: Path, keep: str, days: float, what: str = "") -> Item
     age = (time.time() - changed) / DAY  # an image's own times are not when it was made here
     young = f"younger than {days:g} days" if age < days else ""
     made = datetime.fromtimestamp(changed, timezone.utc).date().isoformat()
-    return Item(kind, path, size_of(path), age, keep or young, what, made=made, why=OLD.get(kind, "old"))
+    size = descriptors.count_bytes(path)
+    return Item(kind, path, size, age, keep or young, what, made=made, why=OLD.get(kind, "old"))
 
 
 def _about(folder: Path) -> dict[str, str]:
@@ -228,7 +230,7 @@ def remove(item: Item, site: Site) -> None:
             with store.lease(item.path.name):
                 _bury(item.path, store)
         elif item.kind == "release":
-            if item.path.is_dir() and not item.path.is_symlink():
+            if descriptors.is_folder(item.path):
                 _bury(item.path, store)
         else:
             _clear(item.path, cache_of(site))
@@ -239,17 +241,15 @@ def _clear(path: Path, cache: Store) -> None:
     where somebody builds by now: who builds says so, and then looks."""
     grave = path.with_name(f".{label()}{uuid.uuid4().hex[:8]}{path.suffix}")
     try:
-        path.rename(grave)
+        descriptors.rename(path, grave)
     except FileNotFoundError:
         return
     builds = _builds(cache)
-    if not builds and grave.is_dir():
-        remove_tree(grave)
-    elif not builds:
-        grave.unlink()
+    if not builds:
+        descriptors.remove_tree(grave)
     whole = builds or path.parent.name == "partial"  # of what imports have fetched a part is as good
-    if whole and os.path.lexists(grave) and not os.path.lexists(path):
-        grave.rename(path)
+    if whole and descriptors.exists(grave) and not descriptors.exists(path):
+        descriptors.rename(grave, path)
 
 
 def _builds(cache: Store) -> bool:
@@ -262,6 +262,8 @@ def _builds(cache: Store) -> bool:
 def _bury(path: Path, store: Store) -> None:
     """A folder of the store is gone by one rename, and then removed."""
     grave = store.top / "incoming" / f"{label()}{path.name[:12]}"
-    grave.parent.mkdir(parents=True, exist_ok=True)
-    path.rename(grave)
-    shutil.rmtree(grave)
+    descriptors.make_folder(grave.parent)
+    descriptors.rename(path, grave)
+    descriptors.remove_tree(grave)
+    if descriptors.exists(grave):
+        raise StoreError(f"{grave} was not removed whole", "what is left is somebody else's; gc tells of it again")

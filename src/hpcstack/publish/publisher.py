@@ -11,14 +11,13 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core import sharing
+from hpcstack.core import descriptors, sharing
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import read_text, without_links, write_tree
 from hpcstack.core.lease import hold
@@ -99,7 +98,7 @@ class Publisher:
             try:
                 checked = try_loading(release, self.runner, self.site.modules.check_as)
             except HpcstackError:
-                shutil.rmtree(part, ignore_errors=True)
+                descriptors.remove_tree(part)
                 raise
             self.say(f"module {release.name}: {checked}")
             event = self._event("publish" if channel == "testing" else "promote", entry.release, override or reason)
@@ -237,7 +236,7 @@ class Publisher:
             sharing.make_folder(self.site.module_root)
             sharing.open_old(self.site.module_root)
         with tree.hold(name, self.say):
-            ledger = tree.ledger(name)
+            ledger = tree.ledger(name, to_change=True)
             with self.store.acting("the release was not written"):
                 self.marks.folder(self.store.top, releases)
             with hold(releases / ".lease", lambda who: self.say(f"waiting for another publisher of {name}: {who}")):
@@ -246,10 +245,10 @@ class Publisher:
 
     def _sweep(self, releases: Path) -> None:
         """Releases of this tree that were begun and never committed: the leases are held, and no journal is left."""
-        for path in releases.glob(f".*{prepared(releases / 'x', self.site.module_root).name[2:]}"):
-            if path.is_symlink():
-                path.unlink()
-            shutil.rmtree(path, ignore_errors=True)
+        ending = prepared(releases / "x", self.site.module_root).name[2:]
+        for name in descriptors.names_in(releases):
+            if name.startswith(".") and name.endswith(ending):
+                descriptors.remove_tree(releases / name)
 
     def _write(self, release: Release, artifact: Artifact, extra: dict[str, str]) -> tuple[Path, str]:
         """The release's folder beside its place, which the commit renames, and its record."""
@@ -268,18 +267,12 @@ class Publisher:
         }  # fmt: skip
         with self.store.acting("the release was not written"):
             without_links(self.store.top, final.parent, ours=True)
-            part.mkdir(mode=0o700)  # new, and ours: what was left there is swept
-            write_tree(part, files)
-            (part / "bin").mkdir(exist_ok=True)
-            self._marked(part)
+            descriptors.make_new_folder(part)  # ours alone until it is whole: what was left there is swept
+            with descriptors.pinned(part) as own:
+                write_tree(own, files)
+                descriptors.make_folder(own / "bin")
+                self.marks.mark_tree(own)
         return part, text
-
-    def _marked(self, folder: Path) -> None:
-        marks = self.marks
-        for path in (folder, *folder.rglob("*")):
-            executable = path.is_dir() or path.stat().st_mode & 0o100
-            path.chmod(marks.mode | ((marks.mode & 0o444) >> 2 if executable else 0))
-            marks.own(path)
 
     def _readable(self, release: Release) -> None:
         """Others reach the image and the wrappers, where the site's mode says that they do."""

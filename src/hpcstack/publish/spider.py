@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcstack.core import descriptors
 from hpcstack.core.errors import StoreError
 from hpcstack.core.lease import hold
 from hpcstack.core.quote import lua
@@ -48,7 +48,7 @@ def _made(tree: Tree, tool: Path, runner: Runner) -> str:
     tree.marks.folder(tree.root, cache)
     before = stale.stat().st_mtime_ns if stale.exists() else 0
     part = top / f".{uuid.uuid4().hex[:12]}.part"  # the tool would write through links, and over another's files
-    part.mkdir(mode=0o700)
+    descriptors.make_new_folder(part)
     try:
         clean = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={part}", f"LMOD_CMD={tool.with_name('lmod')}"]
         argv = [*clean, "bash", str(tool), "-d", str(part / "cache"), "-t", str(part / "time"), str(tree.core)]
@@ -56,16 +56,15 @@ def _made(tree: Tree, tool: Path, runner: Runner) -> str:
         done = runner.output(argv, timeout=600)
         if done.status:
             return f"the spider cache was NOT rebuilt: {' '.join(done.tail[-2:])}"
-        for path in (part / "cache").iterdir():
-            tree.marks.mark(path)
-            path.replace(cache / path.name)
-        tree.marks.mark(part / "time")
-        (part / "time").replace(stamp)
+        tree.marks.mark_tree(part)
+        for name in descriptors.names_in(part / "cache"):
+            descriptors.rename(part / "cache" / name, cache / name)
+        descriptors.rename(part / "time", stamp)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        descriptors.remove_tree(part)
     text = RC.format(cache=lua(cache), stamp=lua(stamp))
     if not rc.exists() or rc.is_symlink() or rc.read_text(encoding="utf-8") != text:
         tree.marks.write(rc, text)
     if stale.exists() and stale.stat().st_mtime_ns == before:  # another change has marked it anew meanwhile
-        stale.unlink(missing_ok=True)
+        descriptors.remove_file(stale)
     return "the spider cache is rebuilt"

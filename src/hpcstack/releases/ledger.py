@@ -2,15 +2,16 @@
 
 A release `24.11-r2` never changes. What moves is which release the version `24.11` means, and which one is loaded where
 no version is named. releases/changes.py has the verbs: each is a function from one ledger to the next.
+releases/ledger_format.py reads and writes it.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hpcstack.core.errors import InputError, StoreError
+from hpcstack.core.errors import InputError
 
 FORMAT = "hpcstack/modules/v1"
 CHANNELS = ("testing", "production")
@@ -142,30 +143,3 @@ def split(name: str, known: list[str]) -> tuple[str, str]:
     from hpcstack.core.errors import did_you_mean
 
     raise InputError(f"nothing is published as {name!r}{did_you_mean(name, known)}", "hpcstack status")
-
-
-def as_json(ledger: Ledger) -> dict[str, Any]:
-    return {"format": FORMAT, **asdict(ledger)}
-
-
-def from_json(document: Any, where: str) -> Ledger:
-    """The ledger that WHERE holds. StoreError where it is damaged, or of a newer hpcstack."""
-    try:
-        if document["format"] != FORMAT:
-            raise StoreError(f"{where} is of another hpcstack: {document['format']!r}", "use that version")
-        return Ledger(
-            name=str(document["name"]),
-            entries=tuple(Entry(**_known(Entry, one)) for one in document["entries"]),
-            aliases={str(version): str(release) for version, release in document["aliases"].items()},
-            default=str(document["default"]),
-            pinned=str(document.get("pinned", "")),
-            dates={version: Dates(**_known(Dates, one)) for version, one in document["dates"].items()},
-            events=tuple(Event(**_known(Event, one)) for one in document["events"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StoreError(f"{where} is damaged: {error!r}", "restore it from a backup of the module tree") from None
-
-
-def _known(kind: Any, document: dict[str, Any]) -> dict[str, Any]:
-    names = {one.name for one in fields(kind)}
-    return {name: value for name, value in document.items() if name in names}

@@ -8,8 +8,9 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcstack.core import descriptors, sharing
 from hpcstack.core.errors import InputError
-from hpcstack.core.files import without_links, write_text
+from hpcstack.core.files import without_links
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,41 +23,47 @@ class Permissions:
     mode: int = 0o644
     group: str = ""
 
+    @property
+    def group_number(self) -> int:
+        """The group's number; -1 where what is written keeps its own. InputError where there is no such group."""
+        if not self.group:
+            return -1
+        try:
+            return grp.getgrnam(self.group).gr_gid
+        except KeyError:
+            raise InputError(f"there is no group {self.group!r}", "`modules.group` in site.yaml") from None
+
+    @property
+    def folder_mode(self) -> int:
+        return self.mode | 0o200 | (self.mode & 0o444) >> 2
+
     def write(self, path: Path, text: str) -> None:
         """TEXT into PATH by one rename, with these marks."""
         mode = self.mode | (self.mode & 0o444) >> 2 if text.startswith("#!") else self.mode
-        write_text(path, text, mode)
-        self.own(path)
+        descriptors.write_file(path, text.encode(), sharing.mode(mode), self.group_number)
 
     def folder(self, top: Path, path: Path) -> None:
         """PATH and what it lies in, as far as TOP, with these marks where they are new."""
         without_links(top, path, ours=True)
-        if path.is_dir():
-            return
-        if path != top:
-            self.folder(top, path.parent)
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(self.mode | 0o200 | (self.mode & 0o444) >> 2)
-        self.own(path)
+        descriptors.make_folder(path, self.folder_mode, self.group_number)
 
-    def mark(self, path: Path) -> None:
-        """A file or a folder that is there gets these marks; nothing that a link leads to does."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    def mark_tree(self, top: Path) -> None:
+        """All below TOP, which is ours and new, gets these marks; nothing that a link leads to does."""
+        for visit in descriptors.walk(top):
+            descriptors.set_marks(visit.descriptor, self.folder_mode, self.group_number)
+            for name in visit.others:
+                self._mark_file(visit.descriptor, name)
+
+    def _mark_file(self, around: int, name: str) -> None:
+        descriptor = os.open(name, descriptors.READ, dir_fd=around)
         try:
-            kind = os.fstat(descriptor).st_mode
-            if stat.S_ISDIR(kind) or stat.S_ISREG(kind):
-                os.fchmod(descriptor, self.mode | ((self.mode & 0o444) >> 2 if stat.S_ISDIR(kind) else 0))
-                self.own(path)
+            about = os.fstat(descriptor)
+            if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid() and about.st_nlink == 1:
+                executable = about.st_mode & 0o100
+                mode = self.mode | ((self.mode & 0o444) >> 2 if executable else 0)
+                descriptors.set_marks(descriptor, mode, self.group_number)
         finally:
             os.close(descriptor)
-
-    def own(self, path: Path) -> None:
-        if not self.group:
-            return
-        try:
-            os.chown(path, -1, grp.getgrnam(self.group).gr_gid, follow_symlinks=False)
-        except KeyError:
-            raise InputError(f"there is no group {self.group!r}", "`modules.group` in site.yaml") from None
 
     def hidden_from(self, path: Path) -> Path | None:
         """The first part of PATH's way that others may not pass or read, where these marks would let them."""

@@ -18,21 +18,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core import files
+from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.core.files import sync, without_links, write_text
+from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold
 from hpcstack.core.quote import line
 from hpcstack.releases.journal import GENERATION, MAX_JOURNAL, check, read
 from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, SPIDER, STALE, STATE, TCL
-from hpcstack.releases.ledger import FORMAT, Ledger, as_json, from_json
+from hpcstack.releases.ledger import FORMAT, Ledger
+from hpcstack.releases.ledger_format import as_json, check_ledger, from_json
 from hpcstack.releases.modulerc import gateway, modulerc
 from hpcstack.releases.permissions import Permissions
 
@@ -84,11 +84,12 @@ class Tree:
         folder = self.root / STATE
         return sorted(path.parent.parent.name for path in folder.glob(f"[!.]*/{CURRENT}/ledger.json"))
 
-    def ledger(self, name: str) -> Ledger:
-        """The ledger of NAME: an empty one where nothing was published."""
+    def ledger(self, name: str, *, to_change: bool = False) -> Ledger:
+        """The ledger of NAME: an empty one where nothing was published. One of a newer hpcstack is not TO_CHANGE."""
         path = self.root / STATE / name / CURRENT / "ledger.json"
         try:
-            return from_json(json.loads(files.read_bytes(path, MAX_JOURNAL)), str(path))
+            document = json.loads(files.read_bytes(path, MAX_JOURNAL))
+            return from_json(document, str(path), name, to_change=to_change)
         except FileNotFoundError:
             return Ledger(name)
         except (OSError, ValueError, RecursionError, InputError) as error:
@@ -162,6 +163,7 @@ class Tree:
 
     def commit(self, change: TreeChange) -> None:
         """CHANGE, whole: killed at any point, the tree is as before or `recover` makes it as after."""
+        check_ledger(change.ledger)
         name, state = change.ledger.name, self.root / STATE / change.ledger.name
         number = self._generation(state)
         steps = []
@@ -184,13 +186,11 @@ class Tree:
             check(name, journal, state / JOURNAL, self.releases, self.root)
         if journal and self._generation(state) == int(journal["generations"][-1]):
             self._unlink(journal)  # all was done but this
-            (state / JOURNAL).unlink()
+            descriptors.remove_file(state / JOURNAL)
         elif journal:
             self.marks.folder(self.root, self.root / SPIDER)
             stale = self.root / SPIDER / STALE
-            stale.unlink(missing_ok=True)  # another publisher's, which we could not mark, or a link
-            os.close(os.open(stale, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644))
-            os.utime(stale, follow_symlinks=False)
+            descriptors.write_file(stale, b"", sharing.mode(0o644))  # anew: another's file could not be marked
             for part, final, record in journal["moves"]:
                 _move(Path(part), Path(final), record)
             *before, last = journal["generations"]
@@ -205,19 +205,18 @@ class Tree:
             if journal.get("gone"):
                 time.sleep(SETTLE_S)
             self._unlink(journal)
-            (state / JOURNAL).unlink()
+            descriptors.remove_file(state / JOURNAL)
         self._sweep(name)
         return bool(journal)
 
     def _unlink(self, journal: Mapping[str, Any]) -> None:
         """The modulefiles that nothing names any more."""
         for path in journal.get("gone", []):
-            without_links(self.root, (self.root / path).parent)
-            (self.root / path).unlink(missing_ok=True)
+            descriptors.remove_file(self.root / path)
 
     def _file(self, path: Path, text: str) -> None:
         """A modulefile, once: what already exists is not touched."""
-        if not path.exists():
+        if not descriptors.exists(path):
             self.marks.folder(self.root, path.parent)
             self.marks.write(path, text)
 
@@ -236,10 +235,9 @@ class Tree:
         for path, text in files.items():
             self.marks.folder(self.root, (part / path).parent)
             self.marks.write(part / path, text)
-        if final.exists():
-            shutil.rmtree(final)  # of a change that was never written down
-        part.rename(final)
-        sync(state)
+        descriptors.remove_tree(final)  # of a change that was never written down
+        descriptors.rename(part, final)
+        descriptors.sync_folder(state)
         return str(number)
 
     def _links(self, name: str, homes: dict[str, Path]) -> None:
@@ -248,19 +246,19 @@ class Tree:
             self.marks.folder(self.root, folder)
             link = folder / f".modulerc{suffix}"
             target = os.path.relpath(self.root / STATE / name / CURRENT / f"modulerc{suffix}", folder)
-            if not (link.is_symlink() and str(link.readlink()) == target):
-                _link(target, link)
+            if descriptors.read_link(link) != target:
+                descriptors.point_link(target, link)
             if home.parent != self.root:
                 self._file(self.root / home.name / GATE / f"{name}{suffix}", gateway(name, str(home), suffix))
 
     def _flip(self, state: Path, generation: str) -> None:
         if not (state / generation / "ledger.json").exists():
             raise StoreError(f"{state / generation} is gone, and the journal names it", "restore it from a backup")
-        _link(generation, state / CURRENT)
+        descriptors.point_link(generation, state / CURRENT)
 
     def _generation(self, state: Path) -> int:
         link = state / CURRENT
-        said = str(link.readlink()) if link.is_symlink() else "0"
+        said = descriptors.read_link(link) or "0"
         if said != "0" and not GENERATION.fullmatch(said):
             raise StoreError(f"{link} leads to {said!r}, which is not a generation", "restore it from a backup")
         return int(said)
@@ -273,26 +271,17 @@ class Tree:
         for path in (*state.iterdir(), *parts):
             old = path.name.isdigit() and not now - 2 <= int(path.name) <= now
             if old or path.name.endswith(".part"):
-                with contextlib.suppress(OSError):
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                descriptors.remove_tree(path)
 
 
 def _move(part: Path, final: Path, record: str) -> None:
     """PART at its place. StoreError where what lies there is not the release whose RECORD is meant."""
-    if part.is_dir() and not part.is_symlink() and not final.exists():
-        part.rename(final)
-        sync(final.parent)
+    if descriptors.is_folder(part) and not descriptors.exists(final):
+        descriptors.rename(part, final)
+        descriptors.sync_folder(final.parent)
     try:
         if files.read_text(final / "release.json", MAX_JOURNAL) == record:
             return
     except (OSError, InputError):
         pass
     raise StoreError(f"{final} is not the release that was to be published", "is another module tree on this store?")
-
-
-def _link(target: str, link: Path) -> None:
-    """LINK points to TARGET, by one rename, also after a power failure."""
-    part = link.with_name(f".{link.name.lstrip('.')}.{uuid.uuid4().hex[:8]}.part")
-    part.symlink_to(target)
-    part.replace(link)
-    sync(link.parent)

@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core import sharing
+from hpcstack.core import descriptors, sharing
 from hpcstack.core.dirs import cache_home
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import owner, private_folder
@@ -42,12 +42,24 @@ def own_cache(site: Site) -> Store:
             raise StoreError(
                 f"the cache {own} belongs to {owner(own)}", "XDG_CACHE_HOME, or build.cachedir in site.yaml"
             )
+        _close_to_others(own)
         return Store(own)
     shared = Path(site.build.cachedir) / f"hpcstack-bases-{os.getuid()}"
     store = Store(shared)
     with store.acting("no cache"):
         private_folder(shared, "remove it, or name another build.cachedir in site.yaml")
     return store
+
+
+def _close_to_others(own: Path) -> None:
+    """OWN and its kept steps are the user's alone: a step may have left a file there that takes on his rights."""
+    with Store(own).acting("no cache"):
+        for folder in (own, own / "steps"):
+            descriptors.make_folder(folder, 0o700)
+            with descriptors.holding(folder) as descriptor:
+                about = os.fstat(descriptor)
+                if about.st_uid == os.geteuid() and about.st_mode & 0o7077:
+                    os.fchmod(descriptor, 0o700)
 
 
 def offline_folder(site: Site, lock: Lock, platform: str) -> Path:
@@ -58,21 +70,25 @@ def offline_folder(site: Site, lock: Lock, platform: str) -> Path:
 def touch(path: Path) -> None:
     """PATH is used: its change time is now. Its modification time, which goes into images, stays."""
     with contextlib.suppress(OSError):  # somebody else's
-        path.chmod(path.stat().st_mode & 0o7777)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o7777)
+        finally:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
 def busy(cache: Store) -> Iterator[None]:
     """Meanwhile nothing of CACHE is collected."""
     folder = cache.top / "busy"
-    folder.mkdir(parents=True, exist_ok=True)
-    sweep(folder, "", lambda old: old.unlink(missing_ok=True))
+    descriptors.make_folder(folder)
+    sweep(folder, "", descriptors.remove_file)
     mark = folder / f"{label()}{uuid.uuid4().hex[:8]}"
-    mark.touch()
+    descriptors.create_file(mark, 0o644).close()
     try:
         yield
     finally:
-        mark.unlink(missing_ok=True)
+        descriptors.remove_file(mark)
 
 
 def is_busy(cache: Store) -> bool:

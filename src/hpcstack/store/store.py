@@ -11,9 +11,9 @@ import uuid
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
-from hpcstack.core import files, sharing
+from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.core.files import digest_of, remove_tree, sync, write_text, writing_below
+from hpcstack.core.files import digest_of, write_text, writing_below
 from hpcstack.core.lease import hold, label, sweep
 from hpcstack.store.artifact import IMAGE, Artifact, _check_types
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-KEY = re.compile(r"^[0-9a-z]+$")
+KEY = re.compile(r"[0-9a-z]{1,64}")
 MAX_RECORD = 64 << 20  # bytes of an artifact.json or a release.json: packages of a large image are 1 MB
 ARTIFACT, LOG, LOCK = "artifact.json", "build.log", "lock.json"
 
@@ -36,6 +36,7 @@ class Store:
 
     def artifact(self, key: str) -> Artifact | None:
         """The image of KEY, if it is there and whole."""
+        check_key(key)
         folder = self._folder(key)
         try:
             found = json.loads(files.read_bytes(folder / ARTIFACT, MAX_RECORD))
@@ -58,7 +59,7 @@ class Store:
     def newest(self, stack: str) -> Artifact | None:
         """The image that was built last for STACK."""
         key = self._pointed(stack)
-        found = self.artifact(key) if KEY.match(key) else None
+        found = self.artifact(key) if KEY.fullmatch(key) else None
         if found and found.stack != stack:
             raise StoreError(
                 f"{self.top / 'stacks' / stack} names an image of {found.stack}", f"hpcstack build {stack}"
@@ -101,37 +102,40 @@ class Store:
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[Path]:
-        """A private folder beside the images, on the same filesystem, in which one may be made."""
+        """A folder beside the images, on the same filesystem, in which one may be made.
+
+        Nobody else can go into it before it is handed over, and its path names this very folder (`pinned`): a member
+        of the group may rename what lies beside the images.
+        """
         with self.acting("the image was not stored"):
             folder = self._incoming()
         try:
-            yield folder
+            with descriptors.pinned(folder) as own:
+                yield own
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            descriptors.remove_tree(folder)
 
     def put(self, artifact: Artifact, image: Path, log: Path, *, lock: str = "", instead: bool = False) -> Artifact:
         """IMAGE, LOG and the text of its LOCK as the image of ARTIFACT.key, INSTEAD of one that is there; its stack
         then names it. An IMAGE that was made in a folder of `incoming`, on disk, is not copied."""
+        check_key(artifact.key)
         final = self.top / "images" / artifact.key
-        made_here = image.name == IMAGE and image.parent.parent == self.top / "incoming"
+        made_here = image.name == IMAGE and descriptors.is_pinned(image.parent)
         place = contextlib.nullcontext(image.parent) if made_here else self.incoming()
         with self.acting("the image was not stored"), place as incoming:
             if not made_here:
-                shutil.copyfile(image, incoming / IMAGE)
-                sync(incoming / IMAGE)
+                _copy(image, incoming / IMAGE)
                 if digest_of(incoming / IMAGE) != artifact.sha256:
                     raise StoreError("the stored image differs from the built one", "the disk or memory is damaged")
-            shutil.copyfile(log, incoming / LOG)
+            _copy(log, incoming / LOG)
             if lock:
                 write_text(incoming / LOCK, lock)
             record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
             write_text(incoming / ARTIFACT, json.dumps(record, indent=1, sort_keys=True) + "\n")
-            (incoming / IMAGE).chmod(sharing.mode(0o644))
-            incoming.chmod(0o755)
-            sharing.hand_over(incoming)
-            final.parent.mkdir(parents=True, exist_ok=True)
+            self._open_to_readers(incoming)
+            descriptors.make_folder(final.parent)
             self._put_in_place(incoming, final, instead=instead)
-            sync(final.parent)
+            descriptors.sync_folder(final.parent)
         self.point(artifact.stack, artifact.key)
         stored = self.artifact(artifact.key)
         assert stored
@@ -141,7 +145,7 @@ class Store:
         """Where the image of KEY lies: aside, where a replacement of it was interrupted."""
         final = self.top / "images" / key
         aside = _aside(final)
-        return aside if not final.exists() and aside.exists() else final
+        return aside if not descriptors.exists(final) and descriptors.exists(aside) else final
 
     def _put_in_place(self, incoming: Path, final: Path, *, instead: bool) -> None:
         """INCOMING as FINAL, by one rename. If somebody else was faster with the same key, theirs stays.
@@ -150,20 +154,21 @@ class Store:
         aside for a moment, where readers find it, and where the next one to come puts it back.
         """
         aside = _aside(final)
-        if aside.exists() and final.exists():
-            remove_tree(aside)
-        elif aside.exists():
-            aside.rename(final)
-        if instead and final.exists():
-            if not files.exchange(incoming, final):
-                final.rename(aside)
-                incoming.rename(final)
-                remove_tree(aside)
+        if descriptors.exists(aside) and descriptors.exists(final):
+            descriptors.remove_tree(aside)
+        elif descriptors.exists(aside):
+            descriptors.rename(aside, final)
+        made = descriptors.find_name(incoming, self.top / "incoming")
+        if instead and descriptors.exists(final):
+            if not descriptors.exchange(made, final):
+                descriptors.rename(final, aside)
+                descriptors.rename(made, final)
+                descriptors.remove_tree(aside)
             return
         try:
-            incoming.rename(final)
+            descriptors.rename(made, final)
         except OSError:
-            if not (final / ARTIFACT).exists():
+            if not descriptors.exists(final / ARTIFACT):
                 raise
 
     def point(self, stack: str, key: str) -> None:
@@ -172,25 +177,28 @@ class Store:
             return
         folder = self.top / "stacks"
         with self.acting("the pointer was not written"):
-            folder.mkdir(parents=True, exist_ok=True)
-            sweep(folder, f".{stack}.", lambda old: old.unlink(missing_ok=True))  # of who was killed
-            part = folder / f".{stack}.{label()}{uuid.uuid4().hex[:8]}"
-            with part.open("x", encoding="utf-8") as file:
-                file.write(key + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            part.chmod(sharing.mode(0o644))
-            part.replace(folder / stack)
-            sync(folder)
+            descriptors.make_folder(folder)
+            sweep(folder, f".{stack}.", descriptors.remove_file)  # of who was killed
+            descriptors.write_file(folder / stack, f"{key}\n".encode(), sharing.mode(0o644))
+            descriptors.sync_folder(folder)
 
     def _incoming(self) -> Path:
-        """A private folder beside the images, on the same filesystem; those of dead processes are swept."""
+        """A new folder beside the images that is ours alone; those of dead processes are swept."""
         parent = self.top / "incoming"
-        parent.mkdir(parents=True, exist_ok=True)
-        sweep(parent, "", remove_tree)
+        descriptors.make_folder(parent)
+        sharing.make_folder(parent)
+        sweep(parent, "", descriptors.remove_tree)
         folder = parent / f"{label()}{uuid.uuid4().hex[:8]}"
-        folder.mkdir()
+        descriptors.make_new_folder(folder)
         return folder
+
+    def _open_to_readers(self, incoming: Path) -> None:
+        """What lies in INCOMING is whole: it may be read, and is the group's where one shares the store."""
+        with descriptors.open_file(incoming / IMAGE) as image:
+            os.fchmod(image.fileno(), sharing.mode(0o644))
+        with descriptors.holding(incoming) as folder:
+            os.fchmod(folder, 0o755)
+        sharing.hand_over(incoming)
 
     @contextlib.contextmanager
     def lease(self, key: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
@@ -202,6 +210,20 @@ class Store:
                     hold(path, lambda who: waiting(f"{who} (its lease is {path})") if waiting else None)
                 )
             yield
+
+
+def check_key(key: str) -> None:
+    """StoreError where KEY is no image's: it is about to become a part of a path."""
+    if not KEY.fullmatch(key):
+        raise StoreError(f"{key[:80]!r} is not the key of an image", "a record names it: hpcstack status --check")
+
+
+def _copy(source: Path, target: Path) -> None:
+    """SOURCE as the new file TARGET, on disk."""
+    with source.open("rb") as reader, descriptors.create_file(target, 0o644) as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
+        writer.flush()
+        os.fsync(writer.fileno())
 
 
 def _aside(final: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 from collections.abc import Iterator
@@ -9,11 +10,19 @@ from pathlib import Path
 
 from hpcstack.oci.download import LEFT, PIECE, Spools
 from hpcstack.oci.manifest import Layer
-from hpcstack.oci.resume import BLOBS, take_over
+from hpcstack.oci.resume import BLOBS, taking_over
 
 DATA = random.Random(1).randbytes(5 * PIECE + 17)
 NAME = f"sha256-{hashlib.sha256(DATA).hexdigest()}"
 LAYER = Layer(NAME.replace("-", ":"), len(DATA), "application/vnd.oci.image.layer.v1.tar")
+
+
+RUNS = contextlib.ExitStack()
+
+
+def begin(work: Path) -> Path:
+    """The folder of a run that never ends."""
+    return RUNS.enter_context(taking_over(work))
 
 
 def fetched(work: Path) -> tuple[bytes, list[int]]:
@@ -32,22 +41,22 @@ def fetched(work: Path) -> tuple[bytes, list[int]]:
 
 
 def test_the_next_run_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
-    first = take_over(tmp_path / "k")
+    first = begin(tmp_path / "k")
     (first / BLOBS / NAME).write_bytes(DATA[: 3 * PIECE])
-    second = take_over(tmp_path / "k")
-    assert not first.exists() and [path.name for path in (second / BLOBS).iterdir()] == [NAME + LEFT]
+    second = begin(tmp_path / "k")
+    assert not any(first.iterdir()) and [path.name for path in (second / BLOBS).iterdir()] == [NAME + LEFT]
     assert fetched(second) == (DATA, [3 * PIECE])
-    third = take_over(tmp_path / "k")
+    third = begin(tmp_path / "k")
     assert fetched(third) == (DATA, []), "all of it was there"
 
 
 def test_who_was_stopped_and_writes_on_harms_nobody(tmp_path: Path) -> None:
     """Its lease was lost: what it writes goes into a file of its own, which the other has copied and checked."""
-    first = take_over(tmp_path / "k")
+    first = begin(tmp_path / "k")
     with (first / BLOBS / NAME).open("wb") as file:
         file.write(DATA[: 3 * PIECE])
         file.flush()
-        second = take_over(tmp_path / "k")
+        second = begin(tmp_path / "k")
         file.write(b"what the other side does not know of" * 1000)
         file.flush()
         data, _ = fetched(second)
@@ -60,15 +69,15 @@ def test_of_several_the_longest_is_taken(tmp_path: Path) -> None:
     for name, size in (("k.1", 2), ("k.2", 4), ("k.3", 1), ("other.1", 5)):
         (tmp_path / name / BLOBS).mkdir(parents=True)
         (tmp_path / name / BLOBS / NAME).write_bytes(DATA[: size * PIECE])
-    assert fetched(take_over(tmp_path / "k"))[1] == [4 * PIECE]
+    assert fetched(begin(tmp_path / "k"))[1] == [4 * PIECE]
     assert (tmp_path / "other.1").exists()
 
 
 def test_what_is_read_twice_is_whole_each_time(tmp_path: Path) -> None:
     """The layers of an image whose links want two passes."""
-    first = take_over(tmp_path / "k")
+    first = begin(tmp_path / "k")
     (first / BLOBS / NAME).write_bytes(DATA[: 3 * PIECE])
-    second = take_over(tmp_path / "k")
+    second = begin(tmp_path / "k")
     asked: list[int] = []
 
     def source(_: Layer, start: int) -> Iterator[bytes]:

@@ -65,7 +65,7 @@ def test_what_somebody_else_has_made_stays_under_its_name(site: Site, monkeypatc
     folder = cache_of(site).top / "partial/k.1"
     folder.mkdir(parents=True)
     (item,) = gc.items(site, Runner(), 0, slurm=False)
-    monkeypatch.setattr(gc, "remove_tree", lambda _: None)
+    monkeypatch.setattr("hpcstack.core.descriptors.remove_tree", lambda _: None)
     monkeypatch.setattr(time, "time", lambda: folder.stat().st_ctime + 2 * 86400)
     (item,) = gc.items(site, Runner(), 0, slurm=False)
     gc.remove(item, site)
@@ -82,7 +82,7 @@ def test_a_kill_leaves_no_half_of_a_step(site: Site, monkeypatch: pytest.MonkeyP
         (path / "a").unlink()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(gc, "remove_tree", killed)
+    monkeypatch.setattr("hpcstack.core.descriptors.remove_tree", killed)
     with pytest.raises(KeyboardInterrupt):
         gc.remove(item, site)
     assert not folder.exists() and kept(site, 0) == {

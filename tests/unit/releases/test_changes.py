@@ -17,7 +17,8 @@ from hpcstack.core.errors import InputError, StoreError
 from hpcstack.publish.gc import items, remove
 from hpcstack.publish.status import rows
 from hpcstack.releases import changes
-from hpcstack.releases.ledger import Dates, Entry, Event, Ledger, as_json, from_json
+from hpcstack.releases.ledger import Dates, Entry, Event, Ledger
+from hpcstack.releases.ledger_format import as_json, from_json
 from hpcstack.releases.lookup import find_released
 from support.modules import Place, bash, report
 
@@ -48,7 +49,7 @@ def step(ledger: Ledger, dice: random.Random, number: int) -> Ledger:
     if verb in ("publish", "promote"):
         release, image = ledger.next(version, []), dice.choice(("A", "B", "C"))
         channel = "testing" if verb == "publish" else "production"
-        entry = Entry(release, version, channel, f"key-{image}", image, said.at, "me")
+        entry = Entry(release, version, channel, f"key{image}".lower(), image, said.at, "me")
         return changes.published(ledger, entry, Dates(), replace(said, release=release))
     if verb == "rollback":
         return changes.rolled_back(ledger, version, dice.choice(["", *releases]), said)
@@ -188,13 +189,13 @@ def test_what_somebody_has_loaded_is_not_removed(tmp_path: Path) -> None:
         ("module load pytorch/24.11", True), ("module load pytorch/24.11-r2", True), ("pytorch-24.11", True),
         ("srun --container-image=hpcstack/pytorch:24.11", True), ("module load pytorch/24.11-r1", False),
         ("module load mypytorch/24.11", False), ("pytorch/24.110", False), ("pytorch/24.11-r22", False),
-        ("comment hpcstack:key-B", True), ("module load pytorch/default", True),
+        ("comment hpcstack:keyb", True), ("module load pytorch/default", True),
     ],
 )  # fmt: skip
 def test_who_names_a_release(said: str, names: bool) -> None:
     ledger = Ledger("pytorch")
     for number, image in ((1, "A"), (2, "B")):
-        entry = Entry(f"24.11-r{number}", "24.11", "production", f"key-{image}", image, DAY, "me")
+        entry = Entry(f"24.11-r{number}", "24.11", "production", f"key{image}".lower(), image, DAY, "me")
         ledger = changes.published(ledger, entry, Dates(), event("publish", number, entry.release))
     assert bool(changes.used_by(ledger, ledger.entry("24.11-r2"), [("job 1", said)])) is names
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.releases import changes
+from hpcstack.releases import changes, ledger_format
 from hpcstack.releases import ledger as ledgers
 from hpcstack.releases.ledger import Dates, Entry, Event, Ledger
 from hpcstack.releases.modulerc import gateway, modulerc
@@ -193,13 +193,13 @@ def test_whatever_is_done_the_ledger_holds(steps: list[tuple[str, str]]) -> None
         assert all(release in names for release in ledger.aliases.values())
         assert not ledger.default or ledger.default in ledger.aliases.values()
         assert not set(ledger.hidden()) & set(ledger.aliases.values())
-        assert ledgers.from_json(json.loads(json.dumps(ledgers.as_json(ledger))), "x") == ledger
+        assert ledger_format.from_json(json.loads(json.dumps(ledger_format.as_json(ledger))), "x") == ledger
 
 
 @pytest.mark.parametrize("text", ['{"format": "hpcstack/modules/v9"}', "{}", "[]", '{"format": "hpcstack/modules/v1"}'])
 def test_a_damaged_ledger_is_told(text: str) -> None:
     with pytest.raises(StoreError, match="where it is"):
-        ledgers.from_json(json.loads(text), "where it is")
+        ledger_format.from_json(json.loads(text), "where it is")
 
 
 def test_modulerc_for_both() -> None:

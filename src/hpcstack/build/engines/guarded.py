@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcstack.core import descriptors
+from hpcstack.core.errors import StoreError
 from hpcstack.recipe.guard import LIBRARIES
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import DIR
@@ -18,9 +19,10 @@ from hpcstack.squashfs.read import Squashfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 CHECK = "hpcstack_guard_check"  # of a step that may change none
-OWN = "opt/hpcstack"
+OWN_AROUND, OWN_NAME = "opt", "hpcstack"
 OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
@@ -36,26 +38,28 @@ def may_touch_libraries(upper: Path, base: Path, layers: Sequence[Path]) -> bool
                 found = image.find(os.fsencode(path))
                 return (found is not None and found.kind == DIR) or any(_is_folder(one / path) for one in layers)
 
-            return _touches(upper, "", is_folder, new=False)
-    except (OSError, Unreadable):
+            return _touches(upper, is_folder)
+    except (OSError, Unreadable, StoreError):
         return True
 
 
-def _touches(folder: Path, path: str, is_folder: Callable[[str], bool], *, new: bool) -> bool:
-    """The same of FOLDER, which is PATH in the image; NEW: there is no such folder below."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            name = f"{path}/{entry.name}".lstrip("/")
-            if name == OWN:
-                continue
-            if LIBRARIES.fullmatch(entry.name):
+def _touches(upper: Path, is_folder: Callable[[str], bool]) -> bool:
+    """The same, where IS_FOLDER says what is a folder below the layer UPPER."""
+    new: set[str] = set()  # folders that are not there below
+    for visit in descriptors.walk(upper, anyones=True):
+        if visit.path == OWN_AROUND and OWN_NAME in visit.folders:
+            visit.folders.remove(OWN_NAME)
+        if visit.path:
+            around = visit.path.rpartition("/")[0]
+            if around in new or not is_folder(visit.path):
+                new.add(visit.path)
+            elif _is_opaque(visit.descriptor):
                 return True
-            real = entry.is_dir(follow_symlinks=False)
-            below = not new and is_folder(name)
-            if below and (not real or _is_opaque(Path(entry.path))):
-                return True
-            if real and _touches(Path(entry.path), name, is_folder, new=not below):
-                return True
+        if any(LIBRARIES.fullmatch(name) for name in (*visit.folders, *visit.others)):
+            return True
+        hidden = () if visit.path in new else visit.others
+        if any(is_folder(f"{visit.path}/{name}".lstrip("/")) for name in hidden):
+            return True
     return False
 
 
@@ -63,11 +67,11 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _is_opaque(folder: Path) -> bool:
-    """Whether nothing of the folders below is seen in FOLDER."""
+def _is_opaque(descriptor: int) -> bool:
+    """Whether nothing of the folders below is seen in the folder that DESCRIPTOR holds open."""
     for name in OPAQUE:
         try:
-            if os.getxattr(folder, name):
+            if os.getxattr(descriptor, name):
                 return True
         except OSError as error:
             if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):

@@ -35,6 +35,8 @@ from hpcstack.build.engines.lowest import (
     script,
     work_folder,
 )
+from hpcstack.core import descriptors
+from hpcstack.core.bounds import MAX_DEPTH
 from hpcstack.core.errors import BuildError, StoreError
 from hpcstack.core.files import remove_tree, without_links
 from hpcstack.core.lease import label
@@ -173,6 +175,7 @@ class Layered:
                 binds = {step_folder(job, libraries_script(lines)): STEP}
                 done = self._inside(job, base, options, merged, binds, COMMAND, runner)
             if not done.status:
+                _check_depth(upper)
                 for left in (STEP.lstrip("/"), *self.left_behind):
                     if not any(os.path.lexists(job.cache / layer / left) for layer in layers) and not in_base(
                         job, left
@@ -230,6 +233,14 @@ class Layered:
         with lowest(job, runner) as base:
             options = f"userxattr,lowerdir={base.layer},upperdir={upper},workdir={over}"
             return base.failed or self._inside(job, base, options, merged, {folder: HOME}, command, runner)
+
+
+def _check_depth(upper: Path) -> None:
+    """BuildError where a step has put folders so deep into one another that no image holds them."""
+    for visit in descriptors.walk(upper, anyones=True):
+        if visit.path.count("/") >= MAX_DEPTH:
+            raise BuildError(f"a step made folders more than {MAX_DEPTH} deep in one another, below /{visit.path[:80]}",
+                             "no layer of an image may: look at what it runs")  # fmt: skip
 
 
 def reset_times(upper: Path, began: Path, runner: Runner) -> Completed:
