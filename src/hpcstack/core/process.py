@@ -118,14 +118,17 @@ class Runner:
         cwd: Path | None = None,
         on_line: Callable[[str], None] | None = None,
         keep: tuple[int, ...] = (),
+        clean: bool = False,
     ) -> Completed:
         """Run ARGV with all its output appended to LOG, each line shown to ON_LINE; it inherits the descriptors KEEP.
+
+        CLEAN: and of our variables none but PATH.
 
         The program and what it starts are one process group, which is ended if the caller is interrupted.
         """
         self.which(argv[0])
         tail: collections.deque[str] = collections.deque(maxlen=TAIL)
-        with log.open("a", encoding="utf-8") as sink, _group(argv, env, cwd, keep) as process:
+        with log.open("a", encoding="utf-8") as sink, _group(argv, _env(env, clean=clean), cwd, keep) as process:
             sink.write(f"> {shlex.join(argv)}\n")
             assert process.stdout is not None
             output, room = process.stdout, LOG_CHARACTERS
@@ -141,19 +144,21 @@ class Runner:
 
     @contextlib.contextmanager
     def fed(
-        self, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None, wait: bool = True
-    ) -> Iterator[Fed]:
+        self, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None, wait: bool = True,
+        clean: bool = False,
+    ) -> Iterator[Fed]:  # fmt: skip
         """Run ARGV, which reads what the caller writes; its output goes to LOG. Ended if the caller fails.
 
-        Its input is closed at the end; without WAIT nobody waits for what it does then.
+        Its input is closed at the end; without WAIT nobody waits for what it does then. CLEAN: it gets none of our
+        variables but PATH.
         """
         self.which(argv[0])
         with log.open("ab") as sink:
             sink.write(f"> {shlex.join(argv)}\n".encode())
             sink.flush()
             process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.STDOUT, env=_env(env), bufsize=0,
-                start_new_session=True, preexec_fn=_end_with_parent, pass_fds=pins_in(argv),
+                argv, stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.STDOUT, bufsize=0,
+                env=_env(env, clean=clean), start_new_session=True, preexec_fn=_end_with_parent, pass_fds=pins_in(argv),
             )  # fmt: skip
         assert process.stdin
         with contextlib.suppress(OSError, AttributeError):
@@ -259,18 +264,20 @@ def _end_with_parent() -> None:
         PRCTL(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, prctl(2)
 
 
-def _env(extra: Mapping[str, str] | None) -> dict[str, str]:
+def _env(extra: Mapping[str, str] | None, *, clean: bool = False) -> dict[str, str]:
+    if clean:
+        return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", **(extra or {})}
     inherited = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
     return {**inherited, **(extra or {})}
 
 
 @contextlib.contextmanager
 def _group(
-    argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, keep: tuple[int, ...]
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path | None, keep: tuple[int, ...]
 ) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
-        env=_env(env), cwd=cwd, start_new_session=True, preexec_fn=_end_with_parent,
+        env=env, cwd=cwd, start_new_session=True, preexec_fn=_end_with_parent,
         pass_fds=(*keep, *pins_in(argv)),
     )  # fmt: skip
     try:

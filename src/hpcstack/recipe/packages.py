@@ -112,3 +112,4 @@ class Run(Model):
 
     name: Line = Field(min_length=1, max_length=80, description="what the log and a failure call it")
     command: Script = Field(min_length=1)
+    network: bool = Field(True, description="whether it may use the network; engines that build in layers shut it out")

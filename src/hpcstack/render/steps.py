@@ -6,7 +6,7 @@ Text of a recipe reaches them as quoted words, or as a file of the context that 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcstack.core.quote import words
@@ -31,6 +31,7 @@ class BuildStep:
     title: str
     lines: tuple[str, ...]
     reads: tuple[str, ...] = ()  # files below HOME, beside lib.sh and guard.sh; ALL of them for the last step
+    network: bool = True  # whether it has one
 
 
 def steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list[BuildStep]:
@@ -49,10 +50,12 @@ def steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list
         out.append(_step("source", (source.name,), lines, f"build/source-{n}.sh"))
     if stack.files:
         names = tuple(f"files/{n}" for n in range(len(stack.files)))
-        out.append(_step("files", tuple(file.path for file in stack.files), _files(stack), *names))
+        step = _step("files", tuple(file.path for file in stack.files), _files(stack), *names)
+        out.append(replace(step, network=False))
     for n, run in enumerate(stack.run):
-        out.append(_step("run", (run.name,), _script(f"run-{n}.sh"), f"build/run-{n}.sh"))
-    out.append(BuildStep("finish", ("hpcstack_finish",), (ALL,)))
+        step = _step("run", (run.name,), _script(f"run-{n}.sh"), f"build/run-{n}.sh")
+        out.append(replace(step, network=run.network))
+    out.append(BuildStep("finish", ("hpcstack_finish",), (ALL,), network=False))
     return out
 
 

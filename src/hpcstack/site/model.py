@@ -93,13 +93,18 @@ class BuildSite(Model):
     engine: Literal["auto", "apptainer", "enroot", "builtin", "docker"] = "auto"
     tmpdir: str = Field("", description="node-local folder to build in; by default $TMPDIR or /tmp")
     cachedir: str = Field(
-        "", description="where Apptainer keeps layers; by default $APPTAINER_CACHEDIR or ~/.apptainer/cache"
+        "", description="folder in which hpcstack keeps bases and finished steps; by default below ~/.cache"
     )
     compression: Literal["zstd", "gzip", "xz", "lz4"] = "zstd"
     splice: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="whether an image keeps its base's compressed bytes and only adds what the steps changed (engines "
-        "builtin and enroot); auto packs it anew where that cannot be, or would leave too many dead bytes",
+        description="whether an image keeps its base's compressed bytes and only adds what the steps changed (all "
+        "engines but docker); auto packs it anew where that cannot be, or would leave too many dead bytes",
+    )
+    unconfined: bool = Field(
+        False,
+        description="where no enclosure for builds can be made, or no layers: let Apptainer and Enroot run programs "
+        "of a base and of a recipe beside the user's own files, which they can read and write",
     )
     ca_bundle: str = Field("", description="PEM file to trust, for a proxy that signs anew")
     proxy: Proxy = Proxy.model_construct()

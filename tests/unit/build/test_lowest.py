@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from hpcstack.build.engines.apptainer import _network
 from hpcstack.build.engines.base import Job
-from hpcstack.build.engines.lowest import resolv_conf, script
+from hpcstack.build.engines.enclosure import script
+from hpcstack.build.engines.lowest import resolv_conf
 from hpcstack.build.engines.overlay import step_folder
 from hpcstack.core.progress import Progress
 from hpcstack.site.load import BuildSite
@@ -92,7 +94,7 @@ def test_no_place_for_a_bind_is_made_over_a_link(tmp_path: Path, link: str, plac
     """bubblewrap would follow it, out of the image: its own root is the machine's then."""
     (tmp_path / "root" / link).parent.mkdir(parents=True)
     (tmp_path / "root" / link).symlink_to("/oldroot/home")
-    argv = ["sh", script("no-links.sh"), str(tmp_path / "root"), "/proc", place, "--", "echo", "started", "a b"]
+    argv = [sys.executable, script("places.py"), str(tmp_path / "root"), "/proc", place, "--", "echo", "started", "a b"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if told:
         assert done.returncode == 1 and f"the image has a link at {told}," in done.stderr and not done.stdout

@@ -19,20 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import EPOCH, Job, missing, proxies
-from hpcstack.build.engines.lowest import DNS, in_base, resolv_conf, script
-from hpcstack.build.engines.overlay import APART, Layered, NoLayers, Started, overlay_refused, scratch
+from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
+from hpcstack.build.engines.enclosure import NoEnclosure, give_to_builder, script
+from hpcstack.build.engines.lowest import DNS, in_base, resolv_conf
+from hpcstack.build.engines.overlay import Layered, NoLayers, Started, overlay_refused, scratch
 from hpcstack.build.engines.seccomp import ARCHITECTURES, program
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import copy_range
 from hpcstack.core.process import Completed, Runner
-from hpcstack.render.steps import HOME
 from hpcstack.squashfs.inode import FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OWN = ("setpriv", "unshare", "nsenter", "mount", "sh")  # what building in layers takes, beside the engine's tools
+OWN = ("unshare", "mount", "sh")  # what building in layers takes, beside the engine's tools
 LEVEL = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
 OFFSET, SIZE = re.compile(r"Offset:\s*(\d+)"), re.compile(r"Size:\s*(\d+)")
 PARTITION = re.compile(r"^(\d+)\s*\|.*\|FS \(Squashfs/\*System/", re.MULTILINE)
@@ -57,8 +57,7 @@ def step_argv(root: Path, job: Job, binds: dict[Path, str], command: list[str]) 
     argv += ["--bind", f"{job.lent}:/mnt:ro"]
     for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp"), *_network(job)):
         argv += ["--bind", f"{source}:{target}"]
-    argv += ["--env", "HPCSTACK_ONE_ID=yes,HPCSTACK_LAYERS=yes", str(root), *command]
-    return ["unshare", "--net", *argv] if job.offline else argv
+    return [*argv, "--env", "HPCSTACK_ONE_ID=yes,HPCSTACK_LAYERS=yes", str(root), *command]
 
 
 def _network(job: Job) -> list[tuple[Path, str]]:
@@ -79,6 +78,7 @@ def _network(job: Job) -> list[tuple[Path, str]]:
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(Path(source).read_bytes())
         out.append((folder / "run", "/run") if place.startswith("/run/") else (copy, place))
+    give_to_builder(folder)
     return out
 
 
@@ -91,10 +91,11 @@ def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) ->
         file.flush()
         file.seek(0)
         filtered = [sys.executable, "-I", script("filtered.py"), str(file.fileno())]
-        argv = [*APART, "sh", script("places.sh"), str(root), *places, "--", *filtered,
-                *step_argv(root, job, binds, command)]  # fmt: skip
-        env = environment(job, job.work / "home")
-        yield Started(without_settings(argv, env), env, (file.fileno(),))
+        made = [sys.executable, "-I", script("places.py"), str(root), "--make", *places, "--"]
+        home = prepare(job)
+        give_to_builder(home)
+        argv = [*made, *filtered, *step_argv(root, job, binds, command)]
+        yield Started(argv, environment(job, home), (file.fileno(),))
 
 
 def layers_refused(runner: Runner) -> str:
@@ -104,16 +105,6 @@ def layers_refused(runner: Runner) -> str:
 
 
 LAYERED = Layered("apptainer", started, left_behind=("mnt",))
-
-
-def inside_argv(script: str, folder: Path, job: Job) -> list[str]:
-    """A container of its own: no home, no variables of the host, /tmp on the build's disk, the base read-only."""
-    return [
-        "apptainer", "--quiet", "exec", "--containall", "--no-home", "--cleanenv",
-        "--workdir", str(job.work / "scratch"),
-        "--bind", f"{folder}:{HOME}", "--bind", f"{job.lent}:/mnt", "--pwd", "/",
-        str(job.base), "/bin/bash", f"{HOME}/{script}",
-    ]  # fmt: skip
 
 
 def environment(job: Job, home: Path) -> dict[str, str]:
@@ -164,11 +155,10 @@ class ApptainerEngine:
     def build(self, job: Job, runner: Runner) -> Completed:
         if re.search(r"[,:]", str(job.work)):
             raise InputError(f"{job.work}: Apptainer splits a path at ',' and ':'", "name another build.tmpdir")
-        prepare(job)
-        if not (why := layers_refused(runner) or LAYERED.refused(job, runner)):
+        if not (why := layers_refused(runner)):
             try:
                 return LAYERED.build(job, runner)
-            except NoLayers as error:
+            except (NoLayers, NoEnclosure) as error:
                 why = error.message
         if job.settings.splice == "always" and not job.squash:
             raise BuildError(f"the image cannot be spliced: Apptainer runs no step in a mounted base ({why})",
@@ -177,7 +167,11 @@ class ApptainerEngine:
             return Completed(
                 ("apptainer", "exec"), 1, (why, "no network can be shut out so: --engine builtin or enroot")
             )
-        job.progress(f"every step runs, and all is packed anew: Apptainer runs none in a mounted base ({why})")
+        if not job.settings.unconfined:
+            raise BuildError(
+                f"Apptainer runs no step in a mounted base here ({why}), and would run them beside you", UNCONFINED
+            )
+        job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
         return self._build_whole(job, runner)
 
     def _build_whole(self, job: Job, runner: Runner) -> Completed:
@@ -198,10 +192,7 @@ class ApptainerEngine:
         return self._extract(sif, partition(listing.stdout), job, runner)
 
     def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
-        home = prepare(job)
-        env = environment(job, home)
-        argv = without_settings(inside_argv(script, folder, job), env)
-        return runner.logged(argv, job.log, env=env, cwd=folder, on_line=job.on_line)
+        return LAYERED.run_inside(script, folder, job, runner)
 
     def _extract(self, sif: Path, number: str, job: Job, runner: Runner) -> Completed:
         """The partition's bytes into job.output, as they are."""

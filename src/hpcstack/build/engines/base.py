@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 STEP = "== hpcstack step "
 ANSWERS = "answers"  # the folder at /opt/hpcstack that a script inside a base writes to
+UNCONFINED = (
+    "another engine, say --engine builtin; or build.unconfined: true in site.yaml: then programs of a base and of a "
+    "recipe can read and write what you can"
+)
 EPOCH = 1704067200  # what a build makes gets this time: images/lib.sh says the same
 
 

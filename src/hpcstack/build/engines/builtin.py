@@ -9,22 +9,28 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import sys
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import Job, missing
-from hpcstack.build.engines.lowest import DNS, resolv_conf, script
+from hpcstack.build.engines.enclosure import script
+from hpcstack.build.engines.lowest import DNS, resolv_conf
 from hpcstack.build.engines.overlay import Layered, Started, overlay_refused, scratch
 from hpcstack.build.engines.seccomp import ARCHITECTURES, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from hpcstack.core.process import Completed, Runner
 
 PLACES = ("/dev", "/proc", "/sys", "/mnt", "/tmp", "/var/tmp")
+# https://github.com/opencontainers/runc/blob/main/libcontainer/specconv/example.go
+READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+MASKED = ("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+          "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi")  # fmt: skip
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -43,8 +49,8 @@ def contained(root: Path, job: Job, binds: dict[Path, str], command: list[str], 
     }
     argv = ["bwrap", "--bind", str(root), "/", "--dev", "/dev", "--proc", "/proc"]
     argv += ["--ro-bind", "/sys", "/sys", "--unshare-pid", "--unshare-uts", "--unshare-ipc", "--die-with-parent"]
+    argv += _masks()
     argv += ["--cap-drop", "CAP_SYS_ADMIN"]  # with it a step mounts what it may only read so that it may write
-    argv += ["--unshare-net"] if job.offline else []
     argv += [*_dns(job), "--ro-bind", str(job.lent), "/mnt", "--chdir", "/"]
     for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp")):
         argv += ["--bind", str(source), target]
@@ -62,8 +68,21 @@ def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) ->
         file.flush()
         file.seek(0)
         places = [*PLACES, resolv_conf(job), *binds.values()]
-        argv = ["sh", script("no-links.sh"), str(root), *places, "--"]
+        argv = [sys.executable, "-I", script("places.py"), str(root), *places, "--"]
         yield Started([*argv, *contained(root, job, binds, command, file.fileno())], {}, (file.fileno(),))
+
+
+def _masks() -> list[str]:
+    """Of /proc what runc masks and makes read-only, as far as this machine has it."""
+    argv = []
+    for path in READ_ONLY:
+        argv += ["--ro-bind", path, path] if Path(path).exists() else []
+    for path in MASKED:
+        if Path(path).is_dir():
+            argv += ["--tmpfs", path]
+        elif Path(path).exists():
+            argv += ["--ro-bind", "/dev/null", path]
+    return argv
 
 
 LAYERED = Layered("builtin", started)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import EPOCH, Job, missing, proxies
-from hpcstack.build.engines.overlay import APART, Layered, NoLayers, Started, overlay_refused, scratch
-from hpcstack.core.errors import InputError
+from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
+from hpcstack.build.engines.enclosure import NoEnclosure, give_to_builder
+from hpcstack.build.engines.overlay import Layered, NoLayers, Started, overlay_refused, scratch
+from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.namespaces import no_namespaces
 from hpcstack.core.process import Completed, Runner
 
@@ -82,8 +83,8 @@ def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) ->
             "--env", "HPCSTACK_ONE_ID", "--env", "HPCSTACK_LAYERS",
             *(word for mount in mounts for word in ("--mount", mount)),
             "build", *command]  # fmt: skip
-    argv = ["unshare", "--net", *argv] if job.offline else argv
-    yield Started([*APART, "sh", "-c", NAMED, "sh", str(root), str(place), *argv], env)
+    give_to_builder(job.work / "enroot")
+    yield Started(["sh", "-c", NAMED, "sh", str(root), str(place), *argv], env)
 
 
 LAYERED = Layered("enroot", started, left_behind=(".lock", "etc/machine-id"))
@@ -99,9 +100,16 @@ class EnrootEngine:
         return missing(self.tools, runner) or (no_namespaces("enroot*") if os.geteuid() else "")
 
     def build(self, job: Job, runner: Runner) -> Completed:
-        if not overlay_refused(runner):
-            with contextlib.suppress(NoLayers):
+        if not (why := overlay_refused(runner)):
+            try:
                 return LAYERED.build(job, runner)
+            except (NoLayers, NoEnclosure) as error:
+                why = error.message
+        if not job.settings.unconfined:
+            raise BuildError(
+                f"Enroot runs no step in a mounted base here ({why}), and would run them beside you", UNCONFINED
+            )
+        job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
         argv = ["bash", "enroot.sh", str(job.output)]
         argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
         return runner.logged(argv, job.log, env=environment(job), cwd=job.context, on_line=job.on_line)

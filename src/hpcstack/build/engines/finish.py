@@ -6,6 +6,7 @@ Each layer is packed once, as the base is, and kept beside it. What is spliced k
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Fed, Runner
 
-AS_ROOT = ("unshare", "--user", "--map-root-user")  # to read what a step has closed to everybody
+AS_ROOT = ("unshare", "--user", "--map-root-user")
 MEMORY = "128M"
 ASKED_FOR = "--squash, or build.splice: never in site.yaml"
 IMAGE = "the image of all of them"  # in the log, after the steps
@@ -97,7 +98,7 @@ class Packing:
 
     def _pack(self, layer: Path, final: Path) -> Completed:
         """LAYER, with an overlay's marks, as the squashfs FINAL."""
-        argv = [*AS_ROOT, *OWN_TIMES, "mksquashfs", str(layer)]
+        argv = [*to_read_all(), *OWN_TIMES, "mksquashfs", str(layer)]
         more = ["-noappend", "-quiet", "-no-progress", "-all-root", "-no-exports", "-xattrs", "-mkfs-time", str(EPOCH),
                 "-mem", MEMORY, *self.words]  # fmt: skip
         with contextlib.suppress(_NotPacked), replacing(final) as part:
@@ -106,6 +107,11 @@ class Packing:
             if done.status:
                 raise _NotPacked
         return done
+
+
+def to_read_all() -> tuple[str, ...]:
+    """Words before a program that reads what a step has closed to everybody. Root may: it needs none."""
+    return AS_ROOT if os.geteuid() else ()
 
 
 def packed(layer: Path) -> Path:

@@ -1,7 +1,7 @@
 """The base of a build as the lowest of its layers: mounted for as long as the build runs, and never unpacked.
 
-One process holds a user and a mount namespace in which squashfuse serves the base; each step enters it. So what one
-step has read of the base the next one finds in memory. Where the base cannot be mounted it is unpacked, and kept.
+squashfuse serves the base in the build's enclosure, which each step enters. So what one step has read of the base the
+next one finds in memory. Where the base cannot be mounted it is unpacked, and kept.
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ import os
 import re
 import shutil
 import stat
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job
-from hpcstack.core import data
+from hpcstack.build.engines.enclosure import (
+    Enclosure,
+    NoEnclosure,
+    builders_id,
+    enclosed,
+    give_folder_to_builder,
+    script,
+)
+from hpcstack.core import descriptors
+from hpcstack.core.errors import BuildError
 from hpcstack.core.files import remove_tree
 from hpcstack.core.lease import label, sweep
 from hpcstack.core.replacing import replacing
@@ -31,26 +39,21 @@ from hpcstack.store.cache import touch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcstack.core.process import Completed, Fed, Runner
+    from hpcstack.core.process import Runner
     from hpcstack.squashfs.inode import Inode
 
+# To try what the kernel allows, with trees of our own; programs of a base run in an enclosure.
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private")
-# What serves the mount ends with its shell, and all of it if we are killed.
-HELD = ("setpriv", "--pdeathsig", "KILL", *UNSHARE, "--pid", "--fork", "--kill-child")
-ENTER = ("nsenter", "--preserve-credentials", "--user", "--mount", "--target")
-OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
-READY_S = 60
 DNS = "/etc/resolv.conf"
 BUNDLED = "*/bin/squashfuse_ll"  # below libexec
 
 
 @dataclass(frozen=True)
 class Lowest:
-    """`layer` is what an overlay calls the base, seen from the cache; `enter` begins the argv of what mounts one."""
+    """`layer` is what an overlay calls the base, seen from the cache; `enclosure` is where one is mounted."""
 
     layer: str
-    enter: tuple[str, ...]
-    failed: Completed | None = None
+    enclosure: Enclosure
 
 
 def base_folder(job: Job) -> Path:
@@ -65,43 +68,33 @@ def work_folder(job: Job, name: str) -> Path:
     return folder
 
 
-def script(name: str) -> str:
-    """The path of images/NAME."""
-    return str(data.folder("images") / name)
-
-
 @contextlib.contextmanager
 def lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
-    """The base of JOB, mounted or unpacked; or what failed."""
-    job.cache.mkdir(parents=True, exist_ok=True)
-    sweep(job.cache, ".", _remove)
+    """The base of JOB, mounted or unpacked, in an enclosure. BuildError where it is neither."""
+    descriptors.make_folder(job.cache, 0o700)
+    give_folder_to_builder(job.cache)
+    sweep(job.cache, ".", remove_tree)
     kept = base_folder(job)
-    if kept.is_dir():
-        touch(kept)
-        yield Lowest(kept.name, UNSHARE)
-        return
-    why = cannot_mount(runner)
-    with contextlib.ExitStack() as stack:
+    why = ""
+    if not kept.is_dir():
+        why = cannot_mount(runner)
         if not why:
-            try:
-                yield stack.enter_context(_mounted(job, runner))
-                return
-            except _NotMounted as error:
-                why = str(error)
-    job.progress(f"unpacking the base: it cannot be mounted here ({why})")
-    failed = _unpack(job, kept, runner)
-    yield Lowest(kept.name, UNSHARE, failed)
+            with contextlib.ExitStack() as stack:
+                try:
+                    mounted = stack.enter_context(_mounted(job, runner))
+                except (NoEnclosure, _NotMounted) as error:
+                    why = error.message
+                else:
+                    yield mounted
+                    return
+        job.progress(f"unpacking the base: it cannot be mounted here ({why})")
+        unpack(job, kept, runner)
+    touch(kept)
+    with enclosed(job, runner) as enclosure:
+        yield Lowest(kept.name, enclosure)
 
 
-def _remove(path: Path) -> None:
-    """PATH, which somebody who was killed has left: a layer, or a file that was being packed."""
-    if path.is_dir() and not path.is_symlink():
-        remove_tree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-class _NotMounted(Exception):
+class _NotMounted(BuildError):
     """The base is not mounted; the message says why."""
 
 
@@ -117,39 +110,21 @@ def squashfuses(runner: Runner) -> list[str]:
 
 def cannot_mount(runner: Runner) -> str:
     """Why no base can be mounted here; empty where one can."""
-    if not squashfuses(runner):
-        return "squashfuse is not installed"
-    lacking = [tool for tool in ("setpriv", "nsenter") if not runner.has(tool)]
-    return f"{lacking[0]} is not installed" if lacking else ""
+    return "" if squashfuses(runner) else "squashfuse is not installed"
 
 
 @contextlib.contextmanager
 def _mounted(job: Job, runner: Runner) -> Iterator[Lowest]:
-    where, ready, log = work_folder(job, "base"), job.work / "mounted", job.work / "mount.log"
+    where, ready = work_folder(job, "base"), job.work / "ready"
     try:
         base = _to_mount(job)
     except Unreadable as error:
         raise _NotMounted(str(error)) from None
     if re.search(r"[:,\\]", str(where)):
         raise _NotMounted(f"an overlay takes ':' and ',' for its own: {where}")
-    log.unlink(missing_ok=True)
-    ready.unlink(missing_ok=True)
-    with runner.fed(
-        [*HELD, "sh", script("mount.sh"), str(base), str(where), str(ready), *squashfuses(runner)], log, wait=False
-    ) as held:
-        _wait(held, ready)
-        yield Lowest(str(where), (*ENTER, str(held.process.pid), *OWN_MOUNTS))
-
-
-def _wait(held: Fed, ready: Path) -> None:
-    """_NotMounted unless HELD makes READY."""
-    until = time.monotonic() + READY_S
-    while not ready.exists():
-        if held.process.poll() is not None or time.monotonic() > until:
-            held.process.kill()
-            said = [line for line in held.finish().tail if not line.startswith("> ")]
-            raise _NotMounted(said[0] if said else "no word why")
-        time.sleep(0.005)
+    command = ("sh", script("mount.sh"), str(base), str(where), str(ready), *squashfuses(runner))
+    with enclosed(job, runner, command) as enclosure:
+        yield Lowest(str(where), enclosure)
 
 
 def _to_mount(job: Job) -> Path:
@@ -164,16 +139,17 @@ def _to_mount(job: Job) -> Path:
     return copy
 
 
-def _unpack(job: Job, kept: Path, runner: Runner) -> Completed | None:
-    part = job.cache / f".{label()}{kept.name}"
+def unpack(job: Job, kept: Path, runner: Runner) -> None:
+    """The base of JOB as the folder KEPT, all of it the builder's own. BuildError where that cannot be done."""
+    part = kept.with_name(f".{label()}{kept.name}")
     argv = ["unsquashfs", "-quiet", "-no-progress", "-no-xattrs", "-dest", str(part), str(job.base)]
     done = runner.logged(argv, job.log)
     if done.status:
         remove_tree(part)
-        return done
+        said = done.tail[-1] if done.tail else f"exit {done.status}"
+        raise BuildError(f"the base could not be unpacked: {said}", "is there room? build.cachedir in site.yaml")
     _own(part)
     put_in_place(part, kept, runner)
-    return None
 
 
 def in_base(job: Job, path: str) -> Inode | None:
@@ -191,22 +167,29 @@ def resolv_conf(job: Job) -> str:
     if not found or not found.target:
         return DNS
     place = os.path.normpath(os.path.join("/etc", os.fsdecode(found.target)))  # noqa: PTH118
+    if place.startswith(("/proc/", "/sys/", "/dev/")):
+        raise BuildError(f"the base's {DNS} leads to {place}: what a build puts there would come out elsewhere",
+                         "do not use this image: no tool makes such a link by accident")  # fmt: skip
     return place.removeprefix("/var") if place.startswith("/var/run/") else place
 
 
 def _own(root: Path) -> None:
-    """Every file below ROOT the builder's own, as an ordinary user has it: root would keep owners without an id here.
+    """Every file below ROOT the builder's own: root would keep owners without an id in an enclosure.
 
     Modes are said again, as a change of owner takes set-user-id away.
     """
     if os.geteuid():
         return
-    for path in (root, *root.rglob("*")):
-        info = path.lstat()
-        if info.st_uid or info.st_gid:
-            os.lchown(path, 0, 0)
-            if not stat.S_ISLNK(info.st_mode):
-                path.chmod(stat.S_IMODE(info.st_mode))
+    number = builders_id() or 0
+    for visit in descriptors.walk(root, anyones=True):
+        mode = stat.S_IMODE(os.fstat(visit.descriptor).st_mode)
+        os.fchown(visit.descriptor, number, number)
+        os.fchmod(visit.descriptor, mode)
+        for name in visit.others:
+            about = os.stat(name, dir_fd=visit.descriptor, follow_symlinks=False)
+            os.chown(name, number, number, dir_fd=visit.descriptor, follow_symlinks=False)
+            if not stat.S_ISLNK(about.st_mode):
+                os.chmod(name, stat.S_IMODE(about.st_mode), dir_fd=visit.descriptor)
 
 
 def put_in_place(part: Path, final: Path, runner: Runner) -> None:
@@ -228,7 +211,7 @@ def put_in_place(part: Path, final: Path, runner: Runner) -> None:
 def give_modes(job: Job, layers: list[str], upper: Path) -> None:
     """The folders of UPPER, which lies over LAYERS, newest first, get the modes that they have there, or 755: what the
     cache around it hands on (set-group-id, an ACL, the umask) is none of the image's."""
-    places = ["", *(str(path.relative_to(upper)) for path in upper.rglob("*") if path.is_dir())]
+    places = [visit.path for visit in descriptors.walk(upper, anyones=True)]
     with contextlib.ExitStack() as opened:
         image = None
         with contextlib.suppress(Unreadable):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shlex
 import stat
 import tempfile
 import time
@@ -22,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job
-from hpcstack.build.engines.finish import AS_ROOT, Layers, Packing, make_image, packed
+from hpcstack.build.engines.enclosure import give_folder_to_builder, give_to_builder, script
+from hpcstack.build.engines.finish import Layers, Packing, make_image, packed, to_read_all
 from hpcstack.build.engines.guarded import CHECK, libraries_script, may_touch_libraries
 from hpcstack.build.engines.lowest import (
     UNSHARE,
@@ -32,7 +32,6 @@ from hpcstack.build.engines.lowest import (
     in_base,
     lowest,
     put_in_place,
-    script,
     work_folder,
 )
 from hpcstack.core import descriptors
@@ -48,12 +47,9 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Runner
 
 CONTEXT = "context/hpcstack"
-VERSION = "4"  # of how steps are run: part of every step's key
+VERSION = "5"  # of how steps are run: part of every step's key
 STEP = "/hpcstack-step"
 COMMAND = ["/bin/bash", f"{STEP}/step.sh"]
-TRY = "set -eu\ntouch /etc/passwd\nmkdir /hpcstack-tried\nrmdir /hpcstack-tried\n"
-# What a step leaves running ends with it, and all of it if we are killed.
-APART = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 TICK = 0.1  # seconds: times of files are those of the kernel's last tick, and what comes with a step is made in its own
 
 
@@ -73,6 +69,7 @@ Starter = Callable[[Job, Path, dict[Path, str], list[str]], AbstractContextManag
 def step_key(before: str, step: BuildStep, files: dict[str, bytes]) -> str:
     """What a step's result depends on: all before it, its lines, the files that it reads."""
     digest = hashlib.sha256(f"{VERSION}\0{before}\0".encode())
+    digest.update(b"network\0" if step.network else b"")
     for line in step.lines:
         digest.update(f"{line}\0".encode())
     for path, data in sorted(files.items()):
@@ -94,13 +91,12 @@ class Layered:
     def build(self, job: Job, runner: Runner) -> Completed:
         """Every step in a layer of its own, then an image of all."""
         own: list[Path] = []
-        kept = job.cache
         job = with_layers(job, runner)
         packing = Packing(job, runner)
         try:
-            with lowest(replace(job, cache=kept), runner) as base, contextlib.closing(packing):
-                layers = [base.layer if kept == job.cache else str(kept / base.layer)]  # seen from where the layers are
-                if failed := base.failed or self._steps(job, base, layers, own, packing, runner):
+            with lowest(job, runner) as base, contextlib.closing(packing):
+                layers = [base.layer]
+                if failed := self._steps(job, base, layers, own, packing, runner):
                     return failed
 
                 def merged(argv: list[str]) -> Completed:
@@ -131,7 +127,7 @@ class Layered:
                 own += [job.cache / name] if job.fresh else []
                 packed(job.cache / name).unlink(missing_ok=True)  # of a layer that somebody has removed
                 lines = step_script(step, number, len(job.steps))
-                done = self._step(job, base, layers, name, lines, files, runner, guarded=CHECK in step.lines)
+                done = self._step(job, base, layers, name, lines, files, step, runner)
                 if done.status:
                     return done
             layers.insert(0, name)
@@ -146,16 +142,17 @@ class Layered:
         key: str,
         lines: str,
         files: dict[str, bytes],
+        step: BuildStep,
         runner: Runner,
-        *,
-        guarded: bool,
     ) -> Completed:
-        """One step in a layer of its own, which is kept under KEY when it has succeeded. GUARDED: it may change no
-        library of the base's; all of them are looked at where its layer says that it may have."""
+        """One step in a layer of its own, which is kept under KEY when it has succeeded. Of one that may change no
+        library of the base's all are looked at where its layer says that it may have."""
+        guarded, offline = CHECK in step.lines, job.offline or not step.network
         (job.work / "began").touch()
         os.utime(job.work / "began", (time.time() - TICK, time.time() - TICK))
         part = job.cache / f".{label()}{key}"
         upper = part / "upper"
+        descriptors.make_new_folder(part, 0o755)
         for path, data in files.items():
             target = upper / HOME.lstrip("/") / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -166,14 +163,18 @@ class Layered:
             (part / name).mkdir()
             (part / name).chmod(0o755)
         give_modes(job, layers, upper)
+        for name in ("upper", "work", "merged"):
+            give_to_builder(part / name)
         options = f"userxattr,lowerdir={':'.join(layers)},upperdir={part.name}/upper,workdir={part.name}/work"
         merged = part / "merged"
         try:
-            done = self._inside(job, base, options, merged, {step_folder(job, lines): STEP}, COMMAND, runner)
+            done = self._inside(
+                job, base, options, merged, {step_folder(job, lines): STEP}, COMMAND, runner, offline=offline
+            )
             below = [job.cache / layer for layer in layers[:-1]]
             if not done.status and guarded and may_touch_libraries(upper, job.base, below):
                 binds = {step_folder(job, libraries_script(lines)): STEP}
-                done = self._inside(job, base, options, merged, binds, COMMAND, runner)
+                done = self._inside(job, base, options, merged, binds, COMMAND, runner, offline=True)
             if not done.status:
                 _check_depth(upper)
                 for left in (STEP.lstrip("/"), *self.left_behind):
@@ -198,41 +199,32 @@ class Layered:
         binds: dict[Path, str],
         command: list[str],
         runner: Runner,
+        *,
+        offline: bool,
     ) -> Completed:
         """COMMAND in a container whose tree is the overlay that OPTIONS say."""
         with self.start(job, merged, binds, command) as how:
-            return self._overlay(job, base, options, merged, how, runner)
+            return self._overlay(job, base, options, merged, how, runner, offline=offline)
 
-    def _overlay(self, job: Job, base: Lowest, options: str, merged: Path, how: Started, runner: Runner) -> Completed:
-        """ARGV in a namespace where the overlay is mounted; its layers are named from the cache on, to be short."""
-        argv = [*base.enter, "sh", script("overlay.sh"), str(job.cache), str(merged), options, *how.argv]
-        return runner.logged(argv, job.log, env=how.environment, cwd=job.cache, on_line=job.on_line, keep=how.keep)
-
-    def refused(self, job: Job, runner: Runner) -> str:
-        """Why this engine runs no step in the mounted base of JOB as it has to; empty where it does.
-
-        Tried as steps do it: a folder bound, what is lent seen, a file of the base and one of no layer written.
-        """
-        if why := overlay_refused(runner):
-            return why
-        job = replace(job, log=job.work / "tried.log")
-        merged, upper, over = (work_folder(job, f"tried-{name}") for name in ("merged", "upper", "over"))
-        lent = "".join(f"[ -e {shlex.quote(f'/mnt/{path.name}')} ]\n" for path in job.lent.iterdir())
-        with lowest(job, runner) as base:
-            options = f"userxattr,lowerdir={base.layer},upperdir={upper},workdir={over}"
-            binds = {step_folder(job, TRY + lent): STEP}
-            done = base.failed or self._inside(job, base, options, merged, binds, COMMAND, runner)
-        if not done.status and not (upper / "etc/passwd").exists():
-            return "what a step writes does not come into its layer"
-        return done.tail[-1] if done.status and done.tail else f"exit {done.status}" if done.status else ""
+    def _overlay(
+        self, job: Job, base: Lowest, options: str, merged: Path, how: Started, runner: Runner, *, offline: bool = True
+    ) -> Completed:
+        """What HOW says, in the enclosure, where the overlay is mounted; its layers are named from the cache on, to be
+        short."""
+        tree = ["sh", script("overlay.sh"), str(job.cache), str(merged), options]
+        argv = [*base.enclosure.enter(offline=offline), *tree, *how.argv]
+        return runner.logged(
+            argv, job.log, env=how.environment, cwd=job.cache, on_line=job.on_line, keep=how.keep, clean=True
+        )
 
     def run_inside(self, name: str, folder: Path, job: Job, runner: Runner) -> Completed:
         command = ["/bin/bash", f"{HOME}/{name}"]
-        (job.work / "home").mkdir()
+        work_folder(job, "home")
         merged, upper, over = (work_folder(job, name) for name in ("merged", "upper", "over"))
+        give_to_builder(folder)
         with lowest(job, runner) as base:
             options = f"userxattr,lowerdir={base.layer},upperdir={upper},workdir={over}"
-            return base.failed or self._inside(job, base, options, merged, {folder: HOME}, command, runner)
+            return self._inside(job, base, options, merged, {folder: HOME}, command, runner, offline=job.offline)
 
 
 def _check_depth(upper: Path) -> None:
@@ -251,7 +243,7 @@ def reset_times(upper: Path, began: Path, runner: Runner) -> Completed:
     """
     own = ("-newer", str(began), "-o", "-path", f"{upper}{HOME}*")
     touch = ("-exec", "touch", "-h", "-d", f"@{EPOCH}", "{}", "+")
-    return runner.output([*AS_ROOT, "find", str(upper), "(", *own, ")", *touch], timeout=3600)
+    return runner.output([*to_read_all(), "find", str(upper), "(", *own, ")", *touch], timeout=3600)
 
 
 def step_folder(job: Job, lines: str) -> Path:
@@ -259,6 +251,7 @@ def step_folder(job: Job, lines: str) -> Path:
     of its script, say, is never written through."""
     folder = Path(tempfile.mkdtemp(prefix="step-", dir=job.work))
     (folder / "step.sh").write_text(lines)
+    give_to_builder(folder)
     return folder
 
 
@@ -267,6 +260,7 @@ def scratch(job: Job) -> Path:
     folder = job.work / "scratch"
     folder.mkdir(exist_ok=True)
     folder.chmod(0o1777)  # in a workspace that is the builder's alone
+    give_folder_to_builder(folder)
     return folder
 
 

@@ -1,0 +1,279 @@
+"""An enclosure: all that programs of a base and of a recipe see of this machine, whatever engine starts them.
+
+    enclose.py make --root DIR --pid FILE [--uid N] [--ro PATH]... [--rw PATH]... -- COMMAND...
+    enclose.py enter --process N [--uid N] [--offline] -- COMMAND...
+
+`make` runs COMMAND as the first process of a new enclosure. It has user, mount, process, IPC and host name spaces of
+its own. Its root is an empty filesystem at DIR with the system's programs (read-only), a few devices, the paths --ro
+and --rw, and nothing else of the machine: no home, no /run, no /var, no other process in /proc. The machine's root is
+no user in it: an ordinary user is mapped to root there; root itself becomes N, an id that owns nothing. FILE gets the
+number of the process that others enter.
+
+`enter` runs COMMAND in the enclosure of process N, in mount and process name spaces of its own; --offline: and without
+a network.
+
+What they start has no session keyring of the caller's, gains no privileges, and ends with them; they end with the
+program that has started them, however that ends.
+
+Run by the machine's Python, without libraries. Models: bubblewrap's and runc's order of mounts.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import socket
+import struct
+import sys
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+# linux/sched.h, linux/mount.h, linux/prctl.h
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 4096, 16384, 1 << 18, 1 << 19
+MNT_DETACH = 2
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
+SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+SYS_KEYCTL, JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}, 1  # linux/keyctl.h
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # linux/sockios.h, linux/if.h
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/sys", "/var/lib/apptainer")
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
+EMPTY = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/proc")
+NAMES = "/etc/resolv.conf"
+
+
+class MountAttributes(ctypes.Structure):
+    """struct mount_attr of linux/mount.h."""
+
+    _fields_ = (
+        ("set", ctypes.c_uint64),
+        ("clear", ctypes.c_uint64),
+        ("spread", ctypes.c_uint64),
+        ("fd", ctypes.c_uint64),
+    )
+
+
+def call(name, *words):
+    """The libc function NAME with WORDS; OSError where it fails."""
+    given = [word.encode() if isinstance(word, str) else word for word in words]
+    if getattr(libc, name)(*given) < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{name}{words}: {os.strerror(error)}")
+
+
+def mount(source, target, kind, flags, data=None):
+    call("mount", source, target, kind, ctypes.c_ulong(flags), data)
+
+
+def show(path, root, *, writable):
+    """PATH of the machine at the same path below ROOT. What is not there is left out; a link stays a link."""
+    if not os.path.lexists(path):
+        return
+    target = root + path
+    os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+    if os.path.islink(path) and not writable:
+        if not os.path.lexists(target):
+            os.symlink(os.readlink(path), target)
+        return
+    if os.path.isdir(path):
+        os.makedirs(target, mode=0o755, exist_ok=True)
+    elif not os.path.lexists(target):
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    mount(path, target, None, MS_BIND | MS_REC)
+    if not writable:
+        make_read_only(target)
+
+
+def make_read_only(target):
+    """TARGET, a mount, and all below it cannot be written. Kernels before 5.12 know no call for all of them."""
+    wanted = MountAttributes(set=MOUNT_ATTR_RDONLY)
+    size = ctypes.c_size_t(ctypes.sizeof(wanted))
+    if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, target.encode(), AT_RECURSIVE, ctypes.byref(wanted), size) == 0:
+        return
+    kept = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # a user may not take these away
+    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+
+
+def make_devices(root):
+    """The few devices that a build needs, and terminals of its own."""
+    folder = root + "/dev"
+    os.makedirs(folder, mode=0o755, exist_ok=True)
+    mount("tmpfs", folder, "tmpfs", MS_NOSUID, "mode=755")
+    for name in DEVICES:
+        if os.path.exists("/dev/" + name):
+            os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_WRONLY, 0o644))
+            mount("/dev/" + name, f"{folder}/{name}", None, MS_BIND)
+    for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"),
+                         ("stderr", "/proc/self/fd/2"), ("ptmx", "pts/ptmx")):  # fmt: skip
+        os.symlink(target, f"{folder}/{name}")
+    for name in ("pts", "shm"):
+        os.mkdir(f"{folder}/{name}", 0o755)
+    mount("devpts", folder + "/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    mount("tmpfs", folder + "/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+
+
+def make_root(words):
+    """The enclosure's tree, mounted at words.root."""
+    root = words.root
+    os.makedirs(root, mode=0o755, exist_ok=True)
+    mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64m")
+    for path in EMPTY:
+        os.makedirs(root + path, mode=0o755, exist_ok=True)
+    names = os.path.realpath(NAMES)
+    system = [*SYSTEM, *([names] if names != NAMES else [])]
+    asked = [(path, False) for path in words.ro] + [(path, True) for path in words.rw]
+    for path in system:
+        show(path, root, writable=False)
+    for path, writable in sorted(asked, key=lambda one: (one[0].count("/"), one[0])):
+        show(path, root, writable=writable)
+    make_devices(root)
+    mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)  # the old one is still seen: it has to be
+
+
+def enter_root(root):
+    """ROOT is the root of this mount namespace, and what was is gone."""
+    os.chdir(root)
+    call("syscall", ctypes.c_long(SYS_PIVOT_ROOT[os.uname().machine]), ".", ".")
+    call("umount2", ".", MNT_DETACH)
+    os.chdir("/")
+
+
+def write_maps(process, uid, gid):
+    """UID and GID of the machine are root in the user namespace of PROCESS, and nobody else is there."""
+    with contextlib.suppress(FileNotFoundError):
+        write(f"/proc/{process}/setgroups", "deny")
+    write(f"/proc/{process}/uid_map", f"0 {uid} 1")
+    write(f"/proc/{process}/gid_map", f"0 {gid} 1")
+
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def become(number):
+    """This process, root of the machine, is the root of a new user namespace: there NUMBER, and no other user."""
+    asked, told = os.pipe(), os.pipe()
+    helper = os.fork()
+    if helper == 0:
+        os.read(asked[0], 1)
+        write_maps(os.getppid(), number, number)
+        os.write(told[1], b"x")
+        os._exit(0)
+    call("unshare", CLONE_NEWUSER | CLONE_NEWNS)
+    os.write(asked[1], b"x")
+    os.close(told[1])
+    mapped = os.read(told[0], 1)
+    os.waitpid(helper, 0)
+    if not mapped:
+        raise OSError(f"no map for the user {number}")
+    for descriptor in (*asked, told[0]):
+        os.close(descriptor)
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+
+
+def drop_privileges():
+    """What runs from here on gains none by executing a file, and has no keyring of the caller's session.
+
+    It ends with its parent. A change of user takes that away, so it is said after the last one.
+    """
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.syscall(SYS_KEYCTL[os.uname().machine], JOIN_SESSION_KEYRING, None)  # ENOSYS: a kernel that has no keys
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def wait_for(child):
+    """End as CHILD does."""
+    _, status = os.waitpid(child, 0)
+    sys.exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+
+
+def make(words):
+    """The enclosure, with words.command as its first process."""
+    spaces = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
+    if words.uid is None:
+        uid, gid = os.geteuid(), os.getegid()
+        call("unshare", CLONE_NEWUSER | spaces)
+        write_maps("self", uid, gid)
+    else:
+        os.setgroups([])
+        call("unshare", spaces)
+    child = os.fork()
+    if child:
+        write(words.pid, str(child))
+        wait_for(child)
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+    make_root(words)
+    enter_root(words.root)
+    if words.uid is not None:
+        become(words.uid)
+    drop_privileges()
+    os.execvp(words.command[0], words.command)
+
+
+def enter(words):
+    """words.command in the enclosure of a process."""
+    spaces = ("user", "ipc", "uts", "pid", "mnt")
+    if words.uid is not None:  # root keeps what it may until it is in all others
+        os.setgroups([])
+        spaces = (*spaces[1:], spaces[0])
+    opened = [os.open(f"/proc/{words.process}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in spaces]
+    for descriptor in opened:
+        call("setns", descriptor, 0)
+        os.close(descriptor)
+    if words.uid is not None:
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    outer = os.fork()  # who has entered a process name space is not in it: its children are
+    if outer:
+        wait_for(outer)
+    call("unshare", CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | (CLONE_NEWNET if words.offline else 0))
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+    if words.offline:
+        raise_loopback()
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    child = os.fork()
+    if child:
+        wait_for(child)
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    drop_privileges()
+    os.execvp(words.command[0], words.command)
+
+
+def raise_loopback():
+    """127.0.0.1 answers in a network that has nothing else."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        fcntl.ioctl(asked, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    making, entering = verbs.add_parser("make"), verbs.add_parser("enter")
+    for name in ("--root", "--pid"):
+        making.add_argument(name, required=True)
+    for name in ("--ro", "--rw"):
+        making.add_argument(name, action="append", default=[])
+    entering.add_argument("--process", type=int, required=True)
+    entering.add_argument("--offline", action="store_true")
+    for one in (making, entering):
+        one.add_argument("--uid", type=int)
+        one.add_argument("command", nargs="+")
+    words = parser.parse_args()
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        make(words) if words.verb == "make" else enter(words)
+    except OSError as error:
+        sys.exit(f"this machine lets no enclosure be made: {error}")
+
+
+if __name__ == "__main__":
+    main()
