@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors
 from hpcstack.core.files import read_text
+from hpcstack.core.namespaces import ROOT_BECOMES, is_machines_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -242,5 +243,10 @@ def sweep(parent: Path, prefix: str, remove: Callable[[Path], None]) -> None:
     for name in descriptors.names_in(parent):
         old = parent / name
         with contextlib.suppress(FileNotFoundError):
-            if name.startswith(prefix) and not alive(old, prefix) and old.lstat().st_uid == os.getuid():
+            if name.startswith(prefix) and not alive(old, prefix) and old.lstat().st_uid in _own_ids():
                 remove(old)
+
+
+def _own_ids() -> tuple[int, ...]:
+    """Whose leftovers are ours to remove: our own, and root's what its builds have made."""
+    return (os.getuid(), ROOT_BECOMES) if is_machines_root() else (os.getuid(),)

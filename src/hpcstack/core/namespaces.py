@@ -1,7 +1,9 @@
-"""Why ordinary users may make no user namespaces on this machine."""
+"""User namespaces: why ordinary users may make none on this machine, and what root becomes in one of ours."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 # https://docs.kernel.org/admin-guide/sysctl/user.html; Debian's and Ubuntu's own settings:
@@ -12,6 +14,21 @@ CLOSED = {
     "kernel.unprivileged_userns_clone": "0",
     "kernel.apparmor_restrict_unprivileged_userns": "1",
 }
+
+
+# What the machine's root becomes where programs of a base run. Nobody's: neither systemd's ranges
+# (https://systemd.io/UIDS-GIDS) nor /etc/subuid reach there, and only what builds have left belongs to it.
+ROOT_BECOMES = 2_000_000_001
+WHOLE_RANGE = ["0", "0", "4294967295"]  # of /proc/self/uid_map, in the machine's own user namespace
+
+
+def is_machines_root() -> bool:
+    """Whether this process is root, and not only of a user namespace, as in a rootless container."""
+    if os.geteuid():
+        return False
+    with contextlib.suppress(OSError):
+        return Path("/proc/self/uid_map").read_text().split() == WHOLE_RANGE
+    return True
 
 
 def no_namespaces(profile: str = "") -> str:

@@ -36,7 +36,8 @@ class Store:
 
     def artifact(self, key: str) -> Artifact | None:
         """The image of KEY, if it is there and whole."""
-        check_key(key)
+        if not KEY.fullmatch(key):
+            return None
         folder = self._folder(key)
         try:
             found = json.loads(files.read_bytes(folder / ARTIFACT, MAX_RECORD))
@@ -203,6 +204,7 @@ class Store:
     @contextlib.contextmanager
     def lease(self, key: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
         """One builder per key: others wait. The lease of one that is dead is taken over."""
+        check_key(key)
         path = self.top / "leases" / key
         with contextlib.ExitStack() as stack:
             with self.acting("the lease was not taken"):

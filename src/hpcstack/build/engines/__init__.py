@@ -36,12 +36,12 @@ def choose(name: str, runner: Runner, *, offline: bool = False) -> tuple[Engine,
     """
     if name != "auto":
         return engine(name), "asked for"
-    from hpcstack.build.engines.apptainer import layers_refused
+    from hpcstack.build.engines.apptainer import enclosure_refused
 
     reasons: list[str] = []
     for one in map(engine, ENGINES):
         reason = one.usable(runner)
-        if offline and not reason and one.name == "apptainer" and os.geteuid() != 0 and layers_refused(runner):
+        if offline and not reason and one.name == "apptainer" and os.geteuid() != 0 and enclosure_refused(runner):
             reason = "only root can shut its network out"
         if not reason:
             return one, "; ".join([*reasons, f"{one.name} is the first that can be used"])

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
 from hpcstack.build.engines.enclosure import NoEnclosure, give_to_builder, script
 from hpcstack.build.engines.lowest import DNS, in_base, resolv_conf
-from hpcstack.build.engines.overlay import Layered, NoLayers, Started, overlay_refused, scratch
+from hpcstack.build.engines.overlay import Layered, Started, namespaces_refused, scratch
 from hpcstack.build.engines.seccomp import ARCHITECTURES, program
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import copy_range
@@ -98,10 +98,10 @@ def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) ->
         yield Started(argv, environment(job, home), (file.fileno(),))
 
 
-def layers_refused(runner: Runner) -> str:
-    """Why no build here can run its steps in a mounted base, as far as that is seen without one; empty where it may."""
+def enclosure_refused(runner: Runner) -> str:
+    """Why no build here can run its steps in an enclosure; empty where it may."""
     lacking = missing(OWN, runner) or ("" if platform.machine() in ARCHITECTURES else "no filter for this architecture")
-    return lacking or overlay_refused(runner)
+    return lacking or namespaces_refused(runner)
 
 
 LAYERED = Layered("apptainer", started, left_behind=("mnt",))
@@ -155,10 +155,10 @@ class ApptainerEngine:
     def build(self, job: Job, runner: Runner) -> Completed:
         if re.search(r"[,:]", str(job.work)):
             raise InputError(f"{job.work}: Apptainer splits a path at ',' and ':'", "name another build.tmpdir")
-        if not (why := layers_refused(runner)):
+        if not (why := enclosure_refused(runner)):
             try:
                 return LAYERED.build(job, runner)
-            except (NoLayers, NoEnclosure) as error:
+            except NoEnclosure as error:
                 why = error.message
         if job.settings.splice == "always" and not job.squash:
             raise BuildError(f"the image cannot be spliced: Apptainer runs no step in a mounted base ({why})",
@@ -169,7 +169,7 @@ class ApptainerEngine:
             )
         if not job.settings.unconfined:
             raise BuildError(
-                f"Apptainer runs no step in a mounted base here ({why}), and would run them beside you", UNCONFINED
+                f"Apptainer can run no step in an enclosure here ({why}), and would run them beside you", UNCONFINED
             )
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
         return self._build_whole(job, runner)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hpcstack.build.engines.base import Job, missing
 from hpcstack.build.engines.enclosure import script
 from hpcstack.build.engines.lowest import DNS, resolv_conf
-from hpcstack.build.engines.overlay import Layered, Started, overlay_refused, scratch
+from hpcstack.build.engines.overlay import Layered, Started, namespaces_refused, scratch
 from hpcstack.build.engines.seccomp import ARCHITECTURES, program
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Builtin:
             return reason
         if platform.machine() not in ARCHITECTURES:
             return f"{platform.machine()} has no seccomp filter here"
-        return overlay_refused(runner)
+        return namespaces_refused(runner)
 
     def build(self, job: Job, runner: Runner) -> Completed:
         return LAYERED.build(job, runner)

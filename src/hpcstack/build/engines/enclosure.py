@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import data, descriptors
 from hpcstack.core.errors import BuildError
+from hpcstack.core.namespaces import ROOT_BECOMES, is_machines_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,13 +24,9 @@ if TYPE_CHECKING:
     from hpcstack.build.engines.base import Job
     from hpcstack.core.process import Fed, Runner
 
-# What root becomes in an enclosure. Nobody's: neither systemd's ranges (https://systemd.io/UIDS-GIDS) nor /etc/subuid
-# reach there, and nothing on the machine belongs to it but what builds have left.
-ROOT_BECOMES = 2_000_000_001
 READY_S = 60
 TOOLS = ("apptainer", "singularity", "enroot", "bwrap", "squashfuse", "squashfuse_ll")
 SYSTEM = ("usr", "bin", "sbin", "opt")  # folders of / that each enclosure shows
-WHOLE_RANGE = ["0", "0", "4294967295"]  # of /proc/self/uid_map: this process is in the machine's own user namespace
 HOLD = ("sh", "-c", ': >"$1"; exec cat >/dev/null', "sh")
 
 
@@ -63,12 +60,7 @@ def builders_id() -> int | None:
 
     Root of a user namespace (in a rootless container, say) is no root of the machine.
     """
-    if os.geteuid():
-        return None
-    with contextlib.suppress(OSError):
-        if Path("/proc/self/uid_map").read_text().split() != WHOLE_RANGE:
-            return None
-    return ROOT_BECOMES
+    return ROOT_BECOMES if is_machines_root() else None
 
 
 def _as_user() -> list[str]:

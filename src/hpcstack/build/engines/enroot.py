@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
 from hpcstack.build.engines.enclosure import NoEnclosure, give_to_builder
-from hpcstack.build.engines.overlay import Layered, NoLayers, Started, overlay_refused, scratch
+from hpcstack.build.engines.overlay import Layered, Started, namespaces_refused, scratch
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.namespaces import no_namespaces
-from hpcstack.core.process import Completed, Runner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from hpcstack.core.process import Completed, Runner
 
 OPTIONS = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
 SYSTEM = ("/etc/enroot", "/usr/local/etc/enroot")
@@ -100,14 +101,14 @@ class EnrootEngine:
         return missing(self.tools, runner) or (no_namespaces("enroot*") if os.geteuid() else "")
 
     def build(self, job: Job, runner: Runner) -> Completed:
-        if not (why := overlay_refused(runner)):
+        if not (why := namespaces_refused(runner)):
             try:
                 return LAYERED.build(job, runner)
-            except (NoLayers, NoEnclosure) as error:
+            except NoEnclosure as error:
                 why = error.message
         if not job.settings.unconfined:
             raise BuildError(
-                f"Enroot runs no step in a mounted base here ({why}), and would run them beside you", UNCONFINED
+                f"Enroot can run no step in an enclosure here ({why}), and would run them beside you", UNCONFINED
             )
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
         argv = ["bash", "enroot.sh", str(job.output)]
@@ -115,8 +116,6 @@ class EnrootEngine:
         return runner.logged(argv, job.log, env=environment(job), cwd=job.context, on_line=job.on_line)
 
     def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
-        if reason := overlay_refused(runner):
-            return Completed(("enroot", "start"), 1, (reason, "take another engine: `build.engine` in site.yaml"))
         return LAYERED.run_inside(script, folder, job, runner)
 
 

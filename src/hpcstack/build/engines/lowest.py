@@ -139,6 +139,16 @@ def _to_mount(job: Job) -> Path:
     return copy
 
 
+@contextlib.contextmanager
+def unpacked(job: Job, runner: Runner) -> Iterator[tuple[Path, Enclosure]]:
+    """A copy of the base of JOB that steps may write, and an enclosure that shows it."""
+    descriptors.make_folder(job.cache, 0o700)
+    tree = job.work / "tree"
+    unpack(job, tree, runner)
+    with enclosed(job, runner) as enclosure:
+        yield tree, enclosure
+
+
 def unpack(job: Job, kept: Path, runner: Runner) -> None:
     """The base of JOB as the folder KEPT, all of it the builder's own. BuildError where that cannot be done."""
     part = kept.with_name(f".{label()}{kept.name}")

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import EPOCH, Job
-from hpcstack.build.engines.enclosure import give_folder_to_builder, give_to_builder, script
+from hpcstack.build.engines.base import EPOCH, Job, squash_argv
+from hpcstack.build.engines.enclosure import Enclosure, give_folder_to_builder, give_to_builder, script
 from hpcstack.build.engines.finish import Layers, Packing, make_image, packed, to_read_all
 from hpcstack.build.engines.guarded import CHECK, libraries_script, may_touch_libraries
 from hpcstack.build.engines.lowest import (
@@ -32,6 +32,7 @@ from hpcstack.build.engines.lowest import (
     in_base,
     lowest,
     put_in_place,
+    unpacked,
     work_folder,
 )
 from hpcstack.core import descriptors
@@ -89,9 +90,17 @@ class Layered:
     left_behind: tuple[str, ...] = ()
 
     def build(self, job: Job, runner: Runner) -> Completed:
-        """Every step in a layer of its own, then an image of all."""
+        """Every step in a layer of its own, then an image of all; where there can be no layers, in an unpacked copy."""
+        try:
+            if why := overlay_refused(runner):
+                raise NoLayers(why)
+            layered = with_layers(job, runner)
+        except NoLayers as error:
+            return self._build_unpacked(job, error.message, runner)
+        return self._build_layers(layered, runner)
+
+    def _build_layers(self, job: Job, runner: Runner) -> Completed:
         own: list[Path] = []
-        job = with_layers(job, runner)
         packing = Packing(job, runner)
         try:
             with lowest(job, runner) as base, contextlib.closing(packing):
@@ -108,6 +117,69 @@ class Layered:
             for path in own:
                 remove_tree(path)
                 packed(path).unlink(missing_ok=True)
+
+    def _build_unpacked(self, job: Job, why: str, runner: Runner) -> Completed:
+        """Every step in one tree, which is then packed whole. For kernels and filesystems that take no layers."""
+        if job.settings.splice == "always" and not job.squash:
+            raise BuildError(f"the image cannot be spliced: {why}", "build.splice: auto in site.yaml packs it")
+        job.progress(f"no step is kept, and all is packed anew: steps run in an unpacked copy of the base ({why})")
+        with unpacked(job, runner) as (tree, enclosure):
+            brought: set[str] = set()
+            for number, step in enumerate(job.steps, 1):
+                files = {path: data for path, data in _reads(step, job).items() if path not in brought}
+                brought |= set(files)
+                lines = step_script(step, number, len(job.steps))
+                done = self._step_in_tree(job, tree, enclosure, lines, files, step, runner)
+                if done.status:
+                    return done
+            job.progress.event("phase", name="pack")
+            argv = squash_argv(str(tree), job.output, job.settings.compression)
+            return _run_enclosed(job, enclosure, Started(argv, {}), runner, offline=True)
+
+    def _step_in_tree(
+        self,
+        job: Job,
+        tree: Path,
+        enclosure: Enclosure,
+        lines: str,
+        files: dict[str, bytes],
+        step: BuildStep,
+        runner: Runner,
+    ) -> Completed:
+        began = _mark_beginning(job)
+        _place_files(tree, files)
+        give_to_builder(tree / HOME.lstrip("/"))
+        offline = job.offline or not step.network
+        done = self._inside_tree(
+            job, tree, enclosure, {step_folder(job, lines): STEP}, COMMAND, runner, offline=offline
+        )
+        if not done.status and CHECK in step.lines:
+            binds = {step_folder(job, libraries_script(lines)): STEP}
+            done = self._inside_tree(job, tree, enclosure, binds, COMMAND, runner, offline=True)
+        if done.status:
+            return done
+        _check_depth(tree)
+        for left in (STEP.lstrip("/"), *self.left_behind):
+            if not in_base(job, left):
+                _drop(tree, tree / left)
+        reset = reset_times(tree, began, runner)
+        os.utime(tree, (EPOCH, EPOCH))
+        return reset if reset.status else done
+
+    def _inside_tree(
+        self,
+        job: Job,
+        tree: Path,
+        enclosure: Enclosure,
+        binds: dict[Path, str],
+        command: list[str],
+        runner: Runner,
+        *,
+        offline: bool,
+    ) -> Completed:
+        """COMMAND in a container whose tree is TREE itself."""
+        with self.start(job, tree, binds, command) as how:
+            return _run_enclosed(job, enclosure, how, runner, offline=offline)
 
     def _steps(
         self, job: Job, base: Lowest, layers: list[str], own: list[Path], packing: Packing, runner: Runner
@@ -148,17 +220,12 @@ class Layered:
         """One step in a layer of its own, which is kept under KEY when it has succeeded. Of one that may change no
         library of the base's all are looked at where its layer says that it may have."""
         guarded, offline = CHECK in step.lines, job.offline or not step.network
-        (job.work / "began").touch()
-        os.utime(job.work / "began", (time.time() - TICK, time.time() - TICK))
+        began = _mark_beginning(job)
         part = job.cache / f".{label()}{key}"
         upper = part / "upper"
         descriptors.make_new_folder(part, 0o755)
-        for path, data in files.items():
-            target = upper / HOME.lstrip("/") / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-            target.chmod(0o755 if data.startswith(b"#!") else 0o644)
-        upper.mkdir(parents=True, exist_ok=True)
+        upper.mkdir()
+        _place_files(upper, files)
         for name in ("work", "merged"):
             (part / name).mkdir()
             (part / name).chmod(0o755)
@@ -182,7 +249,7 @@ class Layered:
                         job, left
                     ):
                         _drop(upper, upper / left)
-                if (reset := reset_times(upper, job.work / "began", runner)).status:
+                if (reset := reset_times(upper, began, runner)).status:
                     return reset
                 os.utime(upper, (EPOCH, EPOCH))  # the root of the image, which the line above has changed
                 put_in_place(upper, job.cache / key, runner)
@@ -212,16 +279,17 @@ class Layered:
         """What HOW says, in the enclosure, where the overlay is mounted; its layers are named from the cache on, to be
         short."""
         tree = ["sh", script("overlay.sh"), str(job.cache), str(merged), options]
-        argv = [*base.enclosure.enter(offline=offline), *tree, *how.argv]
-        return runner.logged(
-            argv, job.log, env=how.environment, cwd=job.cache, on_line=job.on_line, keep=how.keep, clean=True
-        )
+        return _run_enclosed(job, base.enclosure, replace(how, argv=[*tree, *how.argv]), runner, offline=offline)
 
     def run_inside(self, name: str, folder: Path, job: Job, runner: Runner) -> Completed:
         command = ["/bin/bash", f"{HOME}/{name}"]
         work_folder(job, "home")
         merged, upper, over = (work_folder(job, name) for name in ("merged", "upper", "over"))
         give_to_builder(folder)
+        if why := overlay_refused(runner):
+            job.progress(f"in an unpacked copy of the base: {why}")
+            with unpacked(job, runner) as (tree, enclosure):
+                return self._inside_tree(job, tree, enclosure, {folder: HOME}, command, runner, offline=job.offline)
         with lowest(job, runner) as base:
             options = f"userxattr,lowerdir={base.layer},upperdir={upper},workdir={over}"
             return self._inside(job, base, options, merged, {folder: HOME}, command, runner, offline=job.offline)
@@ -233,6 +301,31 @@ def _check_depth(upper: Path) -> None:
         if visit.path.count("/") >= MAX_DEPTH:
             raise BuildError(f"a step made folders more than {MAX_DEPTH} deep in one another, below /{visit.path[:80]}",
                              "no layer of an image may: look at what it runs")  # fmt: skip
+
+
+def _run_enclosed(job: Job, enclosure: Enclosure, how: Started, runner: Runner, *, offline: bool) -> Completed:
+    """What HOW says, in the ENCLOSURE; its lines into the log."""
+    argv = [*enclosure.enter(offline=offline), *how.argv]
+    return runner.logged(
+        argv, job.log, env=how.environment, cwd=job.cache, on_line=job.on_line, keep=how.keep, clean=True
+    )
+
+
+def _mark_beginning(job: Job) -> Path:
+    """A file whose time is that of a step's beginning."""
+    began = job.work / "began"
+    began.touch()
+    os.utime(began, (time.time() - TICK, time.time() - TICK))
+    return began
+
+
+def _place_files(top: Path, files: dict[str, bytes]) -> None:
+    """FILES below HOME in the tree TOP. What a base or a step has put there is replaced, no link is followed."""
+    for path, data in files.items():
+        target = top / HOME.lstrip("/") / path
+        without_links(top, target.parent)
+        descriptors.make_folder(target.parent)
+        descriptors.write_file(target, data, 0o755 if data.startswith(b"#!") else 0o644, on_disk=False)
 
 
 def reset_times(upper: Path, began: Path, runner: Runner) -> Completed:
@@ -323,6 +416,15 @@ def takes_layers(folder: Path, runner: Runner) -> bool:
         return not runner.output([*UNSHARE, *step]).status and (tried / "upper/folder").is_dir()
     finally:
         remove_tree(tried)
+
+
+def namespaces_refused(runner: Runner) -> str:
+    """Why no enclosure can be made here; empty where one can."""
+    done = runner.output([*UNSHARE, "true"])
+    if not done.status:
+        return ""
+    said = done.tail[-1] if done.tail else f"exit {done.status}"
+    return no_namespaces() or f"this kernel lets ordinary users make no name spaces: {said}"
 
 
 def overlay_refused(runner: Runner) -> str:

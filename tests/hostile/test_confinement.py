@@ -1,0 +1,261 @@
+"""What programs of a base can reach while hpcstack locks and builds: a table of engines, users and attacks.
+
+Each attack is tried from within, by a script that runs as a step or as the lock's own question does, and says what it
+found open. Nothing here acts on the machine: files of the kernel's are opened for writing and closed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.testbed import Testbed
+
+pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.squashfs, pytest.mark.bwrap, pytest.mark.apptainer]
+ENGINES = ["builtin", "apptainer", pytest.param("enroot", marks=pytest.mark.enroot)]
+SUPPORT = Path(__file__).parents[1] / "support"
+CANARY = "canary-8d1f6b"
+NOBODY = 65534
+PROGRAMS = ("bash", "cat", "ls", "mkdir", "rmdir", "touch", "rm", "grep", "mount", "umount", "sleep", "mknod", "chmod",
+            "readlink", "id", "find", "sh", "cp", "env", "true", "stat")  # fmt: skip
+# Each line that begins with OPEN is an attack that got through.
+ATTACK = r"""
+open() { echo "OPEN $*"; }
+for one in /proc/[0-9]*/environ; do grep -qa CANARY "$one" 2>/dev/null && open "environ $one"; done
+for one in /proc/[0-9]*/cmdline; do grep -qa NEIGHBOUR "$one" 2>/dev/null && open "neighbour $one"; done
+for one in / /proc/[0-9]*/root /proc/[0-9]*/cwd /proc/[0-9]*/fd/*; do
+    [ -r "$one/SECRET" ] && open "files $one/SECRET"
+    ( : >"$one/FOLDER/written" ) 2>/dev/null && open "writes $one/FOLDER"
+    [ -r "$one/etc/shadow" ] && [ "$(stat -c %u:%s "$one/etc/shadow" 2>/dev/null)" != "0:0" ] &&
+        [ -s "$one/etc/shadow" ] && open "shadow $one"
+done
+for one in /proc/sys/kernel/core_pattern /proc/sys/kernel/modprobe /proc/sys/vm/drop_caches /proc/sys/fs/binfmt_misc/register \
+    /sys/kernel/uevent_helper /proc/1/oom_score_adj; do
+    [ "$one" = /proc/1/oom_score_adj ] && continue
+    ( : >>"$one" ) 2>/dev/null && open "procfs $one"
+done
+[ -w /proc/sysrq-trigger ] && case $(stat -c %u:%a /proc/sysrq-trigger) in 0:*) open sysrq ;; esac
+find /sys/fs/cgroup -name release_agent -writable 2>/dev/null | grep -q . && open release_agent
+mount -t tmpfs none /mnt 2>/dev/null && open "mount tmpfs"
+mount -o remount,rw,bind /mnt 2>/dev/null && ( : >/mnt/mine ) 2>/dev/null && open "remount /mnt"
+( : >/mnt/mine ) 2>/dev/null && open "writes what is lent"
+for one in /proc/self/fd/*; do
+    case ${one##*/} in 0 | 1 | 2) continue ;; esac
+    to=$(readlink "$one" 2>/dev/null) || continue
+    case $to in /hpcstack-step/* | /opt/hpcstack/* | /proc/*/fd | '') ;; *) open "descriptor $one $to" ;; esac
+done
+for one in sda vda nvme0n1 mem kmsg kvm mapper/control; do [ -e "/dev/$one" ] && [ -r "/dev/$one" ] && open "device $one"; done
+mknod /tmp/made b 254 0 2>/dev/null && [ -b /tmp/made ] && open "mknod"
+grep -qa CANARY /proc/keys 2>/dev/null && open keyring
+grep -q '^ *0 *0 ' /proc/self/uid_map && open "the machine's root is mapped"
+grep -q '^NoNewPrivs:.*1' /proc/self/status || open "no_new_privs is not set"
+kill -0 NEIGHBOURS_PID 2>/dev/null && grep -qa NEIGHBOUR /proc/NEIGHBOURS_PID/cmdline && open "ptrace of a neighbour"
+echo "TRIED ALL"
+true
+"""
+
+
+@pytest.fixture(scope="module")
+def neighbour() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the builder's own, whose arguments say who it is."""
+    process = subprocess.Popen(["bash", "-c", "exec -a NEIGHBOUR-1 sleep 3000"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def make_base(folder: Path, *, lacks: tuple[str, ...] = (), links: dict[str, str] | None = None) -> None:
+    """A base of this machine's own programs but those that it LACKS, with LINKS in the place of files."""
+    tree = folder / "tree"
+    for name in ("etc", "proc", "sys", "dev", "tmp", "var/tmp", "mnt", "opt", "usr/bin", "root", "run", "home"):
+        (tree / name).mkdir(parents=True, exist_ok=True)
+    (tree / "bin").symlink_to("usr/bin")
+    wanted: set[str] = set()
+    for name in PROGRAMS:
+        if name in lacks:
+            continue
+        found = Path(shutil.which(name) or "").resolve()
+        shutil.copy(found, tree / "usr/bin" / name)
+        listed = subprocess.run(["ldd", str(found)], capture_output=True, text=True, check=False).stdout
+        wanted |= set(re.findall(r"(/\S+)", listed))
+    for path in wanted:
+        target = tree / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(path).resolve(), target)
+    (tree / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
+    (tree / "etc/group").write_text("root:x:0:\n")
+    for name in ("hosts", "resolv.conf", "shadow"):
+        (tree / "etc" / name).touch()
+    for name, to in (links or {}).items():
+        path = tree / name
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        path.symlink_to(to)
+    argv = ["mksquashfs", tree, folder / "base.sqsh", "-all-root", "-quiet", "-no-progress", "-noappend", "-no-xattrs"]
+    subprocess.run(argv, check=True, capture_output=True)
+
+
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that an ordinary user can enter, with a secret and a folder of his beside it."""
+    folder = Path(subprocess.run(["mktemp", "-d", "/tmp/hpcstack-confined-XXXXXX"], capture_output=True, text=True, check=True).stdout.strip())
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def attack(
+    place: Path, engine: str, uid: int, how: str, script: str, *, forced: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """SCRIPT run inside, by ENGINE as the user UID."""
+    argv, env = command(place, engine, uid, how, script)
+    env |= {"NGC_API_KEY": CANARY, "FORCED": forced}
+    return subprocess.run(argv, capture_output=True, text=True, errors="replace", env=env, check=False, cwd="/", timeout=200)
+
+
+def command(place: Path, engine: str, uid: int, how: str, script: str) -> tuple[list[str], dict[str, str]]:
+    """The argv and the variables of support/attack.py. Another user than ours runs the testbed's hpcstack: a checkout
+    and its Python may lie in a home that is closed to him."""
+    (place / "attack.sh").write_text(script)
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", "HOME": str(place)}
+    if uid == os.getuid():
+        env["PYTHONPATH"] = str(SUPPORT.parents[1] / "src")
+        return [sys.executable, str(SUPPORT / "attack.py"), engine, str(place), how], env
+    shutil.copy(SUPPORT / "attack.py", place)
+    drop = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+    python = str(Testbed().folder / "venv/bin/python")
+    return [*drop, python, str(place / "attack.py"), engine, str(place), how], env
+
+
+def users() -> list[int]:
+    return [0, NOBODY] if os.getuid() == 0 else [os.getuid()]
+
+
+@pytest.mark.parametrize("uid", users())
+@pytest.mark.parametrize("how", ["lock", "build", "build without layers"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nothing_is_open(place: Path, neighbour: subprocess.Popen[bytes], engine: str, how: str, uid: int) -> None:
+    make_base(place)
+    secret, folder = place / "home/secret", place / "home/folder"
+    folder.mkdir(parents=True)
+    secret.write_text("mine")
+    for path in (place / "home", secret, folder):
+        os.chown(path, uid, uid)
+    join_session_with_key()
+    script = ATTACK.replace("CANARY", CANARY).replace("SECRET", str(secret).lstrip("/")).replace("FOLDER", str(folder).lstrip("/"))
+    script = script.replace("NEIGHBOURS_PID", str(neighbour.pid)).replace("NEIGHBOUR", "NEIGHBOUR-1")
+    forced = "no layers" if "without" in how else ""
+    done = attack(place, engine, uid, how.split()[0], script, forced=forced)
+    said = done.stdout + done.stderr
+    assert "TRIED ALL" in done.stdout, said
+    assert [line for line in done.stdout.splitlines() if line.startswith("OPEN")] == []
+    assert not (folder / "written").exists()
+
+
+def join_session_with_key() -> None:
+    """This process, and what it starts, has a key of its session whose name is the canary."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    number, keyctl = {"x86_64": (248, 250), "aarch64": (217, 219)}[os.uname().machine]
+    libc.syscall(keyctl, 1, None)
+    libc.syscall(number, b"user", CANARY.encode(), b"secret", ctypes.c_size_t(6), -3)
+
+
+@pytest.mark.parametrize("lacks", ["rmdir", "mkdir", "touch", "mount", "ls", "cat", "sh", "env", "rm"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_base_without_a_program_chooses_no_other_way(place: Path, engine: str, lacks: str) -> None:
+    """N1: what a base lacks made a build fall back to one in which its programs run beside the builder."""
+    make_base(place, lacks=(lacks,))
+    done = attack(place, engine, users()[-1], "build", f"[ -d {place}/work ] && echo OPEN\n[ -e /proc/1/root{place} ] && echo OPEN\necho ran\n")
+    assert "OPEN" not in done.stdout.splitlines(), done.stdout
+    assert "ran" in done.stdout.splitlines() or "REFUSED" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("uid", users())
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"etc/resolv.conf": "/proc/self/root/oldroot{out}/made"},
+        {"etc/resolv.conf": "/proc/1/root{out}/made"},
+        {"etc/resolv.conf": "..{out}/made"},
+        {"etc/hosts": "{out}/made"},
+        {"tmp": "{out}/made"},
+        {"mnt": "{out}/made"},
+        {"var": "{out}/made"},
+        {"opt": "{out}/made"},
+        {"etc": "{out}/made"},
+        {"run": "{out}"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_links_of_a_base_lead_nowhere(place: Path, engine: str, links: dict[str, str], uid: int) -> None:
+    """N7: places for mounts were made over a base's links, out of the image."""
+    out = place / "out"
+    out.mkdir()
+    os.chown(out, uid, uid)
+    make_base(place, links={name: to.replace("{out}", str(out)) for name, to in links.items()})
+    for how in ("lock", "build"):
+        attack(place, engine, uid, how, "echo ran\n")
+        assert list(out.iterdir()) == [], how
+
+
+@pytest.mark.parametrize("uid", users())
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_set_uid_file_of_a_step_is_in_anybodys_reach(place: Path, engine: str, uid: int) -> None:
+    """N8: the kept layer of a step had one below folders that everybody could enter."""
+    make_base(place)
+    attack(place, engine, uid, "build", "cp /bin/id /usr/bin/mine && chmod 6755 /usr/bin/mine\n")
+    found = subprocess.run(["find", str(place), "-perm", "/6000", "-type", "f"], capture_output=True, text=True, check=True)
+    assert found.stdout, "the step has left one"
+    for line in found.stdout.splitlines():
+        around = [one for one in Path(line).parents if one.is_relative_to(place) and one != place]
+        assert any(not one.stat().st_mode & 0o011 for one in around), line
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_folders_without_end_are_refused_and_leave_nothing(place: Path, engine: str) -> None:
+    """N12: 1,300 folders in one another ended every later build, and gc, with a traceback."""
+    make_base(place)
+    deep = "n=0; while [ $n -lt 1300 ]; do mkdir d && cd d; n=$((n+1)); done\n"
+    done = attack(place, engine, users()[-1], "build", f"mkdir /opt/x; cd /opt/x; {deep}")
+    assert "REFUSED" in done.stdout and "deep in one another" in done.stdout, done.stdout + done.stderr
+    done = attack(place, engine, users()[-1], "build", "echo ran\n")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("uid", users())
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_step_ends_with_hpcstack_whatever_ends_it(place: Path, engine: str, uid: int) -> None:
+    """A step under Apptainer went on when hpcstack was killed, and the next build of the same key ran beside it."""
+    make_base(place)
+    argv, env = command(place, engine, uid, "build", "sleep 4747.25\n")
+    process = subprocess.Popen(argv, env=env, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: running("4747.25"), "the step runs")
+        process.kill()
+        wait_until(lambda: not running("4747.25"), "the step has ended")
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: not running(str(place)), "nothing of the build is left")
+
+
+def running(words: str) -> bool:
+    found = subprocess.run(["pgrep", "-f", "--", re.escape(words)], capture_output=True, text=True, check=False)
+    return bool(found.stdout.split())
+
+
+def wait_until(done: object, what: str, seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    assert callable(done)
+    while not done():
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
