@@ -1,7 +1,7 @@
 """An enclosure: all that programs of a base and of a recipe see of this machine, whatever engine starts them.
 
     enclose.py make --root DIR --pid FILE [--uid N] [--ro PATH]... [--rw PATH]... -- COMMAND...
-    enclose.py enter --process N [--uid N] [--offline] -- COMMAND...
+    enclose.py enter --process N [--uid N] [--offline] [--overlay OPTIONS MERGED] [--tree TREE ...] -- COMMAND...
 
 `make` runs COMMAND as the first process of a new enclosure. It has user, mount, process, IPC and host name spaces of
 its own. Its root is an empty filesystem at DIR with the system's programs (read-only), a few devices, the paths --ro
@@ -10,7 +10,10 @@ no user in it: an ordinary user is mapped to root there; root itself becomes N, 
 number of the process that others enter.
 
 `enter` runs COMMAND in the enclosure of process N, in mount and process name spaces of its own; --offline: and without
-a network.
+a network. --overlay mounts one at MERGED first. --tree: COMMAND sees the tree of a base as its root, with /proc, /sys
+and /dev as containers have them, and of the enclosure what --bind, --show (read-only) and --file name; it has the
+capabilities that packages' scripts need, the system calls that --filter lets through, and the variables of
+--environment, a file. No link of the tree is followed when a place for a mount is made.
 
 What they start has no session keyring of the caller's, gains no privileges, and ends with them; they end with the
 program that has started them, however that ends.
@@ -22,9 +25,11 @@ import argparse
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
 import signal
 import socket
+import stat
 import struct
 import sys
 
@@ -36,7 +41,8 @@ CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 4096, 16384, 1 << 18, 1 << 19
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
+SECCOMP_MODE_FILTER = 2
 SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 SYS_KEYCTL, JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}, 1  # linux/keyctl.h
@@ -44,6 +50,13 @@ SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # linux/sockios.h, linux/if.h
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/sys", "/var/lib/apptainer")
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
+# What a step keeps of root's capabilities, linux/capability.h: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID,
+# KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP: Docker's list.
+KEPT_CAPABILITIES, MOST_CAPABILITIES = {0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 18, 27, 29, 31}, 64
+# What of /proc nobody may write, or see: runc's lists, libcontainer/specconv/example.go
+READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+MASKED = ("acpi", "asound", "kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug", "scsi")
+PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 EMPTY = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/proc")
 NAMES = "/etc/resolv.conf"
 
@@ -189,6 +202,100 @@ def drop_privileges():
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def make_place(tree, path, *, file=False):
+    """A descriptor of PATH in TREE, made where it is not there: a folder, or an empty FILE. SystemExit for a link."""
+    here = os.open(tree, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    parts = [part for part in path.split("/") if part]
+    for number, part in enumerate(parts, 1):
+        last = number == len(parts)
+        try:
+            if last and file:
+                os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=here))
+            else:
+                os.mkdir(part, 0o755, dir_fd=here)
+        except FileExistsError:
+            pass
+        inner = os.open(part, PLACE, dir_fd=here)
+        kind = os.fstat(inner).st_mode
+        if stat.S_ISLNK(kind):
+            at = "/" + "/".join(parts[:number])
+            sys.exit(
+                f"the image has a link at {at}, where a build has a folder or file of its own: "
+                "nothing can be built on it"
+            )
+        if stat.S_ISDIR(kind) == (last and file):
+            sys.exit(f"the image has another thing at {path} than a {'file' if file else 'folder'}")
+        os.close(here)
+        here = inner
+    return here
+
+
+def bind(source, tree, path, *, file=False):
+    """SOURCE at PATH in TREE, with what is mounted below it."""
+    descriptor = make_place(tree, path, file=file)
+    mount(source, f"/proc/self/fd/{descriptor}", None, MS_BIND | MS_REC)
+    os.close(descriptor)
+
+
+def enter_tree(words):
+    """words.tree is the root, with what a container has, and what was asked for."""
+    tree = words.tree
+    if not os.path.ismount(tree):
+        mount(tree, tree, None, MS_BIND)
+    descriptor = make_place(tree, "/proc")
+    mount("proc", f"/proc/self/fd/{descriptor}", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    os.close(descriptor)
+    for name in ("/sys", "/dev"):
+        bind(name, tree, name)
+    for source, path in words.bind:
+        bind(source, tree, path)
+    for source, path in words.show:
+        bind(source, tree, path)
+        make_read_only(tree + path)
+    for source, path in words.file:
+        bind(source, tree, path, file=True)
+        make_read_only(tree + path)
+    mask(tree)
+    enter_root(tree)
+
+
+def mask(tree):
+    """What of the kernel's own is neither written nor seen by whoever is root in a container."""
+    for name in READ_ONLY:
+        path = f"{tree}/proc/{name}"
+        if os.path.exists(path):
+            mount(path, path, None, MS_BIND | MS_REC)
+            make_read_only(path)
+    for name in MASKED:
+        path = f"{tree}/proc/{name}"
+        if os.path.isdir(path):
+            mount("tmpfs", path, "tmpfs", MS_RDONLY)
+        elif os.path.exists(path):
+            mount("/dev/null", path, None, MS_BIND)
+    if os.path.exists(tree + "/dev/fuse"):
+        mount("/dev/null", tree + "/dev/fuse", None, MS_BIND)
+
+
+def limit_capabilities():
+    """Of root's capabilities those that a step needs: what it executes has no others."""
+    for number in range(MOST_CAPABILITIES):
+        if number not in KEPT_CAPABILITIES:
+            libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)  # EINVAL: this kernel has none of that number
+
+
+class Program(ctypes.Structure):
+    """struct sock_fprog of linux/filter.h."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def filter_calls(text):
+    """System calls as TEXT, classic BPF, says."""
+    program = Program(len(text) // 8, text)
+    if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0):
+        raise OSError(f"the kernel takes no filter: {os.strerror(ctypes.get_errno())}")
+
+
 def wait_for(child):
     """End as CHILD does."""
     _, status = os.waitpid(child, 0)
@@ -243,9 +350,23 @@ def enter(words):
     child = os.fork()
     if child:
         wait_for(child)
-    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    if words.overlay:
+        options, merged = words.overlay
+        os.chdir(words.folder)  # layers are named from there on, to be short: mount(2) takes a page
+        mount("overlay", merged, "overlay", 0, options)
+    if not words.tree:
+        mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        drop_privileges()
+        os.execvp(words.command[0], words.command)
+    with open(words.environment, encoding="utf-8") as file:
+        environment = json.load(file)
+    with open(words.filter, "rb") as file:
+        text = file.read()
+    enter_tree(words)
+    limit_capabilities()
     drop_privileges()
-    os.execvp(words.command[0], words.command)
+    filter_calls(text)
+    os.execve(words.command[0], words.command, environment)
 
 
 def raise_loopback():
@@ -264,6 +385,12 @@ def main():
         making.add_argument(name, action="append", default=[])
     entering.add_argument("--process", type=int, required=True)
     entering.add_argument("--offline", action="store_true")
+    entering.add_argument("--folder", default="/")
+    entering.add_argument("--overlay", nargs=2)
+    for name in ("--tree", "--environment", "--filter"):
+        entering.add_argument(name)
+    for name in ("--bind", "--show", "--file"):
+        entering.add_argument(name, nargs=2, action="append", default=[])
     for one in (making, entering):
         one.add_argument("--uid", type=int)
         one.add_argument("command", nargs="+")

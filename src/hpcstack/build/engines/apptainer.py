@@ -1,36 +1,31 @@
-"""Apptainer, as an ordinary user: each step by `apptainer exec --writable` in the mounted base.
+"""Apptainer: its steps run as everybody's do, in hpcstack's enclosure, and the image is spliced.
 
-Steps are layers that are kept (overlay.py), and the image is spliced. A filter lets changes of owner succeed, as under
-the engine builtin. Where an overlay cannot be mounted by ordinary users, or Apptainer does not start in one:
-`apptainer build` from the imported base, whose squashfs is taken out of the SIF. Defaults taken there: user namespaces
-or fakeroot as Apptainer chooses; the site's compression, level 1 for zstd (1.2 GB: 22 s against 112 s with gzip).
+Where no enclosure can be made, and only where site.yaml says `build.unconfined`: `apptainer build` from the imported
+base, whose squashfs is taken out of the SIF. Defaults taken there: user namespaces or fakeroot as Apptainer chooses;
+the site's compression, level 1 for zstd (1.2 GB: 22 s against 112 s with gzip).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import re
 import struct
-import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
-from hpcstack.build.engines.enclosure import NoEnclosure, give_to_builder, script
-from hpcstack.build.engines.lowest import DNS, in_base, resolv_conf
-from hpcstack.build.engines.overlay import Layered, Started, namespaces_refused, scratch
-from hpcstack.build.engines.seccomp import ARCHITECTURES, program
+from hpcstack.build.engines.container import scratch
+from hpcstack.build.engines.enclosure import NoEnclosure
+from hpcstack.build.engines.overlay import Layered, namespaces_refused
+from hpcstack.build.engines.seccomp import ARCHITECTURES
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import copy_range
 from hpcstack.core.process import Completed, Runner
-from hpcstack.squashfs.inode import FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 OWN = ("unshare", "mount", "sh")  # what building in layers takes, beside the engine's tools
 LEVEL = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
@@ -49,62 +44,13 @@ def build_argv(job: Job, sif: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def step_argv(root: Path, job: Job, binds: dict[Path, str], command: list[str]) -> list[str]:
-    """COMMAND in the tree ROOT, which it may write: of the host it sees what the site lends, BINDS and the network."""
-    argv = ["apptainer", "--quiet", "--build-config", "exec", "--userns", "--writable", "--containall", "--no-home",
-            "--cleanenv", "--no-mount", "/etc/hosts,/etc/localtime", "--pwd", "/"]  # fmt: skip
-    argv += ["--drop-caps", "CAP_SYS_ADMIN"]  # with it a step mounts what it may only read so that it may write
-    argv += ["--bind", f"{job.lent}:/mnt:ro"]
-    for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp"), *_network(job)):
-        argv += ["--bind", f"{source}:{target}"]
-    return [*argv, "--env", "HPCSTACK_ONE_ID=yes,HPCSTACK_LAYERS=yes", str(root), *command]
-
-
-def _network(job: Job) -> list[tuple[Path, str]]:
-    """Copies of the machine's /etc/hosts and resolv.conf, where the base has a place for them.
-
-    They are made anew for each start, in a folder that nothing has run with: what a step leaves there, links too, is
-    never written through. None is the machine's own file, which root would write to.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="network-", dir=job.work))
-    target, out = resolv_conf(job), []
-    for source, place in (("/etc/hosts", "/etc/hosts"), (DNS, target)):
-        there = None if place.startswith("/run/") else in_base(job, place)
-        if not Path(source).is_file() or not (place.startswith("/run/") or (there and there.kind == FILE)):
-            continue
-        if re.search(r"[,:\\]", place):  # the base's own words, which Apptainer would take for another bind
-            continue
-        copy = folder / place.lstrip("/")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(Path(source).read_bytes())
-        out.append((folder / "run", "/run") if place.startswith("/run/") else (copy, place))
-    give_to_builder(folder)
-    return out
-
-
-@contextlib.contextmanager
-def started(job: Job, root: Path, binds: dict[Path, str], command: list[str]) -> Iterator[Started]:
-    """COMMAND by `apptainer exec`, in the tree ROOT, under the filter."""
-    places = [target for target in ("/mnt", *binds.values()) if target.count("/") == 1]
-    with tempfile.TemporaryFile() as file:
-        file.write(program(platform.machine(), capset=False))
-        file.flush()
-        file.seek(0)
-        filtered = [sys.executable, "-I", script("filtered.py"), str(file.fileno())]
-        made = [sys.executable, "-I", script("places.py"), str(root), "--make", *places, "--"]
-        home = prepare(job)
-        give_to_builder(home)
-        argv = [*made, *filtered, *step_argv(root, job, binds, command)]
-        yield Started(argv, environment(job, home), (file.fileno(),))
-
-
 def enclosure_refused(runner: Runner) -> str:
     """Why no build here can run its steps in an enclosure; empty where it may."""
     lacking = missing(OWN, runner) or ("" if platform.machine() in ARCHITECTURES else "no filter for this architecture")
     return lacking or namespaces_refused(runner)
 
 
-LAYERED = Layered("apptainer", started, left_behind=("mnt",))
+LAYERED = Layered("apptainer")
 
 
 def environment(job: Job, home: Path) -> dict[str, str]:

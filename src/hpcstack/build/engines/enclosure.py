@@ -41,9 +41,9 @@ class Enclosure:
     process: int
 
     def enter(self, *, offline: bool = False) -> list[str]:
-        """The beginning of the argv of a command in it. OFFLINE: without a network."""
+        """The beginning of the argv of a command in it, which follows `--`. OFFLINE: without a network."""
         argv = [*_python("enclose.py"), "enter", "--process", str(self.process), *_as_user()]
-        return [*argv, *(["--offline"] if offline else []), "--"]
+        return [*argv, *(["--offline"] if offline else [])]
 
 
 def script(name: str) -> str:
@@ -80,11 +80,21 @@ def give_to_builder(top: Path) -> None:
 
 
 def give_folder_to_builder(folder: Path) -> None:
-    """The FOLDER itself, which is closed to all others, belongs to who runs the steps."""
+    """The FOLDER itself belongs to who runs the steps."""
     number = builders_id()
     if number is not None:
         with descriptors.holding(folder) as descriptor:
             os.fchown(descriptor, number, number)
+
+
+def make_cache(folder: Path) -> None:
+    """FOLDER, where layers are kept, is there, and closed to all but the builder: a step may have left a file in it
+    that takes on its owner's rights."""
+    descriptors.make_folder(folder, 0o700)
+    give_folder_to_builder(folder)
+    with descriptors.holding(folder) as descriptor:
+        if os.fstat(descriptor).st_mode & 0o7077:
+            os.fchmod(descriptor, 0o700)
 
 
 def list_shown(job: Job, runner: Runner) -> list[str]:

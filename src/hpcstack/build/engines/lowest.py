@@ -22,7 +22,7 @@ from hpcstack.build.engines.enclosure import (
     NoEnclosure,
     builders_id,
     enclosed,
-    give_folder_to_builder,
+    make_cache,
     script,
 )
 from hpcstack.core import descriptors
@@ -71,8 +71,7 @@ def work_folder(job: Job, name: str) -> Path:
 @contextlib.contextmanager
 def lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
     """The base of JOB, mounted or unpacked, in an enclosure. BuildError where it is neither."""
-    descriptors.make_folder(job.cache, 0o700)
-    give_folder_to_builder(job.cache)
+    make_cache(job.cache)
     sweep(job.cache, ".", remove_tree)
     kept = base_folder(job)
     why = ""
@@ -142,7 +141,7 @@ def _to_mount(job: Job) -> Path:
 @contextlib.contextmanager
 def unpacked(job: Job, runner: Runner) -> Iterator[tuple[Path, Enclosure]]:
     """A copy of the base of JOB that steps may write, and an enclosure that shows it."""
-    descriptors.make_folder(job.cache, 0o700)
+    make_cache(job.cache)
     tree = job.work / "tree"
     unpack(job, tree, runner)
     with enclosed(job, runner) as enclosure:

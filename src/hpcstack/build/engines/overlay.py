@@ -1,9 +1,10 @@
 """Steps as layers: the kernel's overlay over the mounted base, each finished step kept by its key.
 
 Only what changed runs again. Defaults taken: an overlay that an ordinary user may mount in a user namespace
-(`userxattr`, Linux 5.11); no root and no entry in /etc/subuid is needed. What runs a step in the overlay is the
-engine's own: a `Starter`. The base is mounted by squashfuse_ll in the same namespace, and unpacked only where that
-cannot be (`lowest.py`); the image is the base with the layers spliced to it (`finish.py`).
+(`userxattr`, Linux 5.11); no root and no entry in /etc/subuid is needed. A step runs in a container of ours
+(`container.py`). The base is mounted by squashfuse_ll in the same enclosure, and unpacked only where that cannot be
+(`lowest.py`); the image is the base with the layers spliced to it (`finish.py`). Where a kernel or a filesystem takes
+no layers, steps run in an unpacked copy, none is kept, and the copy is packed.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job, squash_argv
-from hpcstack.build.engines.enclosure import Enclosure, give_folder_to_builder, give_to_builder, script
+from hpcstack.build.engines.container import container_words
+from hpcstack.build.engines.enclosure import Enclosure, give_to_builder, make_cache, script
 from hpcstack.build.engines.finish import Layers, Packing, make_image, packed, to_read_all
 from hpcstack.build.engines.guarded import CHECK, libraries_script, may_touch_libraries
 from hpcstack.build.engines.lowest import (
@@ -50,21 +50,9 @@ if TYPE_CHECKING:
 CONTEXT = "context/hpcstack"
 VERSION = "5"  # of how steps are run: part of every step's key
 STEP = "/hpcstack-step"
+LEFT_BEHIND = (STEP.lstrip("/"), "mnt")  # places of ours in a tree: they are not the image's
 COMMAND = ["/bin/bash", f"{STEP}/step.sh"]
 TICK = 0.1  # seconds: times of files are those of the kernel's last tick, and what comes with a step is made in its own
-
-
-@dataclass(frozen=True)
-class Started:
-    """A command in a container: its argv, the variables that it needs, the descriptors that it inherits."""
-
-    argv: list[str]
-    environment: dict[str, str]
-    keep: tuple[int, ...] = ()
-
-
-Starter = Callable[[Job, Path, dict[Path, str], list[str]], AbstractContextManager[Started]]
-"""(job, the mounted tree, what is bound where, the command) -> how the engine starts it."""
 
 
 def step_key(before: str, step: BuildStep, files: dict[str, bytes]) -> str:
@@ -80,14 +68,9 @@ def step_key(before: str, step: BuildStep, files: dict[str, bytes]) -> str:
 
 @dataclass(frozen=True)
 class Layered:
-    """An engine's building, with START for how it runs a command in a mounted tree.
-
-    LEFT_BEHIND are places that the engine makes in a tree and that are not the image's: empty ones go.
-    """
+    """Building by the engine NAME: it is part of every step's key."""
 
     name: str
-    start: Starter
-    left_behind: tuple[str, ...] = ()
 
     def build(self, job: Job, runner: Runner) -> Completed:
         """Every step in a layer of its own, then an image of all; where there can be no layers, in an unpacked copy."""
@@ -110,7 +93,7 @@ class Layered:
 
                 def merged(argv: list[str]) -> Completed:
                     options = f"ro,userxattr,lowerdir={':'.join(layers)}"
-                    return self._overlay(job, base, options, work_folder(job, "merged"), Started(argv, {}), runner)
+                    return _run_merged(job, base.enclosure, options, work_folder(job, "merged"), argv, runner)
 
                 return make_image(job, Layers(merged, work_folder(job, "merged")), packing)
         finally:
@@ -134,7 +117,7 @@ class Layered:
                     return done
             job.progress.event("phase", name="pack")
             argv = squash_argv(str(tree), job.output, job.settings.compression)
-            return _run_enclosed(job, enclosure, Started(argv, {}), runner, offline=True)
+            return _run_enclosed(job, enclosure, ["--", *argv], runner, offline=True)
 
     def _step_in_tree(
         self,
@@ -150,36 +133,19 @@ class Layered:
         _place_files(tree, files)
         give_to_builder(tree / HOME.lstrip("/"))
         offline = job.offline or not step.network
-        done = self._inside_tree(
-            job, tree, enclosure, {step_folder(job, lines): STEP}, COMMAND, runner, offline=offline
-        )
+        done = _run_in_tree(job, tree, enclosure, {step_folder(job, lines): STEP}, COMMAND, runner, offline=offline)
         if not done.status and CHECK in step.lines:
             binds = {step_folder(job, libraries_script(lines)): STEP}
-            done = self._inside_tree(job, tree, enclosure, binds, COMMAND, runner, offline=True)
+            done = _run_in_tree(job, tree, enclosure, binds, COMMAND, runner, offline=True)
         if done.status:
             return done
         _check_depth(tree)
-        for left in (STEP.lstrip("/"), *self.left_behind):
+        for left in LEFT_BEHIND:
             if not in_base(job, left):
                 _drop(tree, tree / left)
         reset = reset_times(tree, began, runner)
         os.utime(tree, (EPOCH, EPOCH))
         return reset if reset.status else done
-
-    def _inside_tree(
-        self,
-        job: Job,
-        tree: Path,
-        enclosure: Enclosure,
-        binds: dict[Path, str],
-        command: list[str],
-        runner: Runner,
-        *,
-        offline: bool,
-    ) -> Completed:
-        """COMMAND in a container whose tree is TREE itself."""
-        with self.start(job, tree, binds, command) as how:
-            return _run_enclosed(job, enclosure, how, runner, offline=offline)
 
     def _steps(
         self, job: Job, base: Lowest, layers: list[str], own: list[Path], packing: Packing, runner: Runner
@@ -244,7 +210,7 @@ class Layered:
                 done = self._inside(job, base, options, merged, binds, COMMAND, runner, offline=True)
             if not done.status:
                 _check_depth(upper)
-                for left in (STEP.lstrip("/"), *self.left_behind):
+                for left in LEFT_BEHIND:
                     if not any(os.path.lexists(job.cache / layer / left) for layer in layers) and not in_base(
                         job, left
                     ):
@@ -270,16 +236,8 @@ class Layered:
         offline: bool,
     ) -> Completed:
         """COMMAND in a container whose tree is the overlay that OPTIONS say."""
-        with self.start(job, merged, binds, command) as how:
-            return self._overlay(job, base, options, merged, how, runner, offline=offline)
-
-    def _overlay(
-        self, job: Job, base: Lowest, options: str, merged: Path, how: Started, runner: Runner, *, offline: bool = True
-    ) -> Completed:
-        """What HOW says, in the enclosure, where the overlay is mounted; its layers are named from the cache on, to be
-        short."""
-        tree = ["sh", script("overlay.sh"), str(job.cache), str(merged), options]
-        return _run_enclosed(job, base.enclosure, replace(how, argv=[*tree, *how.argv]), runner, offline=offline)
+        words = [*_overlay_words(job, options, merged), *container_words(job, merged, binds, command)]
+        return _run_enclosed(job, base.enclosure, words, runner, offline=offline)
 
     def run_inside(self, name: str, folder: Path, job: Job, runner: Runner) -> Completed:
         command = ["/bin/bash", f"{HOME}/{name}"]
@@ -289,7 +247,7 @@ class Layered:
         if why := overlay_refused(runner):
             job.progress(f"in an unpacked copy of the base: {why}")
             with unpacked(job, runner) as (tree, enclosure):
-                return self._inside_tree(job, tree, enclosure, {folder: HOME}, command, runner, offline=job.offline)
+                return _run_in_tree(job, tree, enclosure, {folder: HOME}, command, runner, offline=job.offline)
         with lowest(job, runner) as base:
             options = f"userxattr,lowerdir={base.layer},upperdir={upper},workdir={over}"
             return self._inside(job, base, options, merged, {folder: HOME}, command, runner, offline=job.offline)
@@ -303,12 +261,36 @@ def _check_depth(upper: Path) -> None:
                              "no layer of an image may: look at what it runs")  # fmt: skip
 
 
-def _run_enclosed(job: Job, enclosure: Enclosure, how: Started, runner: Runner, *, offline: bool) -> Completed:
-    """What HOW says, in the ENCLOSURE; its lines into the log."""
-    argv = [*enclosure.enter(offline=offline), *how.argv]
-    return runner.logged(
-        argv, job.log, env=how.environment, cwd=job.cache, on_line=job.on_line, keep=how.keep, clean=True
-    )
+def _overlay_words(job: Job, options: str, merged: Path) -> list[str]:
+    """Words of `enclose.py enter` that mount an overlay at MERGED; its layers are named from the cache on."""
+    return ["--folder", str(job.cache), "--overlay", options, str(merged)]
+
+
+def _run_merged(
+    job: Job, enclosure: Enclosure, options: str, merged: Path, argv: list[str], runner: Runner
+) -> Completed:
+    """ARGV, a program of this machine's, where all layers are one tree at MERGED."""
+    return _run_enclosed(job, enclosure, [*_overlay_words(job, options, merged), "--", *argv], runner, offline=True)
+
+
+def _run_in_tree(
+    job: Job,
+    tree: Path,
+    enclosure: Enclosure,
+    binds: dict[Path, str],
+    command: list[str],
+    runner: Runner,
+    *,
+    offline: bool,
+) -> Completed:
+    """COMMAND in a container whose tree is TREE itself."""
+    return _run_enclosed(job, enclosure, container_words(job, tree, binds, command), runner, offline=offline)
+
+
+def _run_enclosed(job: Job, enclosure: Enclosure, words: list[str], runner: Runner, *, offline: bool) -> Completed:
+    """What WORDS say, in the ENCLOSURE; its lines into the log."""
+    argv = [*enclosure.enter(offline=offline), *words]
+    return runner.logged(argv, job.log, cwd=job.cache, on_line=job.on_line, clean=True)
 
 
 def _mark_beginning(job: Job) -> Path:
@@ -348,15 +330,6 @@ def step_folder(job: Job, lines: str) -> Path:
     return folder
 
 
-def scratch(job: Job) -> Path:
-    """What a step finds at /tmp and /var/tmp: neither the machine's nor the image's."""
-    folder = job.work / "scratch"
-    folder.mkdir(exist_ok=True)
-    folder.chmod(0o1777)  # in a workspace that is the builder's alone
-    give_folder_to_builder(folder)
-    return folder
-
-
 def _reads(step: BuildStep, job: Job) -> dict[str, bytes]:
     """{path below HOME: content} of what this step has to find there."""
     top = job.context / CONTEXT
@@ -389,7 +362,7 @@ class NoLayers(BuildError):
 
 def with_layers(job: Job, runner: Runner) -> Job:
     """JOB with a cache that takes an overlay's upper layers: its own, or a folder of the build's. NoLayers for none."""
-    job.cache.mkdir(parents=True, exist_ok=True)
+    make_cache(job.cache)
     if takes_layers(job.cache, runner):
         return job
     if not takes_layers(job.work, runner):

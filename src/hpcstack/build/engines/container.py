@@ -1,0 +1,75 @@
+"""How a program of a base or of a recipe is started: the one way, whatever the engine, at lock and at build.
+
+In the build's enclosure, with the base's tree as root (images/enclose.py, `enter --tree`). One user id is mapped, so a
+seccomp filter lets changes of owner succeed (seccomp.py); capabilities that no package's script needs are gone; all of
+it has the variables that are named here and no others.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcstack.build.engines.enclosure import give_folder_to_builder, give_to_builder
+from hpcstack.build.engines.lowest import DNS, in_base, resolv_conf
+from hpcstack.build.engines.seccomp import program
+from hpcstack.squashfs.inode import FILE
+
+if TYPE_CHECKING:
+    from hpcstack.build.engines.base import Job
+
+HOSTS = "/etc/hosts"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def container_words(job: Job, tree: Path, binds: dict[Path, str], command: list[str]) -> list[str]:
+    """Words of `enclose.py enter` that run COMMAND in TREE: of this machine it sees what the site lends, BINDS
+    ({a folder of the build's: its place in the tree}), and the network's names."""
+    own = Path(tempfile.mkdtemp(prefix="container-", dir=job.work))  # new: nothing that ran before has been in it
+    variables = {
+        "PATH": PATH,
+        "HOME": "/root",
+        "TERM": "dumb",
+        **job.environment,
+        "HPCSTACK_ONE_ID": "yes",
+        "HPCSTACK_LAYERS": "yes",
+    }
+    (own / "environment.json").write_text(json.dumps(variables))
+    (own / "filter").write_bytes(program(platform.machine()))
+    words = ["--tree", str(tree), "--environment", str(own / "environment.json"), "--filter", str(own / "filter")]
+    for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp")):
+        words += ["--bind", str(source), target]
+    words += ["--show", str(job.lent), "/mnt", *name_words(job, own)]
+    give_to_builder(own)
+    return [*words, "--", *command]
+
+
+def name_words(job: Job, own: Path) -> list[str]:
+    """Words that show copies of the machine's /etc/hosts and resolv.conf, made in OWN, where the base has a place."""
+    words: list[str] = []
+    for source, place in ((HOSTS, HOSTS), (DNS, resolv_conf(job))):
+        if not Path(source).is_file():
+            continue
+        copy = own / place.lstrip("/")
+        if place.startswith("/run/"):  # a folder that is empty in images: all of it is the build's own
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            words += ["--bind", str(own / "run"), "/run"]
+        elif (found := in_base(job, place)) and found.kind == FILE:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            words += ["--file", str(copy), place]
+        else:
+            continue
+        copy.write_bytes(Path(source).read_bytes())
+    return words
+
+
+def scratch(job: Job) -> Path:
+    """What a step finds at /tmp and /var/tmp: neither the machine's nor the image's."""
+    folder = job.work / "scratch"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o1777)  # in a workspace that is the builder's alone
+    give_folder_to_builder(folder)
+    return folder
