@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hpcstack.core.errors import StoreError
+from hpcstack.core.namespaces import trusted_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -89,7 +90,7 @@ def _trusted_target(around: int, name: str, wanted: Path) -> str:
         about = os.fstat(link)
         if not stat.S_ISLNK(about.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(wanted))
-        if about.st_uid not in (0, os.geteuid()):
+        if about.st_uid not in trusted_ids():
             raise StoreError(
                 f"{wanted} lies behind the link {name}, which {user_name(about.st_uid)} made",
                 f"{wanted} must be a real folder: look at what leads there, and remove the link",

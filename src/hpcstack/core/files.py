@@ -18,6 +18,7 @@ from hpcstack.core import descriptors, sharing
 from hpcstack.core.descriptors import remove_tree as remove_tree
 from hpcstack.core.descriptors import user_name
 from hpcstack.core.errors import InputError, StoreError
+from hpcstack.core.namespaces import trusted_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -159,7 +160,7 @@ def check_way_to(path: Path, remedy: str) -> None:
     """StoreError, with REMEDY, where a folder on the way to PATH lets somebody else put another in its place."""
     for folder in path.absolute().parents:
         about = folder.stat()
-        if about.st_uid not in (0, os.geteuid()) and about.st_uid != _seen_as(path.parent):
+        if about.st_uid not in trusted_ids() and about.st_uid != _seen_as(path.parent):
             who = owner(folder)
             raise StoreError(f"{folder} is {who}'s, who can put something else in the place of {path}", remedy)
         if about.st_mode & 0o002 and not about.st_mode & stat.S_ISVTX:

@@ -31,6 +31,20 @@ def is_machines_root() -> bool:
     return True
 
 
+def trusted_ids() -> tuple[int, ...]:
+    """Whose folders and links are believed on the way to a file: root's and our own.
+
+    In a user namespace the machine's root has no number of its own there, and looks like nobody: so does everybody else
+    that is not mapped, and they cannot be told apart.
+    """
+    own = (0, os.geteuid())
+    with contextlib.suppress(OSError):
+        if Path("/proc/self/uid_map").read_text().split() == WHOLE_RANGE:
+            return own
+        return (*own, int(Path("/proc/sys/kernel/overflowuid").read_text()))
+    return own
+
+
 def no_namespaces(profile: str = "") -> str:
     """Why ordinary users may make no user namespaces, as the kernel's settings say; empty where they may. PROFILE: the
     names of AppArmor's that would open them to a program, where it has one (Enroot's packages bring theirs)."""

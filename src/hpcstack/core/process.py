@@ -40,6 +40,7 @@ PACKAGES = {
     "enroot": "enroot (https://github.com/NVIDIA/enroot)",
     "unshare": "util-linux",
 }
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TAIL, PIPE = 20, 1 << 20
 LINE, LOG_CHARACTERS = 1 << 16, 256 << 20
 PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # found now: between fork and exec nothing may be loaded
@@ -266,7 +267,8 @@ def _end_with_parent() -> None:
 
 def _env(extra: Mapping[str, str] | None, *, clean: bool = False) -> dict[str, str]:
     if clean:
-        return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", **(extra or {})}
+        path = os.pathsep.join([os.environ.get("PATH", os.defpath), SYSTEM_PATH])
+        return {"PATH": path, "LC_ALL": "C.UTF-8", **(extra or {})}
     inherited = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
     return {**inherited, **(extra or {})}
 

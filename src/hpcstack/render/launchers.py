@@ -113,7 +113,14 @@ def job_template(
     return "\n".join(shown) + "\n"
 
 
-HEALTH_TENTHS, TMP_MIB = 16, 512  # how long the checks have together; what /tmp should have left
+# Seconds that one question to a node may take: nvidia-smi took 25 to 40 s without persistence mode (Azure/AgentBaker
+# 2897), 2 and 5 s were too short on busy nodes (NordicHPC/sonar 92), and gpud waits 30 s.
+HEALTH_LIMIT = 30
+HEALTH_WAIT_TENTHS, TMP_MIB = 50, 512  # how long whoever looks by hand waits; what /tmp should have left
+# Xids whose immediate action in NVIDIA's catalogue is a reset of the GPU or a restart of the machine
+# (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). 63 and 92 are to be ignored there.
+RESET_XIDS = (46, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158)
+IGNORED_XIDS = (63, 92, 154)  # 154 says itself what it wants
 
 
 def health(site: Site) -> str:
@@ -128,10 +135,21 @@ def health(site: Site) -> str:
         types=types or {"any": []},
         partitions={name: numbers[one.node_type] for name, one in site.partitions.items()},
         folders=list(dict.fromkeys(map(str, folders))),
-        limit_tenths=HEALTH_TENTHS,
+        limit_seconds=HEALTH_LIMIT,
+        wait_tenths=HEALTH_WAIT_TENTHS,
         tmp_mib=TMP_MIB,
         sram_ever=EVER_MAX,
-        xids="|".join(map(str, BAD_XIDS)),
+        xids="|".join(str(number) for number in BAD_XIDS if number not in IGNORED_XIDS),
+        xids_reset="|".join(map(str, RESET_XIDS)),
+        decision=plain("launchers", "on-node/health.awk"),
+        misses=site.health.misses,
+        clean=site.health.clean,
+        undrains=site.health.undrains,
+        ignore=site.health.ignore,
+        own=site.health.folder,
+        max_drains=site.health.max_drains,
+        max_drains_number=site.health.max_drains.rstrip("%"),
+        max_drains_percent=site.health.max_drains.rstrip("%") if site.health.max_drains.endswith("%") else "",
     )
 
 

@@ -26,6 +26,7 @@ from hpcstack.site.model import (
     POLICY_KEYS,
     BuildSite,
     Gpus,
+    HealthSite,
     ImageCacheSite,
     ModulesSite,
     NodeType,
@@ -77,6 +78,7 @@ class Site(Model):
     mounts: tuple[Mount, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
     staging: StagingSite = StagingSite.model_construct()
     modules: ModulesSite = ModulesSite.model_construct()
+    health: HealthSite = HealthSite.model_construct()
     signatures: SignaturesSite = SignaturesSite.model_construct()
     image_cache: ImageCacheSite = ImageCacheSite.model_construct()
 

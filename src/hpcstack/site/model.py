@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -170,6 +170,29 @@ class StagingSite(Model):
         "/tmp",
         pattern=r"^(/[A-Za-z0-9._-]+)+$",
         description="on the nodes' own disks, root's and sticky (1777); each user has hpcstack-staged-UID in it",
+    )
+
+
+class HealthSite(Model):
+    """What `hpcstack site health` may do by itself, on every node, every few minutes."""
+
+    max_drains: str = Field(
+        "2%", pattern=r"^[1-9][0-9]{0,4}%?$", description="nodes that it drains within an hour in the whole cluster"
+    )
+    misses: int = Field(
+        3, ge=2, le=20, description="a probe that has not answered so often in a row drains; evidence does at once"
+    )
+    clean: int = Field(
+        3, ge=1, le=100, description="clean rounds in a row after which it gives back what it has drained"
+    )
+    undrains: int = Field(2, ge=0, le=24, description="how often a day it gives a node back; 0: never")
+    ignore: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")], ...] = Field(
+        (), description="checks that are left out, by the names in its JSON: kernel, nvlink, folder-1, ..."
+    )
+    folder: str = Field(
+        "/etc/hpcstack/health.d",
+        pattern=r"^/[^\x00-\x1f]*$",
+        description="the site's own checks: programs; one that fails says why in its first line",
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hpcstack.render.launchers import health
 from hpcstack.site.load import Site
@@ -21,21 +22,49 @@ SITE = {
     },
     "partitions": {"g": {"node_type": "gpu", "default": True}, "c": {"node_type": "cpu"}},
 }  # fmt: skip
-GOOD = "0, GPU-aa, 0, 0, 0\n1, GPU-bb, 0, 0, 4\n"  # some of long ago, which nothing takes back, are no reason
-LINKS = "GPU 0: NVIDIA H100\n\t Link 0: 26.562 GB/s\n"
+GOOD = {
+    "index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n1, GPU-bb, Disabled\n",
+    "ecc.errors.uncorrected.volatile.sram": "0, 0\n1, 0\n",
+    "ecc.errors.uncorrected.aggregate.sram": "0, 0\n1, 4\n",  # of long ago, which nothing takes back: no reason
+    "remapped_rows.failure": "0, No\n1, No\n",
+    "gpu_recovery_action": "0, None\n1, None\n",
+}
+LINKS = "GPU 0: NVIDIA H100 (UUID: GPU-aa)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\nGPU 1: NVIDIA H100 (UUID: GPU-bb)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n"
+REFUSED = 'Field "%s" is not a valid field to query.\n\n'
 
 
-def smi(folder: Path, query: str = GOOD, links: str = LINKS, hangs: str = "", status: int = 0) -> None:
-    (folder / "query").write_text(query)
+def smi(
+    folder: Path,
+    query: dict[str, str] | None = None,
+    links: str = LINKS,
+    hangs: str = "",
+    status: int = 0,
+    slices: int = 0,
+    slow: float = 0,
+) -> None:
+    """An nvidia-smi that answers GOOD but for QUERY ({field: text, or None for a driver that does not know it})."""
+    answers = folder / "answers"
+    answers.mkdir(exist_ok=True)
+    for old in answers.iterdir():
+        old.unlink()
+    for field, text in {**GOOD, **(query or {})}.items():
+        (answers / field).write_text(text)
     (folder / "links").write_text(links)
+    (folder / "slices").write_text("GPU 0: A100 (UUID: GPU-aa)\n" + "  MIG 1g.10gb Device 0: (UUID: MIG-x)\n" * slices)
     tool = folder / "bin/nvidia-smi"
     tool.parent.mkdir(exist_ok=True)
     # A process that heeds no signal but KILL, as one that waits for a broken device
     tool.write_text(f"""#!/bin/sh
+sleep {slow}
 case $1 in
 {hangs or "nothing"}*) trap '' TERM INT HUP; sleep 20 ;;
---query*) cat {folder}/query; exit {status} ;;
+--query-gpu=index,uuid,mig.mode.current) cat {answers}/index,uuid,mig.mode.current; exit {status} ;;
+--query-gpu=index,*)
+    if [ -e "{answers}/${{1#--query-gpu=index,}}" ]; then cat "{answers}/${{1#--query-gpu=index,}}"; exit 0; fi
+    printf 'Field "%s" is not a valid field to query.\\n\\n' "${{1#--query-gpu=index,}}"
+    exit 2 ;;
 nvlink) cat {folder}/links ;;
+-L) cat {folder}/slices ;;
 esac
 """)
     tool.chmod(0o755)
@@ -55,11 +84,16 @@ def node(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(folder: Path, shell: str = "dash", **env: str) -> tuple[int, dict[str, Any], float]:
+def told(
+    folder: Path, shell: str = "dash", site: dict[str, Any] | None = None, **env: str
+) -> tuple[int, dict[str, Any], float]:
     """(status, what was printed, seconds) of the script on the node in FOLDER."""
     paths = {"store": str(folder), "lock_dir": str(folder), "module_root": str(folder)}
     script = folder / "health.sh"
-    script.write_text(health(Site.model_validate({**SITE, **paths})))
+    own = {"health": {"folder": str(folder / "health.d"), "ignore": ["kernel"]}}
+    script.write_text(health(Site.model_validate({**SITE, **own, **paths, **(site or {})})))
+    text = script.read_text().replace("PATH=/usr/sbin", f"PATH={folder}/bin:/usr/sbin", 1)  # before the machine's own
+    script.write_text(text)
     base = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     base |= {"PATH": f"{base['PATH']}:{folder}/bin", "HPCSTACK_HEALTH_ROOT": str(folder), "HPCSTACK_NODE_TYPE": "gpu"}
     began = time.monotonic()
@@ -73,29 +107,126 @@ def told(folder: Path, shell: str = "dash", **env: str) -> tuple[int, dict[str, 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_a_node_that_is_well(node: Path, shell: str) -> None:
     status, found, took = told(node, shell)
-    assert status == 0 and found["healthy"] and found["checks"] == 7, found
+    assert status == 0 and found["healthy"] and found["checks"] == 6, found
     assert took < 2
     assert not list(Path("/dev/shm").glob("hpcstack-health.*"))
 
 
 @pytest.mark.parametrize(("change", "says"), [
-    ({"query": "0, GPU-aa, 0, 0, 0\n"}, "1 of 2 GPUs"),
-    ({"query": GOOD.replace("bb, 0, 0", "bb, 3, 0")}, "GPU 1: 3 uncorrectable errors in SRAM since the driver was"),
-    ({"query": GOOD.replace("bb, 0, 0, 4", "bb, 0, 0, 5")}, "GPU 1: 5 uncorrectable errors in SRAM since it was made"),
-    ({"query": GOOD.replace("aa, 0, 0", "aa, 0, 1")}, "GPU 0: a row waits to be remapped"),
-    ({"query": GOOD.replace("bb, 0", "bb, [GPU requires reset]")}, "GPU 1 does not answer"),
-    ({"query": GOOD.replace(" 0,", " [N/A],")}, ""),  # what a GPU does not say is no fault
-    ({"query": "NVML: Driver/library version mismatch\n", "status": 18}, "nvidia-smi failed: NVML: Driver/library"),
-    ({"query": "$(id) `id` \"; drop\n", "status": 1}, "nvidia-smi failed: $(id) `id` ; drop"),
-    ({"links": LINKS.replace("26.562 GB/s", "<inactive>")}, "an NVLink is inactive"),
-    ({"hangs": "--query"}, "nvidia-smi does not answer"),
-    ({"hangs": "nvlink"}, "nvidia-smi does not answer"),
+    ({"query": {"index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n"}}, "1 of 2 GPUs"),
+    ({"query": {"ecc.errors.uncorrected.volatile.sram": "0, 0\n1, 3\n"}}, "GPU 1: 3 uncorrectable errors in SRAM since the driver was"),
+    ({"query": {"ecc.errors.uncorrected.aggregate.sram": "0, 0\n1, 5\n"}}, "GPU 1: 5 uncorrectable errors in SRAM since it was made"),
+    ({"query": {"remapped_rows.failure": "0, Yes\n1, No\n"}}, "GPU 0: a row could not be remapped"),
+    ({"query": {"gpu_recovery_action": "0, Reset\n1, None\n"}}, "GPU 0: the driver asks for Reset"),
+    ({"query": {"index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n1, GPU-bb, [GPU requires reset]\n"}}, "GPU 1 does not answer"),
+    ({"query": dict.fromkeys(list(GOOD)[1:], "0, [N/A]\n1, [N/A]\n")}, ""),  # what a GPU does not say is no fault
+    ({"query": {name: REFUSED % name for name in list(GOOD)[1:]}}, ""),  # c: nor what a driver does not know
+    ({"query": {"index,uuid,mig.mode.current": "NVML: Driver/library version mismatch\n"}, "status": 18}, "nvidia-smi failed: NVML: Driver/library"),
+    ({"query": {"index,uuid,mig.mode.current": "$(id) `id` \"; drop\n"}, "status": 1}, "nvidia-smi failed: $(id) `id`"),
+    ({"links": LINKS.replace("Link 1: 26.562 GB/s", "Link 1: <inactive>", 1)}, "GPU 0: NVLink 1 is inactive"),
+    ({"links": LINKS.replace("Link 1: 26.562 GB/s", "Link 1: <inactive>")}, ""),  # f: H100 NVL has 12 of 18
+    ({"links": LINKS.replace("26.562 GB/s", "<inactive>")}, "GPU 0: no NVLink is active"),
+    ({"links": "NVML: Unable to retrieve Nvlink information as all links are inActive\n"}, "no NVLink is active"),
+    ({"links": "Nvlink queries are not supported for Devices in MIG mode\n"}, ""),
+    ({"query": {"index,uuid,mig.mode.current": "0, GPU-aa, Enabled\n"}, "slices": 2}, ""),  # e: slices count
+    ({"query": {"index,uuid,mig.mode.current": "0, GPU-aa, Enabled\n"}, "slices": 1}, "1 of 2 GPUs"),
+    ({"slow": 0.4}, ""),  # d: a busy node is no broken one
 ])  # fmt: skip
 def test_what_is_wrong_with_its_gpus(node: Path, change: dict[str, Any], says: str) -> None:
     smi(node, **change)
-    status, found, took = told(node)
-    assert status == (1 if says else 0) and took < 2.5, (found, took)
+    status, found, _ = told(node)
+    assert status == (1 if says else 0), found
+    assert found["healthy"] is (not says), found
     assert not says or says in "; ".join(one["why"] for one in found["failed"])
+
+
+@pytest.mark.parametrize("hangs", ["--query", "nvlink"])
+def test_by_hand_what_does_not_answer_is_unknown(node: Path, hangs: str) -> None:
+    smi(node, hangs=hangs)
+    status, found, took = told(node)
+    assert status == 0 and found["healthy"] is None and "nvidia-smi has not answered yet" in found["unknown"], found
+    assert took < 8
+
+
+CORPORA = yaml.safe_load((Path(__file__).parents[2] / "data/corpora.yaml").read_text())
+
+
+@pytest.mark.parametrize("capture", CORPORA["captures"], ids=lambda one: str(one["name"]))
+def test_the_boards_of_two_public_corpora(node: Path, capture: dict[str, Any]) -> None:
+    """Values that real boards gave, with 17 drivers; all but one are healthy, idle and loaded, with MIG and without."""
+    gpus = [{**capture.get("common", {}), **gpu} for gpu in capture["gpus"]]
+    unknown = capture.get("unknown_fields", [])
+    query = {
+        name: "".join(f"{n}, {gpu[name]}\n" for n, gpu in enumerate(gpus))
+        if name not in unknown and name in gpus[0]
+        else REFUSED % name
+        for name in list(GOOD)[1:]
+    }
+    mig = capture["mig"]
+    query["index,uuid,mig.mode.current"] = "".join(
+        f"{n}, GPU-{n}, {'Enabled' if mig else 'Disabled'}\n" for n in range(len(gpus))
+    )
+    smi(node, query, slices=7 if mig else 0)
+    promised = {"model": "any", "count": 7 if mig else len(gpus)}
+    site = {"node_types": {"gpu": {"gpus": promised, "driver": "550.54.15"}}, "partitions": {}}
+    status, found, _ = told(node, site=site)
+    assert (status, found["failed"]) == (0, []), (capture.get("why"), found)
+
+
+def log_of(node: Path, lines: str) -> dict[str, Any]:
+    """What the script says on a node whose kernel has logged LINES."""
+    (node / "journal").write_text(lines)
+    (node / "bin/journalctl").write_text(f"#!/bin/sh\ncat {node}/journal\n")
+    (node / "bin/journalctl").chmod(0o755)
+    _, found, _ = told(node, site={"health": {"folder": "/nowhere"}}, HPCSTACK_NODE_TYPE="2")
+    return found
+
+
+FATAL = [
+    "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+    "NVRM: Xid (PCI:0000:3b:00): 95, pid=12, name=python, Uncontained: LTC (0x1). RST: Yes, D-RST: No",
+    "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+    "NVRM: Xid (PCI:0000:3b:00): 48, pid=1, name=x, DBE",
+    "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+    "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0x1 offset:0x0 grain:32)",
+    "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:00:01.0",
+    "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2: comm ls: reading directory lblock 0",
+    "XFS (sda1): Corruption of in-memory data (0x8) detected at xfs_trans_cancel. Shutting down filesystem.",
+]
+HARMLESS = [
+    "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",  # g
+    "NVRM: Xid (PCI:0000:3b:00): 63, pid=1, name=x, Row Remapper: New row marked for remapping",
+    "NVRM: Xid (PCI:0000:3b:00): 13, pid=1, name=x): 79, y, Graphics Exception",
+    "NVRM: Xid (PCI:0000:3b:00): 31, pid=12, name=python3, Ch 00000008, intr 10000000. MMU Fault",
+    "pcieport 0000:00:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:00:01.0",
+    "EDAC MC0: 0 UE on any memory ( page:0x0 offset:0x0 grain:32)",
+    "EDAC MC0: 3 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0)",
+    # N13: processes of 15 characters, which segfault
+    "EXT4-fs error [4711]: segfault at 0 ip 0000 sp 0000 error 4 in x[400000+1000] likely on CPU 3 (core 1, socket 0)",
+    "EDAC MC0: 1 UE [4711]: segfault at 0 ip 0000 sp 0000 error 4 in x[400000+1000] likely on CPU 3 (core 1, socket 0)",
+    "NVRM: Xid : 79,[4711]: segfault at 0 ip 0000 sp 0000 error 4",
+    "XFS Corruption[4711]: segfault at 0 ip 0000 sp 0000 error 4",
+    "traps: EXT4-fs error[4711] general protection fault ip:0 sp:0 error:0",
+]
+
+
+@pytest.mark.parametrize("line", FATAL)
+def test_what_the_kernel_logs_of_a_broken_node(node: Path, line: str) -> None:
+    found = log_of(node, f"usb 1-1: new device\n{line}\n")
+    assert found["healthy"] is False and line[:40] in found["failed"][0]["why"], found
+
+
+def test_what_the_kernel_logs_of_a_healthy_one_and_what_users_make_it_log(node: Path) -> None:
+    found = log_of(node, "".join(f"{line}\n" for line in HARMLESS))
+    assert found["healthy"] is True, found
+
+
+def test_without_a_journal_dmesg_is_read_and_what_is_old_there_is_no_reason(node: Path) -> None:
+    now = float(Path("/proc/uptime").read_text().split()[0])
+    for age, healthy in ((60, False), (3 * 3600, True)):
+        (node / "bin/dmesg").write_text(f"#!/bin/sh\necho '[{now - age:12.6f}] {FATAL[3]}'\n")
+        (node / "bin/dmesg").chmod(0o755)
+        assert log_of(node, "")["healthy"] is healthy, age
 
 
 @pytest.mark.parametrize(("file", "text", "says"), [
@@ -115,10 +246,42 @@ def test_what_is_missing_on_it(node: Path, file: str, text: str | None, says: st
     assert status == 1 and says in "; ".join(one["why"] for one in found["failed"]), found
 
 
+@pytest.mark.parametrize(("hca", "files", "healthy"), [
+    ("mlx5_0:1", {}, True),  # b
+    ("mlx5_0:2", {}, False),
+    ("mlx5_0", {"infiniband/mlx5_0/ports/2/state": "1: DOWN", "infiniband/mlx5_0/ports/2/rate": "10 Gb/sec (4X SDR)"}, True),
+    ("cxi0", {"cxi/cxi0/device/net/hsn0/operstate": "up"}, True),  # a
+    ("cxi0", {"cxi/cxi0/device/net/hsn0/operstate": "down"}, False),
+    ("cxi0", {"cxi/cxi0/device/properties/link": "1"}, True),
+    ("cxi0", {"cxi/cxi0/device/properties/link": "0"}, False),
+    ("cxi0", {}, False),
+])  # fmt: skip
+def test_ports_as_sites_name_them(node: Path, hca: str, files: dict[str, str], healthy: bool) -> None:
+    for path, text in files.items():
+        place = node / "sys/class" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(f"{text}\n")
+    site = {"node_types": {"gpu": {"hcas": [hca], "hca_rate": 400}}, "partitions": {}}
+    _, found, _ = told(node, site=site)
+    assert found["healthy"] is healthy, found
+
+
 def test_another_kind_of_node_needs_none_of_it(node: Path) -> None:
     smi(node, hangs="-")
     status, found, _ = told(node, HPCSTACK_NODE_TYPE="2")
-    assert status == 0 and found["checks"] == 4
+    assert status == 0 and found["checks"] == 3
+
+
+def test_a_site_has_checks_of_its_own(node: Path) -> None:
+    own = node / "health.d"
+    own.mkdir()
+    for name, text in (("good", "exit 0"), ("bad.sh", "echo the clock is wrong; exit 1"), ("odd name", "exit 0")):
+        (own / name).write_text(f"#!/bin/sh\n{text}\n")
+        (own / name).chmod(0o755)
+    (own / "notes.txt").write_text("not a program")
+    status, found, _ = told(node)
+    assert status == 1 and [one["why"] for one in found["failed"]] == ["the clock is wrong"], found
+    assert found["checks"] == 9
 
 
 def test_what_the_site_writes_is_text(node: Path) -> None:
@@ -126,15 +289,155 @@ def test_what_the_site_writes_is_text(node: Path) -> None:
     assert status == 1 and "is not here" in found["failed"][0]["why"] and not Path("/tmp/no").exists()
 
 
-def test_in_a_prolog_the_reason_is_told_and_nothing_is_drained_by_hand(node: Path) -> None:
-    smi(node, "")
-    calls = node / "calls"
-    (node / "bin/scontrol").write_text(f'#!/bin/sh\necho "$@" >>{calls}\n')
-    (node / "bin/scontrol").chmod(0o755)
-    status, _, _ = told(node, SLURM_SCRIPT_CONTEXT="prolog_slurmd", SLURMD_NODENAME="n1")
-    assert status == 1 and not calls.exists()
-    status, _, _ = told(node)
-    assert status == 1 and not calls.exists()
+class Slurm:
+    """sinfo and scontrol of a made-up cluster of 100 nodes, as `n1` sees it."""
+
+    def __init__(self, node: Path) -> None:
+        self.node = node
+        self.calls = node / "calls"
+        self.state("idle|root|none", [])
+
+    def state(self, own: str, others: list[str]) -> None:
+        """OWN is `STATE|USER|REASON` of n1; OTHERS are `NODE|TIME|REASON` of others."""
+        state, user, reason = own.split("|")
+        rows = "\n".join([*others, *(f"n{number}|Unknown|none" for number in range(len(others) + 1, 101))])
+        (self.node / "bin/sinfo").write_text(f"""#!/bin/sh
+case "$*" in
+*%T*%u*) echo '{state}|{user}|{reason}' ;;
+*%T*) echo '{state}|{reason}' ;;
+*) cat <<'END'
+{rows}
+END
+;;
+esac
+""")
+        (self.node / "bin/scontrol").write_text(f'#!/bin/sh\necho "$@" >>{self.calls}\n')
+        for name in ("sinfo", "scontrol"):
+            (self.node / "bin" / name).chmod(0o755)
+
+    def told(self) -> list[str]:
+        return self.calls.read_text().splitlines() if self.calls.exists() else []
+
+
+def rounds(node: Path, count: int, **more: Any) -> list[dict[str, Any]]:
+    """What slurmd's health check program says, COUNT times, its probes having had time between."""
+    found = []
+    for _ in range(count):
+        status, said, took = told(
+            node, SLURMD_NODENAME="n1", HPCSTACK_HEALTH_STATE=str(node / "state"), HPCSTACK_HEALTH_LIMIT="1", **more
+        )
+        assert status == 0
+        assert took < 1.0, "slurmd waits for it"
+        found.append(said)
+        until = time.monotonic() + 3
+        while (
+            time.monotonic() < until
+            and subprocess.run(["pgrep", "-f", f"{node}/health.sh --probes"], capture_output=True).returncode == 0
+        ):
+            time.sleep(0.05)
+        time.sleep(1.05)  # answers have their time in seconds
+    return found
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root is slurmd's health check")
+
+
+@needs_root
+def test_slurmd_is_told_nothing_at_first_and_then_that_all_is_well(node: Path) -> None:
+    slurm = Slurm(node)
+    first, second = rounds(node, 2)
+    assert first["healthy"] is None and "has not answered yet" in first["unknown"]
+    assert second["healthy"] is True and second["action"] == "none", second
+    assert slurm.told() == []
+
+
+@needs_root
+def test_evidence_drains_once_and_what_somebody_else_has_drained_stays_his(node: Path) -> None:
+    slurm = Slurm(node)
+    smi(node, {"index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n"})
+    assert rounds(node, 2)[-1]["action"] == "drain"
+    assert slurm.told() == ["update nodename=n1 state=drain reason=hpcstack: 1 of 2 GPUs"]
+    for own in ("drained|root|hpcstack: 1 of 2 GPUs", "draining|alice|new memory"):
+        slurm.state(own, [])
+        assert rounds(node, 1)[-1]["action"] == "none"
+    assert len(slurm.told()) == 1
+
+
+@needs_root
+def test_one_miss_is_a_note_and_the_third_in_a_row_drains(node: Path) -> None:
+    slurm = Slurm(node)
+    smi(node, hangs="nvlink")
+    found = rounds(node, 4)
+    assert [one["action"] for one in found] == ["none", "none", "none", "drain"], found
+    assert "(1 of 3)" in found[1]["unknown"] and found[1]["healthy"] is None
+    assert "nvidia-smi does not answer" in slurm.told()[0]
+
+
+@needs_root
+def test_the_brake_holds_for_the_whole_cluster(node: Path) -> None:
+    slurm = Slurm(node)
+    smi(node, {"index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n"})
+    now = time.strftime("%Y-%m-%dT%H:%M:%S")
+    slurm.state("idle|root|none", [f"n{number}|{now}|hpcstack: nvidia-smi does not answer" for number in (2, 3)])
+    found = rounds(node, 2)[-1]
+    assert found["action"] == "brake" and found["healthy"] is False and slurm.told() == []
+    slurm.state("idle|root|none", [f"n{number}|2020-01-01T00:00:00|hpcstack: long ago" for number in (2, 3)])
+    assert rounds(node, 1)[-1]["action"] == "drain"
+
+
+@needs_root
+def test_it_gives_back_what_it_has_drained_itself_when_it_was_clean_three_times(node: Path) -> None:
+    slurm = Slurm(node)
+    smi(node, {"index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n"})
+    rounds(node, 2)
+    slurm.state("drained|root|hpcstack: 1 of 2 GPUs", [])
+    smi(node)
+    found = rounds(node, 4)
+    assert [one["action"] for one in found] == ["none", "none", "none", "undrain"] or found[2]["action"] == "undrain", (
+        found
+    )
+    assert slurm.told()[-1] == "update nodename=n1 state=resume"
+    slurm.state("drained|alice|new memory", [])
+    assert rounds(node, 1)[-1]["action"] == "none"
+
+
+@needs_root
+def test_what_wants_a_reset_is_never_given_back(node: Path) -> None:
+    slurm = Slurm(node)
+    smi(node, {"gpu_recovery_action": "0, Reset\n1, None\n"})
+    rounds(node, 2)
+    slurm.state("drained|root|hpcstack: GPU 0: the driver asks for Reset", [])
+    smi(node)
+    assert {one["action"] for one in rounds(node, 5)} == {"none"}
+
+
+@needs_root
+def test_probes_never_run_two_at_a_time(node: Path) -> None:
+    Slurm(node)
+    smi(node, hangs="--query")
+    for _ in range(3):
+        told(node, SLURMD_NODENAME="n1", HPCSTACK_HEALTH_STATE=str(node / "state"), HPCSTACK_HEALTH_LIMIT="15")
+        time.sleep(0.3)
+    running = subprocess.run(
+        ["pgrep", "-cf", f"{node}/bin/nvidia-smi --query"], capture_output=True, text=True, check=False
+    )
+    assert running.stdout.strip() in ("1", "2"), "timeout and what it started"
+    subprocess.run(["pkill", "-KILL", "-f", str(node)], check=False)
+
+
+@needs_root
+def test_a_prolog_ends_with_the_last_verdict(node: Path) -> None:
+    slurm = Slurm(node)
+    smi(node, {"index,uuid,mig.mode.current": "0, GPU-aa, Disabled\n"})
+    rounds(node, 2)
+    before = slurm.told()
+    env = {
+        "SLURM_SCRIPT_CONTEXT": "prolog_slurmd",
+        "SLURMD_NODENAME": "n1",
+        "HPCSTACK_HEALTH_STATE": str(node / "state"),
+    }
+    done = subprocess.run(["dash", str(node / "health.sh")], env={**os.environ, **env}, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr == "hpcstack: 1 of 2 GPUs\n" and slurm.told() == before
 
 
 def test_it_is_good_shell(node: Path) -> None:

@@ -46,7 +46,8 @@ def choose(name: str, runner: Runner, *, offline: bool = False) -> tuple[Engine,
         if not reason:
             return one, "; ".join([*reasons, f"{one.name} is the first that can be used"])
         reasons.append(f"{one.name}: {reason}")
-    raise MissingToolError("no engine can be used here: " + "; ".join(reasons), "install apptainer or bubblewrap")
+    tip = "install squashfs-tools and util-linux, or apptainer"
+    raise MissingToolError("no engine can be used here: " + "; ".join(reasons), tip)
 
 
 __all__ = ["ENGINES", "Engine", "Job", "check_name", "choose", "engine"]
