@@ -241,7 +241,7 @@ def test_m5_long_answers_are_refused(hostile: tuple[Registry, str], part: str, s
 
 def test_m5_a_long_config_is_refused(hostile: tuple[Registry, str]) -> None:
     serve(b'{"config": {"Env": ["A=' + b"x" * MAX_CONFIG + b'"]}}')
-    with pytest.raises(RegistryError, match="more than 8 MiB"):
+    with pytest.raises(RegistryError, match="more than 1 MiB"):
         hostile[0].look_up(Base(image=IMAGE))
 
 

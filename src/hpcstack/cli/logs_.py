@@ -11,6 +11,8 @@ from hpcstack.cli.session import Session, answer, echo, json_option
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hpcstack.core.process import Runner
+
 
 @click.command("logs")
 @click.argument("job", default="", metavar="[JOB]")
@@ -46,11 +48,22 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
         return
     say(", ".join(map(str, paths)))
     if follow:
-        raise click.exceptions.Exit(session.runner.attached(["tail", "-n", str(lines or "+1"), "-F", *map(str, paths)]))
+        _follow(paths, lines, session.runner)
     for path in paths:
         if len(paths) > 1:
             echo(f"==> {path} <==")
         echo("\n".join(_last(path, lines)))
+
+
+def _follow(paths: list[Path], lines: int, runner: Runner) -> None:
+    """PATHS as they grow, until Ctrl-C: what a job writes does not command the terminal."""
+    import contextlib
+    import io
+
+    argv = ["tail", "-n", str(lines or "+1"), "-F", *map(str, paths)]
+    with contextlib.suppress(KeyboardInterrupt), runner.read(argv) as raw:
+        for line in io.BufferedReader(raw):  # type: ignore[type-var]  # a FileIO
+            echo(line.decode(errors="replace").rstrip("\n"))
 
 
 def _last(path: Path, lines: int) -> list[str]:

@@ -108,6 +108,9 @@ def parse(text: str, file: str) -> Document:
         raise ProblemsError([Problem(file, 1, 1, "", f"the file is larger than {MAX_BYTES} bytes")])
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
+        if directive := _directive(text):
+            what = "a line that begins with % is a directive of YAML's: none is needed, and none is read"
+            raise ProblemsError([Problem(file, directive, 1, "", what)])
         if steep := _too_steep(text):
             raise ProblemsError([Problem(file, steep, 1, "", f"nested more than {MAX_DEPTH} deep")])
         events = _events(yaml.parse(text, Loader=loader), document)
@@ -125,6 +128,12 @@ def parse(text: str, file: str) -> Document:
     if document.problems:
         raise ProblemsError(document.problems)
     return document
+
+
+def _directive(text: str) -> int:
+    """The number of the first line that begins with %, 0 for none. libyaml takes seconds for thousands of them."""
+    found = re.search(r"^%", text, re.MULTILINE)
+    return text.count("\n", 0, found.start()) + 1 if found else 0
 
 
 def _too_steep(text: str) -> int:
@@ -231,7 +240,7 @@ def problems_of(
 
     Of a document that is not WHOLE nothing is missing.
     """
-    for entry in error.errors():
+    for entry in itertools.islice(error.errors(), MAX_PROBLEMS):
         path = tuple(part for part in entry["loc"] if not str(part).startswith("function-"))
         known = _known_keys(model, path[:-1])
         if entry["type"] == "extra_forbidden":

@@ -11,7 +11,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.core.files import read_bytes
 from hpcstack.core.untrusted import safe_text
 from hpcstack.hardware.facts import facts_of
-from hpcstack.recipe.fields import Commit, Line, Model
+from hpcstack.recipe.fields import REPOSITORY, Commit, Line, Model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +83,7 @@ class LockedBase(Model):
     """The base image as the registry that answered knows it."""
 
     registry: str = Field(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?$")
-    repository: str = Field(pattern=r"^[a-z0-9]+([._/-]+[a-z0-9]+)*$")
+    repository: str = Field(pattern=rf"^{REPOSITORY}$")
     tag: str = Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")
     index_digest: Digest
     answered_by: Line

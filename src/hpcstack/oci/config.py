@@ -19,7 +19,7 @@ from hpcstack.core.untrusted import UNSAFE, Nonsense, called
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-MAX_MANIFEST, MAX_CONFIG, MAX_OTHER = 4 << 20, 8 << 20, 1 << 20  # bytes; an index is a manifest
+MAX_MANIFEST, MAX_CONFIG, MAX_OTHER = 4 << 20, 1 << 20, 1 << 20  # bytes; an index is a manifest
 MAX_ITEMS, MAX_NAME, MAX_VALUE, MAX_TEXTS = 4096, 256, 128 << 10, 1 << 20  # execve(2) takes 128 KiB a string
 MAX_PATH = 4096
 LISTS = ("Env", "Entrypoint", "Cmd", "Labels")

@@ -74,6 +74,8 @@ def entry_of(member: tarfile.TarInfo) -> TreeEntry:
     kind = KINDS.get(member.type, "file")
     path = clean(member.name)
     check_path(path)
+    if not path and kind != "dir":
+        raise ClimbsOut(f"has a {kind} in the place of its root")
     if kind == "hard":
         target = clean(member.linkname, f"{path}, a link to a file")
         check_path(target, "a link")

@@ -9,6 +9,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from hpcstack.core.characters import CONTROL
 
+# The distribution specification's grammar of a name: `..` is no part of one, and urllib3 would fold it
+# (https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests).
+REPOSITORY = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
 NAME = r"^[a-z0-9]+(?:[._+-][a-z0-9]+)*$"
 VERSION = r"^[A-Za-z0-9]+(?:[._+-][A-Za-z0-9]+)*$"
 VARIANT = r"^(?:[a-z0-9]+(?:[._+-][a-z0-9]+)*)?$"

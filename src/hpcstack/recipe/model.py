@@ -11,12 +11,12 @@ from pydantic import BeforeValidator, Field, field_validator, model_serializer, 
 from hpcstack.core.characters import VARIABLE
 from hpcstack.core.names import MODES
 from hpcstack.recipe.fields import LABEL as LABEL_NAME
-from hpcstack.recipe.fields import NAME, VARIANT, VERSION, Command, Label, Line, Model, Mount, Part, Value
+from hpcstack.recipe.fields import NAME, REPOSITORY, VARIANT, VERSION, Command, Label, Line, Model, Mount, Part, Value
 from hpcstack.recipe.packages import File, Packages, Run
 from hpcstack_smoke.select import FAMILIES, GROUPS, names
 
 IMAGE = re.compile(
-    r"^(?P<registry>[A-Za-z0-9.-]+(?::[0-9]+)?)/(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
+    rf"^(?P<registry>[A-Za-z0-9.-]+(?::[0-9]+)?)/(?P<repository>{REPOSITORY})"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?$"
 )
 

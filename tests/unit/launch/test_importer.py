@@ -34,7 +34,7 @@ class Place:
         (top / "bin/enroot").chmod(0o755)
 
     def publish(self, name: str, alias: str, number: int, content: bytes) -> Path:
-        key = f"key-{name}-{alias}-{number}"
+        key = "".join(one for one in f"key{name}{alias}{number}" if one.isalnum())
         image = self.store / "images" / key / "image.sqsh"
         image.parent.mkdir(parents=True)
         image.write_bytes(content)

@@ -1,0 +1,305 @@
+"""A member of the publishing group against another one, or root: entries that are swapped for links, forged records."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcstack.core import descriptors, sharing
+from hpcstack.core.errors import StoreError
+from hpcstack.core.files import write_text
+from hpcstack.core.process import Runner
+from hpcstack.publish import gc
+from hpcstack.releases.ledger_format import from_json
+from hpcstack.releases.tree import Tree
+from hpcstack.site.load import Site
+from hpcstack.store.artifact import IMAGE
+from hpcstack.store.store import Store
+from support.modules import Place
+
+SECONDS = float(os.environ.get("HPCSTACK_THIEF_SECONDS", "1.5"))  # ci/soak: 10
+EXCHANGE = 2
+THIEF = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+one, other = (name.encode() for name in sys.argv[1:3])
+while True:
+    libc.renameat2(-100, one, -100, other, 2)
+"""
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Path]:
+    """A file and a folder that are nobody's business; as they were at the end."""
+    folder = tmp_path / "victim"
+    folder.mkdir(mode=0o700)
+    (folder / "file").write_text("mine")
+    (folder / "file").chmod(0o600)
+    before = looks(folder)
+    yield folder
+    assert looks(folder) == before, "nothing outside changes"
+
+
+def looks(folder: Path) -> list[tuple[str, int, int, str]]:
+    found = []
+    for path in (folder, *sorted(folder.rglob("*"))):
+        about = path.lstat()
+        found.append((path.name, about.st_mode, about.st_gid, path.read_text() if path.is_file() else ""))
+    return found
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """The site has a group: one that this process may give files to."""
+    import grp
+
+    number = next((one for one in os.getgroups() if one != os.getegid()), os.getegid()) if os.geteuid() else 1
+    sharing.share(grp.getgrgid(number).gr_name)
+    try:
+        yield
+    finally:
+        sharing.share("")
+
+
+def during_swaps(one: Path, other: Path, act: object) -> None:
+    """ACT, again and again, while two names change places as fast as they can."""
+    assert callable(act)
+    thief = subprocess.Popen([sys.executable, "-c", THIEF, str(one), str(other)])
+    try:
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            act()
+    finally:
+        thief.kill()
+        thief.wait()
+    if one.is_symlink():  # for who cleans up
+        ctypes.CDLL(None).renameat2(-100, os.fsencode(one), -100, os.fsencode(other), EXCHANGE)
+
+
+def test_handing_over_goes_through_no_folder_that_becomes_a_link(tmp_path: Path, victim: Path, group: None) -> None:
+    """N4: root's file became group-writable at the first try, by any verb that opened the cache."""
+    top = tmp_path / "site/shared"
+    (top / "inner").mkdir(parents=True)
+    (top / "inner/file").write_text("x")
+    (top / "link").symlink_to(victim)
+
+    inner = os.open(top / "inner", os.O_RDONLY)
+
+    def act() -> None:
+        os.fchmod(inner, 0o755)
+        sharing.hand_over(top)
+        sharing.open_old(tmp_path / "site")
+
+    during_swaps(top / "inner", top / "link", act)
+    os.close(inner)
+
+
+def test_a_file_with_a_second_name_is_not_handed_over(tmp_path: Path, victim: Path, group: None) -> None:
+    top = tmp_path / "shared"
+    top.mkdir()
+    (top / "file").hardlink_to(victim / "file")
+    sharing.hand_over(top)
+
+
+def test_another_owners_folder_is_not_entered(tmp_path: Path, group: None) -> None:
+    if os.geteuid():
+        pytest.skip("only root makes what another owns")
+    (tmp_path / "shared/theirs").mkdir(parents=True)
+    (tmp_path / "shared/theirs/file").write_text("x")
+    os.chown(tmp_path / "shared/theirs", 12345, 12345)
+    sharing.hand_over(tmp_path / "shared")
+    assert (tmp_path / "shared/theirs/file").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "shared/theirs").stat().st_gid == 12345
+
+
+def test_what_is_written_goes_to_the_file_that_was_opened(tmp_path: Path, victim: Path, group: None) -> None:
+    """N10: the temporary file was swapped for a link before its mode was changed by name."""
+    top = tmp_path / "shared"
+    top.mkdir()
+    (top / "inner").mkdir()
+    (top / "link").symlink_to(victim)
+
+    def act() -> None:
+        with contextlib.suppress(OSError, StoreError):
+            write_text(top / "inner/file", "text")
+
+    (top / "other").mkdir()
+    during_swaps(top / "inner", top / "other", act)
+    thief = top / "inner/thief"
+    thief.symlink_to(victim / "file")
+    write_text(thief, "text", 0o666)
+    assert not thief.is_symlink() and (victim / "file").read_text() == "mine"
+
+
+def test_a_link_that_another_made_is_not_followed(tmp_path: Path, victim: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root makes what another owns")
+    (tmp_path / "link").symlink_to(victim)
+    os.chown(tmp_path / "link", 12345, 12345, follow_symlinks=False)
+    link = tmp_path / "link"
+    with pytest.raises(StoreError, match="user 12345 made"):
+        write_text(link / "new", "text")
+    with pytest.raises(StoreError, match="user 12345 made"):
+        descriptors.make_folder(link / "new")
+    with pytest.raises(StoreError, match="user 12345 made"):
+        descriptors.remove_tree(link / "file")
+    with pytest.raises(StoreError, match="user 12345 made"):
+        descriptors.rename(link / "file", link / "gone")
+    os.chown(tmp_path / "link", 0, 0, follow_symlinks=False)
+    assert descriptors.names_in(tmp_path / "link") == ["file"], "root's own link may lead to a larger disk"
+
+
+def test_what_is_coming_into_the_store_is_ours_alone(tmp_path: Path, victim: Path, group: None) -> None:
+    """N5: a member put `image.sqsh -> ANY FILE` into a folder that root then wrote an image to."""
+    store = Store(tmp_path / "store")
+    with store.incoming() as folder:
+        (real,) = (store.top / "incoming").iterdir()
+        assert real.stat().st_mode & 0o777 == 0o700
+        real.rename(store.top / "aside")
+        real.mkdir()
+        (real / IMAGE).symlink_to(victim / "file")
+        (folder / IMAGE).write_bytes(b"an image")
+        assert (store.top / "aside" / IMAGE).read_bytes() == b"an image"
+        assert (victim / "file").read_text() == "mine"
+
+
+def test_who_moves_an_incoming_image_gains_nothing(tmp_path: Path, group: None) -> None:
+    place = Place(tmp_path)
+    wanted = place.artifact(place.stack(), b"image")
+    log = tmp_path / "log"
+    log.write_text("")
+    with place.store.incoming() as folder:
+        (folder / IMAGE).write_bytes(b"image")
+        (real,) = (place.store.top / "incoming").iterdir()
+        real.rename(place.store.top / "aside")
+        with pytest.raises(StoreError, match="moved a folder"):
+            place.store.put(wanted, folder / IMAGE, log)
+
+
+LEDGER: dict[str, Any] = {
+    "format": "hpcstack/modules/v1", "name": "pytorch", "default": "24.11-r1", "pinned": "", "events": [],
+    "entries": [{"release": "24.11-r1", "version": "24.11", "channel": "production", "key": "ab12", "sha256": "x", "made": "", "by": ""}],
+    "aliases": {"24.11": "24.11-r1"}, "dates": {},
+}  # fmt: skip
+CLIMBS = "../../../../etc/profile.d/zz.sh"
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"name": "other"}, "it is the ledger of other"),
+        ({"name": "../x"}, "name"),
+        ({"entries": [{**LEDGER["entries"][0], "release": CLIMBS}]}, "release"),
+        ({"entries": [{**LEDGER["entries"][0], "release": "../24.11-r1"}]}, "release"),
+        ({"entries": [{**LEDGER["entries"][0], "release": "24.11-r1\n"}]}, "release"),
+        ({"entries": [{**LEDGER["entries"][0], "key": "../../home"}]}, "key"),
+        ({"entries": [{**LEDGER["entries"][0], "version": "24.12"}]}, "is no release of"),
+        ({"entries": [{**LEDGER["entries"][0], "state": "other"}]}, "state"),
+        ({"entries": [{**LEDGER["entries"][0], "more": "x"}]}, "more"),
+        ({"entries": [*LEDGER["entries"], *LEDGER["entries"]]}, "twice"),
+        ({"dates": {CLIMBS: {"reason": "$(id)"}}}, "dates"),
+        ({"dates": {"24.11": {"reason": "a\nreason=b"}}}, "control character"),
+        ({"aliases": {"24.11": "24.11-r2"}}, "no release of it"),
+        ({"aliases": {"../x": "24.11-r1"}}, "aliases"),
+        ({"default": "/etc"}, "default"),
+        ({"unknown": 1}, "unknown"),
+        ({"format": "hpcstack/modules/v0x"}, "format"),
+        (
+            {"events": [{"at": "", "by": "", "verb": "x", "release": "", "before": {"aliases": {"../x": "24.11-r1"}}}]},
+            "before",
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_forged_ledger_is_refused(change: dict[str, object], where: str) -> None:
+    """N3: a release's name, or a version's, became a path that root removed, or wrote to."""
+    assert from_json(json.loads(json.dumps(LEDGER)), "x", "pytorch").name == "pytorch"
+    with pytest.raises(StoreError) as refused:
+        from_json(json.loads(json.dumps({**LEDGER, **change})), "x", "pytorch")
+    assert where in refused.value.message
+
+
+def test_gc_of_a_forged_ledger_removes_nothing(tmp_path: Path, victim: Path) -> None:
+    place = Place(tmp_path)
+    place.publish()
+    path = place.site.module_root / "state/pytorch/current/ledger.json"
+    document = json.loads(path.read_text())
+    document["entries"][0] |= {
+        "release": os.path.relpath(victim, place.store.top / "releases/pytorch"),
+        "state": "gone",
+    }
+    path.chmod(0o644)
+    path.write_text(json.dumps(document))
+    with pytest.raises(StoreError, match="damaged"):
+        gc.items(place.site, Runner(), 0, slurm=False)
+
+
+def test_a_newer_ledger_can_be_read_and_is_not_changed(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.publish()
+    path = place.site.module_root / "state/pytorch/current/ledger.json"
+    document = json.loads(path.read_text())
+    document |= {"format": "hpcstack/modules/v2", "news": {"a": 1}}
+    document["entries"][0]["colour"] = "red"
+    path.chmod(0o644)
+    path.write_text(json.dumps(document))
+    tree = Tree(place.site.module_root)
+    assert tree.ledger("pytorch").entries[0].release == "24.11-r1"
+    with pytest.raises(StoreError, match=r"newer hpcstack \(format 2; this one writes 1\)"):
+        tree.ledger("pytorch", to_change=True)
+
+
+@pytest.mark.parametrize("key", ["../" * 12 + "etc", "../x", "a/b", "", "A", "a\n", "x" * 65, "."])
+def test_a_key_that_is_none_becomes_no_path(site: Site, key: str) -> None:
+    """N9: `../` in a group's memo became the key: root's build replaced and deleted any folder."""
+    store = Store(site.store)
+    assert store.artifact(key) is None
+    with pytest.raises(StoreError, match="not the key"), store.lease(key):
+        pass
+
+
+def test_folders_without_end_are_removed_and_counted(tmp_path: Path) -> None:
+    """N12: 1,300 folders in one another ended gc, and each later build, with a RecursionError."""
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.write(file := os.open("file", os.O_WRONLY, dir_fd=here), b"x" * 5000)
+    os.close(file)
+    os.close(here)
+    assert descriptors.count_bytes(tmp_path) > 0
+    assert sum(1 for _ in descriptors.walk(tmp_path)) == 3001
+    descriptors.remove_tree(tmp_path / "d")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_removing_follows_nothing(tmp_path: Path, victim: Path) -> None:
+    top = tmp_path / "tree"
+    (top / "inner").mkdir(parents=True)
+    (top / "closed").mkdir()
+    (top / "closed/x").touch()
+    (top / "closed").chmod(0)
+    (top / "link").symlink_to(victim)
+    (top / "inner/file").hardlink_to(victim / "file")
+
+    def act() -> None:
+        descriptors.remove_tree(top / "inner")
+        if not (top / "inner").is_symlink() and not (top / "inner").exists():
+            (top / "inner").mkdir()
+
+    during_swaps(top / "inner", top / "link", act)
+    descriptors.remove_tree(top)
+    assert not top.exists()
