@@ -52,7 +52,7 @@ InactiveLimit=60
 GresTypes=gpu
 PropagateResourceLimitsExcept=MEMLOCK
 HealthCheckProgram=$ETC/health
-HealthCheckInterval=15
+HealthCheckInterval=5
 CONF
         if has_accounting; then
             printf '%s\n' AccountingStorageType=accounting_storage/slurmdbd AccountingStorageHost=localhost \

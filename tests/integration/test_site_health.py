@@ -17,11 +17,19 @@ pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.alone, pytest.
 SITE = """\
 name: demo
 node_types: {sick: {gpus: {model: H100, count: 2}, driver: "550.54.15"}}
+health: {misses: 2, clean: 2, ignore: [kernel]}
+"""
+GOOD = """#!/bin/sh
+case $1 in
+--query-gpu=index,uuid,*) printf '0, GPU-aa, Disabled\\n1, GPU-bb, Disabled\\n' ;;
+*) exit 2 ;;
+esac
 """
 WRAPPER = """\
 #!/bin/sh
 [ "$SLURMD_NODENAME" = node2 ] || exit 0
 export SLURM_CONF=%(conf)s HPCSTACK_HEALTH_ROOT=%(root)s HPCSTACK_NODE_TYPE=sick PATH=$PATH:%(root)s/bin
+export HPCSTACK_HEALTH_LIMIT=2 HPCSTACK_HEALTH_STATE=%(root)s/state
 sh %(root)s/health.sh >>%(root)s/log 2>&1
 """
 
@@ -57,7 +65,7 @@ def sick(testbed: Testbed) -> Iterator[Path]:
         shutil.rmtree(place)
 
 
-def test_slurm_drains_a_node_whose_gpus_hang(testbed: Testbed, sick: Path) -> None:
+def test_slurm_drains_a_node_whose_gpus_hang_and_gets_it_back_when_they_answer(testbed: Testbed, sick: Path) -> None:
     until = time.monotonic() + 90
     while "drain" not in state(testbed, "node2") and time.monotonic() < until:
         time.sleep(1)
@@ -65,6 +73,11 @@ def test_slurm_drains_a_node_whose_gpus_hang(testbed: Testbed, sick: Path) -> No
     assert "hpcstack: nvidia-smi does not answer" in state(testbed, "node2")
     assert state(testbed, "node1").startswith(("idle", "mixed", "allocated"))
     assert '"healthy": false' in (sick / "log").read_text()
+    (sick / "bin/nvidia-smi").write_text(GOOD)
+    while "drain" in state(testbed, "node2") and time.monotonic() < until + 90:
+        time.sleep(1)
+    assert state(testbed, "node2").startswith(("idle", "mixed", "allocated")), (sick / "log").read_text()
+    assert '"action": "undrain"' in (sick / "log").read_text()
 
 
 def test_a_spare_node_takes_the_place_of_one_that_is_not_fit(testbed: Testbed, built: dict[str, Any]) -> None:
