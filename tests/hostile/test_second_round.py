@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from hpcstack.core.errors import ProblemsError
+from hpcstack.core.errors import ProblemsError, StoreError
+from hpcstack.core.process import Runner
 from hpcstack.core.yaml import parse
 from hpcstack.oci.flatten import ClimbsOut, entry_of
 from hpcstack.recipe.model import IMAGE
+from hpcstack.releases.lookup import find_released
+from hpcstack.store.signing import why_untrusted
+from support.modules import Place
 
 
 @pytest.mark.parametrize("text", ["%TAG ! x\n" * 71_000, "a: 1\n%YAML 1.1\n"], ids=["many", "one"])
@@ -79,3 +86,23 @@ def test_following_a_log_commands_no_terminal(tmp_path: Path, monkeypatch: pytes
         _follow([tmp_path / "log"], 50, Tail())  # type: ignore[arg-type]
         said = out.getvalue().decode()
     assert said == "one\ufffd]0;title\ufffd\ntwo\n"
+
+
+@pytest.mark.parametrize("lacks", ["stack", "lock_sha256", "sha256"])
+def test_a_record_that_names_nothing_passes_with_no_signature(tmp_path: Path, lacks: str) -> None:
+    """N11: an empty stack or lock in artifact.json was "not compared", so another image's signature passed."""
+    place = Place(tmp_path)
+    artifact = replace(place.artifact(place.stack()), **dict[str, Any]({lacks: ""}))
+    assert why_untrusted(artifact, ("ssh-ed25519 AAAA",), Runner()) == f"its record names no {lacks.replace('_', ' ')}"
+
+
+def test_an_image_of_another_stack_is_not_the_release(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.publish()
+    (record,) = (place.store.top / "images").glob("*/artifact.json")
+    document = json.loads(record.read_text())
+    record.chmod(0o644)
+    for stack in ("pytorch-6.66", ""):
+        record.write_text(json.dumps({**document, "stack": stack}))
+        with pytest.raises(StoreError, match="says that it is one of"):
+            find_released("pytorch-24.11", place.site, place.store)

@@ -51,6 +51,11 @@ def find_released(
                     f"{entry.sha256[:12]}",
                     "tell the site's administrators: hpcstack status --check",
                 )
+            if artifact.stack != f"{published}-{entry.version}":
+                raise StoreError(
+                    f"the image of {release} says that it is one of {artifact.stack or 'no stack'}",
+                    "tell the site's administrators: hpcstack status --check",
+                )
             return artifact, f"release {release} in {entry.channel}"
     return None
 

@@ -133,6 +133,9 @@ def why_untrusted(artifact: Artifact, keys: tuple[str, ...], runner: Runner) -> 
     Its bytes are not read again: the signature is of the digest that the store wrote down.
     """
     what = Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
+    lacking = [name for name in ("sha256", "stack", "lock_sha256") if not getattr(what, name)]
+    if lacking:  # what is empty is compared with nothing, and any signed image would pass
+        return f"its record names no {lacking[0].replace('_', ' ')}"
     good, said = verify_by(artifact.image, keys, runner, what)
     return "" if good else said
 
