@@ -14,6 +14,7 @@ $1 == "=" { kept[$2] = $3; next }
 $3 == "ok" { delete kept["miss:" $1 ":" $2]; next }
 $3 == "none" { unknown[$1] = unknown[$1] (unknown[$1] ? "; " : "") why; next }
 $3 == "miss" {
+    if (seen[$1 ":" $2]++) { next } # one a round, however many questions of a probe went unanswered
     count = ++kept["miss:" $1 ":" $2]
     if (count >= misses) { fault[$1] = fault[$1] (fault[$1] ? "; " : "") why }
     else { unknown[$1] = unknown[$1] (unknown[$1] ? "; " : "") why " (" count " of " misses ")" }
@@ -38,5 +39,9 @@ $3 == "end" {
     }
     delete fault[$1]
     delete unknown[$1]
+    split("", seen)
 }
-END { for (name in kept) if (kept[name]) print "= " name " " kept[name] }
+END {
+    for (name in kept) if (kept[name]) print "= " name " " kept[name]
+    print "# whole" # the last line: what lacks it was cut off by a full disk
+}

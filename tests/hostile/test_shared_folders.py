@@ -144,9 +144,12 @@ def test_what_is_written_goes_to_the_file_that_was_opened(tmp_path: Path, victim
 def test_a_link_that_another_made_is_not_followed(tmp_path: Path, victim: Path) -> None:
     if os.geteuid():
         pytest.skip("only root makes what another owns")
-    (tmp_path / "link").symlink_to(victim)
-    os.chown(tmp_path / "link", 12345, 12345, follow_symlinks=False)
-    link = tmp_path / "link"
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o2775)
+    link = shared / "link"
+    link.symlink_to(victim)
+    os.chown(link, 12345, 12345, follow_symlinks=False)
     with pytest.raises(StoreError, match="user 12345 made"):
         write_text(link / "new", "text")
     with pytest.raises(StoreError, match="user 12345 made"):
@@ -155,8 +158,8 @@ def test_a_link_that_another_made_is_not_followed(tmp_path: Path, victim: Path) 
         descriptors.remove_tree(link / "file")
     with pytest.raises(StoreError, match="user 12345 made"):
         descriptors.rename(link / "file", link / "gone")
-    os.chown(tmp_path / "link", 0, 0, follow_symlinks=False)
-    assert descriptors.names_in(tmp_path / "link") == ["file"], "root's own link may lead to a larger disk"
+    os.chown(link, 0, 0, follow_symlinks=False)
+    assert descriptors.names_in(link) == ["file"], "root's own link may lead to a larger disk"
 
 
 def test_what_is_coming_into_the_store_is_ours_alone(tmp_path: Path, victim: Path, group: None) -> None:

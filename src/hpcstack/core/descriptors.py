@@ -35,6 +35,7 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
+CLOSED = (errno.EACCES, errno.EPERM, errno.EBADF)  # EBADF: a folder that we may pass (O_PATH) and not list
 RENAME_EXCHANGE = 2  # renameat2(2)
 MAX_LINKS = 40  # on the way to one folder, as the kernel counts
 PINNED = re.compile(r"/proc/self/fd/([0-9]+)(?=/|$)")
@@ -90,7 +91,7 @@ def _trusted_target(around: int, name: str, wanted: Path) -> str:
         about = os.fstat(link)
         if not stat.S_ISLNK(about.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(wanted))
-        if about.st_uid not in trusted_ids():
+        if about.st_uid not in trusted_ids() and not _is_roots_alone(around):
             raise StoreError(
                 f"{wanted} lies behind the link {name}, which {user_name(about.st_uid)} made",
                 f"{wanted} must be a real folder: look at what leads there, and remove the link",
@@ -98,6 +99,12 @@ def _trusted_target(around: int, name: str, wanted: Path) -> str:
         return os.readlink("", dir_fd=link)
     finally:
         os.close(link)
+
+
+def _is_roots_alone(folder: int) -> bool:
+    """Whether nobody but root can put anything into FOLDER: what lies there is of the machine's own making."""
+    about = os.fstat(folder)
+    return about.st_uid == 0 and not about.st_mode & 0o022
 
 
 def user_name(number: int) -> str:
@@ -176,7 +183,8 @@ def make_folder(path: Path, mode: int = 0o755, group: int = -1) -> None:
             return
         descriptor = os.open(path.name, LIST, dir_fd=around)
         try:
-            set_marks(descriptor, mode, group)
+            inherited = os.fstat(descriptor).st_mode & stat.S_ISGID
+            set_marks(descriptor, mode | inherited, group)
         finally:
             os.close(descriptor)
 
@@ -202,7 +210,7 @@ def exists(path: Path) -> bool:
     try:
         with holding(path.parent) as around:
             os.stat(path.name, dir_fd=around, follow_symlinks=False)
-    except OSError:
+    except (OSError, StoreError):
         return False
     return True
 
@@ -280,12 +288,14 @@ def status_of(path: Path) -> os.stat_result:
 
 
 def names_in(path: Path) -> list[str]:
-    """The names in the folder PATH, sorted; none where it is not there."""
+    """The names in the folder PATH, sorted; none where it is not there, or closed to us."""
     try:
         with holding(path) as descriptor:
             return sorted(os.listdir(descriptor))  # noqa: PTH208
-    except FileNotFoundError:
-        return []
+    except OSError as error:
+        if error.errno in (errno.ENOENT, *CLOSED):
+            return []
+        raise
 
 
 def write_file(path: Path, content: bytes, mode: int, group: int = -1, *, on_disk: bool = True) -> None:
@@ -388,9 +398,13 @@ def walk(top: Path, *, anyones: bool = False) -> Iterator[Visit]:
 def _visit(descriptor: int, path: str) -> Visit:
     folders: list[str] = []
     others: list[str] = []
-    with os.scandir(descriptor) as entries:
-        for entry in entries:
-            (folders if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                (folders if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
+    except OSError as error:
+        if error.errno not in CLOSED:
+            raise
     return Visit(descriptor, path, sorted(folders), sorted(others))
 
 
@@ -427,7 +441,7 @@ def remove_tree(path: Path) -> None:
 
     What may not be removed stays, and nothing is said of it: look whether PATH is there.
     """
-    with contextlib.suppress(FileNotFoundError), holding(path.parent) as around:
+    with contextlib.suppress(OSError), holding(path.parent) as around:
         _remove_entry(around, path.name)
 
 

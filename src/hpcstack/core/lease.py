@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core import descriptors
+from hpcstack.core import descriptors, sharing
 from hpcstack.core.files import read_text
 from hpcstack.core.namespaces import ROOT_BECOMES, is_machines_root
 
@@ -125,6 +125,7 @@ def hold(path: Path, waiting: Callable[[str], None] | None = None, done: Callabl
     second, and after ten seconds less and less: who waits comes at most a twentieth late.
     """
     descriptors.make_folder(path.parent)
+    sharing.make_folder(path.parent)
     mine = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
     text = str(me())
     with descriptors.create_file(mine, 0o644) as file:

@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core import descriptors
+from hpcstack.core import descriptors, sharing
 from hpcstack.core.errors import InputError, SlurmError, StoreError
 from hpcstack.core.files import read_bytes
 from hpcstack.core.lease import alive, label
@@ -113,7 +113,7 @@ def _images(store: Store, used: str, days: float, going: set[str]) -> Iterator[I
     published = {record["key"]: name for name, record in read_releases(store) if name not in going}
     newest = {artifact.key: name for name, artifact in store.stacks().items()}
     top = store.top / "images"
-    for folder in sorted(top.iterdir()) if top.is_dir() else ():
+    for folder in sorted(top.glob("[!.]*")) if top.is_dir() else ():
         keep = ""
         if folder.name in published:
             keep = f"published as {published[folder.name]}"
@@ -263,6 +263,7 @@ def _bury(path: Path, store: Store) -> None:
     """A folder of the store is gone by one rename, and then removed."""
     grave = store.top / "incoming" / f"{label()}{path.name[:12]}"
     descriptors.make_folder(grave.parent)
+    sharing.make_folder(grave.parent)
     descriptors.rename(path, grave)
     descriptors.remove_tree(grave)
     if descriptors.exists(grave):

@@ -31,7 +31,7 @@ def rebuild_cache(tree: Tree, runner: Runner) -> str:
     tool = next((path for lmod in lmods if lmod and (path := Path(lmod).with_name(TOOL)).is_file()), None)
     try:
         if not tool and not (tree.root / SPIDER / "cache").exists():
-            (tree.root / SPIDER / STALE).unlink(missing_ok=True)
+            descriptors.remove_file(tree.root / SPIDER / STALE)
         if not tool:
             return "no spider cache was made: there is no Lmod here"
         if not tree.marks.mode & 0o004:
@@ -50,16 +50,17 @@ def _made(tree: Tree, tool: Path, runner: Runner) -> str:
     part = top / f".{uuid.uuid4().hex[:12]}.part"  # the tool would write through links, and over another's files
     descriptors.make_new_folder(part)
     try:
-        clean = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={part}", f"LMOD_CMD={tool.with_name('lmod')}"]
-        argv = [*clean, "bash", str(tool), "-d", str(part / "cache"), "-t", str(part / "time"), str(tree.core)]
-        (part / "cache").mkdir()
-        done = runner.output(argv, timeout=600)
-        if done.status:
-            return f"the spider cache was NOT rebuilt: {' '.join(done.tail[-2:])}"
-        tree.marks.mark_tree(part)
-        for name in descriptors.names_in(part / "cache"):
-            descriptors.rename(part / "cache" / name, cache / name)
-        descriptors.rename(part / "time", stamp)
+        with descriptors.pinned(part) as own:
+            clean = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={own}", f"LMOD_CMD={tool.with_name('lmod')}"]
+            argv = [*clean, "bash", str(tool), "-d", str(own / "cache"), "-t", str(own / "time"), str(tree.core)]
+            descriptors.make_new_folder(own / "cache")
+            done = runner.output(argv, timeout=600)
+            if done.status:
+                return f"the spider cache was NOT rebuilt: {' '.join(done.tail[-2:])}"
+            tree.marks.mark_files(own)
+            for name in descriptors.names_in(own / "cache"):
+                descriptors.rename(own / "cache" / name, cache / name)
+            descriptors.rename(own / "time", stamp)
     finally:
         descriptors.remove_tree(part)
     text = RC.format(cache=lua(cache), stamp=lua(stamp))

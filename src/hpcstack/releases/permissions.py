@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import stat
@@ -47,12 +48,20 @@ class Permissions:
         without_links(top, path, ours=True)
         descriptors.make_folder(path, self.folder_mode, self.group_number)
 
-    def mark_tree(self, top: Path) -> None:
-        """All below TOP, which is ours and new, gets these marks; nothing that a link leads to does."""
+    def mark_files(self, top: Path) -> None:
+        """The files below TOP, which is ours and new, get these marks; nothing that a link leads to does."""
         for visit in descriptors.walk(top):
-            descriptors.set_marks(visit.descriptor, self.folder_mode, self.group_number)
             for name in visit.others:
-                self._mark_file(visit.descriptor, name)
+                with contextlib.suppress(OSError):  # a link
+                    self._mark_file(visit.descriptor, name)
+
+    def mark_tree(self, top: Path) -> None:
+        """All below TOP, and TOP, get these marks: folders last, since others may act in them from then on."""
+        self.mark_files(top)
+        folders = [visit.path for visit in descriptors.walk(top)]
+        for path in reversed(folders):
+            with descriptors.holding(top / path) as descriptor:
+                descriptors.set_marks(descriptor, self.folder_mode, self.group_number)
 
     def _mark_file(self, around: int, name: str) -> None:
         descriptor = os.open(name, descriptors.READ, dir_fd=around)

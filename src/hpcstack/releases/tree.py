@@ -269,7 +269,7 @@ class Tree:
         now = self._generation(state)
         parts = [path for home in self.homes(name).values() for path in (home / name).glob(".*.part")]
         for path in (*state.iterdir(), *parts):
-            old = path.name.isdigit() and not now - 2 <= int(path.name) <= now
+            old = GENERATION.fullmatch(path.name) and not now - 2 <= int(path.name) <= now
             if old or path.name.endswith(".part"):
                 descriptors.remove_tree(path)
 

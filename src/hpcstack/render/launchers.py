@@ -115,7 +115,8 @@ def job_template(
 
 # Seconds that one question to a node may take: nvidia-smi took 25 to 40 s without persistence mode (Azure/AgentBaker
 # 2897), 2 and 5 s were too short on busy nodes (NordicHPC/sonar 92), and gpud waits 30 s.
-HEALTH_LIMIT = 30
+HEALTH_LIMIT = 90
+HEALTH_SETTLE = 3  # until Slurm says what other nodes have done at the same moment
 HEALTH_WAIT_TENTHS, TMP_MIB = 50, 512  # how long whoever looks by hand waits; what /tmp should have left
 # Xids whose immediate action in NVIDIA's catalogue is a reset of the GPU or a restart of the machine
 # (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). 63 and 92 are to be ignored there.
@@ -137,6 +138,7 @@ def health(site: Site) -> str:
         folders=list(dict.fromkeys(map(str, folders))),
         limit_seconds=HEALTH_LIMIT,
         wait_tenths=HEALTH_WAIT_TENTHS,
+        settle_seconds=HEALTH_SETTLE,
         tmp_mib=TMP_MIB,
         sram_ever=EVER_MAX,
         xids="|".join(str(number) for number in BAD_XIDS if number not in IGNORED_XIDS),

@@ -135,6 +135,7 @@ class Store:
             write_text(incoming / ARTIFACT, json.dumps(record, indent=1, sort_keys=True) + "\n")
             self._open_to_readers(incoming)
             descriptors.make_folder(final.parent)
+            sharing.make_folder(final.parent)
             self._put_in_place(incoming, final, instead=instead)
             descriptors.sync_folder(final.parent)
         self.point(artifact.stack, artifact.key)
@@ -146,7 +147,7 @@ class Store:
         """Where the image of KEY lies: aside, where a replacement of it was interrupted."""
         final = self.top / "images" / key
         aside = _aside(final)
-        return aside if not descriptors.exists(final) and descriptors.exists(aside) else final
+        return aside if not os.path.lexists(final) and os.path.lexists(aside) else final
 
     def _put_in_place(self, incoming: Path, final: Path, *, instead: bool) -> None:
         """INCOMING as FINAL, by one rename. If somebody else was faster with the same key, theirs stays.
@@ -179,6 +180,7 @@ class Store:
         folder = self.top / "stacks"
         with self.acting("the pointer was not written"):
             descriptors.make_folder(folder)
+            sharing.make_folder(folder)
             sweep(folder, f".{stack}.", descriptors.remove_file)  # of who was killed
             descriptors.write_file(folder / stack, f"{key}\n".encode(), sharing.mode(0o644))
             descriptors.sync_folder(folder)
