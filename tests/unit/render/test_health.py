@@ -436,12 +436,16 @@ def test_a_full_run_is_unknown_and_forgets_nothing(node: Path) -> None:
         rounds(node, 2)
         assert "reset:n1" in (state / "kept").read_text()
         smi(node)
-        for _ in range(3):
+        for _ in range(2):
             subprocess.run(["sh", "-c", f"cat /dev/zero >>{state}/fill 2>/dev/null"], check=False)
-            _, found, _ = told(node, SLURMD_NODENAME="n1", HPCSTACK_HEALTH_STATE=str(state), HPCSTACK_HEALTH_LIMIT="1")
-            assert found["healthy"] is not True, found
+            told(node, SLURMD_NODENAME="n1", HPCSTACK_HEALTH_STATE=str(state), HPCSTACK_HEALTH_LIMIT="1")
             assert "reset:n1" in (state / "kept").read_text()
             time.sleep(1)
+        subprocess.run(["pkill", "-f", f"{node}/health.sh --probes"], check=False)
+        time.sleep(0.5)
+        subprocess.run(["mount", "-o", "remount,ro", str(state)], check=True)
+        _, found, _ = told(node, SLURMD_NODENAME="n1", HPCSTACK_HEALTH_STATE=str(state), HPCSTACK_HEALTH_LIMIT="1")
+        assert found["healthy"] is None and "cannot be written" in found["unknown"]
     finally:
         subprocess.run(["pkill", "-f", f"{node}/health.sh --probes"], check=False)
         subprocess.run(["umount", "-l", str(state)], check=True)
