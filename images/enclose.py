@@ -43,7 +43,8 @@ MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 4096, 16384, 1 << 18, 1 << 19
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
 SECCOMP_MODE_FILTER = 2
-SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
+SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE = 442, -100, 0x8000
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 SYS_KEYCTL, JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}, 1  # linux/keyctl.h
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # linux/sockios.h, linux/if.h
@@ -99,18 +100,26 @@ def show(path, root, *, writable):
     elif not os.path.lexists(target):
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
     mount(path, target, None, MS_BIND | MS_REC)
-    if not writable:
+    if writable:
+        restrict(target, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, MS_NOSUID | MS_NODEV)
+    else:
         make_read_only(target)
 
 
 def make_read_only(target):
-    """TARGET, a mount, and all below it cannot be written. Kernels before 5.12 know no call for all of them."""
-    wanted = MountAttributes(set=MOUNT_ATTR_RDONLY)
+    """TARGET, a mount, and all below it cannot be written."""
+    restrict(target, MOUNT_ATTR_RDONLY, MS_RDONLY)
+
+
+def restrict(target, attributes, flags):
+    """TARGET, a mount, and all below it get ATTRIBUTES. Kernels before 5.12 know no call for all of them: there FLAGS,
+    which say the same, are TARGET's alone."""
+    wanted = MountAttributes(set=attributes)
     size = ctypes.c_size_t(ctypes.sizeof(wanted))
     if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, target.encode(), AT_RECURSIVE, ctypes.byref(wanted), size) == 0:
         return
     kept = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # a user may not take these away
-    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+    mount(None, target, None, MS_REMOUNT | MS_BIND | flags | kept)
 
 
 def make_devices(root):
@@ -321,12 +330,17 @@ def make(words):
     enter_root(words.root)
     if words.uid is not None:
         become(words.uid)
+    # Nothing in here needs another user namespace, and in its own a step could mount what is kept from it.
+    with contextlib.suppress(OSError):  # /proc/sys cannot be written in some containers
+        write("/proc/sys/user/max_user_namespaces", "0")
     drop_privileges()
     os.execvp(words.command[0], words.command)
 
 
 def enter(words):
     """words.command in the enclosure of a process."""
+    if words.inside:
+        run_in_tree(words)
     spaces = ("user", "ipc", "uts", "pid", "mnt")
     if words.uid is not None:  # root keeps what it may until it is in all others
         os.setgroups([])
@@ -358,6 +372,14 @@ def enter(words):
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
         drop_privileges()
         os.execvp(words.command[0], words.command)
+    # What a step executes sees this very program as /proc/self/exe for a moment (CVE-2019-5736): from here on it is the
+    # one that the enclosure shows, read-only, not the machine's own.
+    own = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
+    os.execv(own[0], [*own, "enter", "--inside", *sys.argv[2:]])
+
+
+def run_in_tree(words):
+    """words.command with words.tree as its root, and no more rights than a step needs."""
     with open(words.environment, encoding="utf-8") as file:
         environment = json.load(file)
     with open(words.filter, "rb") as file:
@@ -366,7 +388,11 @@ def enter(words):
     limit_capabilities()
     drop_privileges()
     filter_calls(text)
-    os.execve(words.command[0], words.command, environment)
+    os.closerange(3, 1 << 16)
+    try:
+        os.execve(words.command[0], words.command, environment)
+    except OSError as error:
+        sys.exit(f"the image has no {words.command[0]} that runs: {error.strerror}")
 
 
 def raise_loopback():
@@ -385,6 +411,7 @@ def main():
         making.add_argument(name, action="append", default=[])
     entering.add_argument("--process", type=int, required=True)
     entering.add_argument("--offline", action="store_true")
+    entering.add_argument("--inside", action="store_true")  # said by `enter` itself
     entering.add_argument("--folder", default="/")
     entering.add_argument("--overlay", nargs=2)
     for name in ("--tree", "--environment", "--filter"):
@@ -395,6 +422,8 @@ def main():
         one.add_argument("--uid", type=int)
         one.add_argument("command", nargs="+")
     words = parser.parse_args()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what it executes would
+        signal.signal(number, signal.SIG_DFL)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         make(words) if words.verb == "make" else enter(words)

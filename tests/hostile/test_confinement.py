@@ -6,10 +6,12 @@ found open. Nothing here acts on the machine: files of the kernel's are opened f
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -26,7 +28,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 CANARY = "canary-8d1f6b"
 NOBODY = 65534
 PROGRAMS = ("bash", "cat", "ls", "mkdir", "rmdir", "touch", "rm", "grep", "mount", "umount", "sleep", "mknod", "chmod",
-            "readlink", "id", "find", "sh", "cp", "env", "true", "stat")  # fmt: skip
+            "readlink", "id", "find", "sh", "cp", "env", "true", "stat", "unshare")  # fmt: skip
 # Each line that begins with OPEN is an attack that got through.
 ATTACK = r"""
 open() { echo "OPEN $*"; }
@@ -57,6 +59,9 @@ for one in sda vda nvme0n1 mem kmsg kvm mapper/control; do [ -e "/dev/$one" ] &&
 mknod /tmp/made b 254 0 2>/dev/null && [ -b /tmp/made ] && open "mknod"
 grep -qa CANARY /proc/keys 2>/dev/null && open keyring
 echo mine >/opt/made-by-step
+( : </opt/device ) 2>/dev/null && open "a device of the base"
+unshare --user --map-root-user true 2>/dev/null && open "another user namespace"
+ignored=$(grep ^SigIgn: /proc/self/status) && (( 0x${ignored##*[^0-9a-f]} & 0x1001000 )) && open "SIGPIPE or SIGXFSZ ignored"
 for one in /proc/self/status; do case $(grep ^CapEff: $one) in *0000003fffffffff | *000001ffffffffff) open "all capabilities" ;; esac; done
 grep -q '^NoNewPrivs:.*1' /proc/self/status || open "no_new_privs is not set"
 kill -0 NEIGHBOURS_PID 2>/dev/null && grep -qa NEIGHBOUR /proc/NEIGHBOURS_PID/cmdline && open "ptrace of a neighbour"
@@ -92,6 +97,9 @@ def make_base(folder: Path, *, lacks: tuple[str, ...] = (), links: dict[str, str
         target = tree / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(Path(path).resolve(), target)
+    with contextlib.suppress(OSError):  # root's alone to make; one like /dev/zero
+        os.mknod(tree / "opt/device", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+        (tree / "opt/device").chmod(0o666)
     (tree / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
     (tree / "etc/group").write_text("root:x:0:\n")
     for name in ("hosts", "resolv.conf", "shadow"):

@@ -196,6 +196,9 @@ def _own(root: Path) -> None:
         os.fchmod(visit.descriptor, mode)
         for name in visit.others:
             about = os.stat(name, dir_fd=visit.descriptor, follow_symlinks=False)
+            if stat.S_ISCHR(about.st_mode) or stat.S_ISBLK(about.st_mode):  # which unsquashfs makes for root: live ones
+                os.unlink(name, dir_fd=visit.descriptor)
+                continue
             os.chown(name, number, number, dir_fd=visit.descriptor, follow_symlinks=False)
             if not stat.S_ISLNK(about.st_mode):
                 os.chmod(name, stat.S_IMODE(about.st_mode), dir_fd=visit.descriptor)

@@ -21,6 +21,9 @@ FAKED: dict[str, tuple[int, ...]] = {
     # fchownat fchown, set- regid gid reuid uid resuid resgid fsuid fsgid groups
     "aarch64": (54, 55, 143, 144, 145, 146, 147, 149, 151, 152, 159),
 }
+# add_key, request_key, keyctl: keys have no name space, and whoever knows a serial number reads the builder's.
+REFUSED: dict[str, tuple[int, ...]] = {"x86_64": (248, 249, 250), "aarch64": (217, 218, 219)}
+NOT_THERE = 0x00050000 | 38  # SECCOMP_RET_ERRNO with ENOSYS
 CAPSET = {"x86_64": 126, "aarch64": 91}
 # (number, which argument is the mode) of mknod and mknodat: only device nodes are passed over.
 NODES: dict[str, tuple[tuple[int, int], ...]] = {"x86_64": ((133, 1), (259, 2)), "aarch64": ((33, 2),)}
@@ -43,6 +46,8 @@ def program(machine: str, *, capset: bool = True) -> bytes:
     ]
     for number in (*FAKED[machine], *([CAPSET[machine]] if capset else [])):
         out += [_instruction(JUMP_EQUAL, number, 0, 1), _instruction(RETURN, DONE)]
+    for number in REFUSED[machine]:
+        out += [_instruction(JUMP_EQUAL, number, 0, 1), _instruction(RETURN, NOT_THERE)]
     for number, argument in NODES[machine]:
         out += [
             _instruction(JUMP_EQUAL, number, 0, 4),
