@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from typing import Any
@@ -43,9 +44,11 @@ def small_base(testbed: Testbed) -> str:
     """A small image in the testbed's registry, under nvcr.io's name."""
     facts = REPO / "tests/fixtures/debian-python.json"
     cache, address = testbed.folder / "cache", _registry(testbed)
-    subprocess.run(
-        [sys.executable, str(REPO / "ci/standin"), str(facts), str(cache), address], check=True, capture_output=True
-    )
+    with (testbed.folder / "small-base.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # each worker of pytest-xdist makes sure that it is there
+        subprocess.run(
+            [sys.executable, str(REPO / "ci/standin"), str(facts), str(cache), address], check=True, capture_output=True
+        )
     return "nvcr.io/hpcstack-tests/debian-python:12"
 
 
