@@ -42,7 +42,8 @@ def container_words(job: Job, tree: Path, binds: dict[Path, str], command: list[
     words = ["--tree", str(tree), "--environment", str(own / "environment.json"), "--filter", str(own / "filter")]
     for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp")):
         words += ["--bind", str(source), target]
-    words += ["--show", str(job.lent), "/mnt", *name_words(job, own)]
+    names = own / "names"  # a folder apart: the base says what the files in it are called
+    words += ["--show", str(job.lent), "/mnt", *name_words(job, names)]
     give_to_builder(own)
     return [*words, "--", *command]
 

@@ -122,14 +122,14 @@ def enclosed(job: Job, runner: Runner, command: tuple[str, ...] = ()) -> Iterato
         argv += ["--rw", str(folder)]
     give_to_builder(job.work)
     with runner.fed([*argv, "--", *(command or (*HOLD, str(ready)))], log, clean=True, wait=False) as held:
-        _wait(held, ready)
+        _wait(held, ready, number)
         yield Enclosure(int(number.read_text()))
 
 
-def _wait(held: Fed, ready: Path) -> None:
-    """NoEnclosure unless HELD makes READY."""
+def _wait(held: Fed, ready: Path, number: Path) -> None:
+    """NoEnclosure unless HELD makes READY and writes its NUMBER: two processes, of which either may be the first."""
     until = time.monotonic() + READY_S
-    while not ready.exists():
+    while not (ready.exists() and number.exists() and number.read_text()):
         if held.process.poll() is not None or time.monotonic() > until:
             held.process.kill()
             said = [line for line in held.finish().tail if not line.startswith("> ")]
