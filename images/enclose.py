@@ -24,9 +24,11 @@ Run by the machine's Python, without libraries. Models: bubblewrap's and runc's 
 import argparse
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -45,11 +47,14 @@ PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 
 SECCOMP_MODE_FILTER = 2
 SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE = 442, -100, 0x8000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+# linux/landlock.h; the numbers are the same on all architectures
+SYS_LANDLOCK_CREATE_RULESET, SYS_LANDLOCK_RESTRICT_SELF = 444, 446
+LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, LANDLOCK_SCOPE_SIGNAL = 1, 2
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 SYS_KEYCTL, JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}, 1  # linux/keyctl.h
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # linux/sockios.h, linux/if.h
 
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/sys", "/var/lib/apptainer")
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/sys")
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
 # What a step keeps of root's capabilities, linux/capability.h: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID,
 # KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP: Docker's list.
@@ -60,6 +65,7 @@ MASKED = ("acpi", "asound", "kcore", "keys", "latency_stats", "timer_list", "tim
 PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 EMPTY = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/proc")
 NAMES = "/etc/resolv.conf"
+REFUSED = 125  # the exit status that says that no command was started, as env(1) and docker-run(1) have it
 
 
 class MountAttributes(ctypes.Structure):
@@ -113,13 +119,34 @@ def make_read_only(target):
 
 def restrict(target, attributes, flags):
     """TARGET, a mount, and all below it get ATTRIBUTES. Kernels before 5.12 know no call for all of them: there FLAGS,
-    which say the same, are TARGET's alone."""
+    which say the same, are given to one after the other."""
     wanted = MountAttributes(set=attributes)
     size = ctypes.c_size_t(ctypes.sizeof(wanted))
     if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, target.encode(), AT_RECURSIVE, ctypes.byref(wanted), size) == 0:
         return
-    kept = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # a user may not take these away
-    mount(None, target, None, MS_REMOUNT | MS_BIND | flags | kept)
+    if ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):  # EPERM: a container's filter that does not know it
+        raise OSError(ctypes.get_errno(), f"{target} cannot be closed: {os.strerror(ctypes.get_errno())}")
+    for place in mounts_below(os.path.realpath(target)):
+        restrict_one(place, flags)
+
+
+def restrict_one(place, flags):
+    """The mount at PLACE alone gets FLAGS."""
+    kept = os.statvfs(place).f_flag & (MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)  # a user may take none away
+    mount(None, place, None, MS_REMOUNT | MS_BIND | flags | kept)
+
+
+def mounts_below(folder):
+    """FOLDER, a mount, and each mount below it that can be seen, outermost first."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        named = [line.split()[4] for line in file]
+    places = {folder, *(os.fsdecode(plain(name)) for name in named)}
+    return sorted(place for place in places if place == folder or place.startswith(folder.rstrip("/") + "/"))
+
+
+def plain(name):
+    """NAME of /proc/self/mountinfo, where blanks and backslashes are octal (proc_pid_mountinfo(5)), as it is."""
+    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), name)
 
 
 def make_devices(root):
@@ -254,8 +281,10 @@ def enter_tree(words):
     descriptor = make_place(tree, "/proc")
     mount("proc", f"/proc/self/fd/{descriptor}", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     os.close(descriptor)
-    for name in ("/sys", "/dev"):
-        bind(name, tree, name)
+    bind("/sys", tree, "/sys")
+    bind("/dev", tree, "/dev")
+    mount("tmpfs", tree + "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")  # each step has its own
+    restrict_one(tree + "/dev", MS_RDONLY)  # the folder, which all steps share: devices are mounts of their own
     for source, path in words.bind:
         bind(source, tree, path)
     for source, path in words.show:
@@ -283,6 +312,18 @@ def mask(tree):
             mount("/dev/null", path, None, MS_BIND)
     if os.path.exists(tree + "/dev/fuse"):
         mount("/dev/null", tree + "/dev/fuse", None, MS_BIND)
+
+
+def keep_to_itself():
+    """No socket of the machine's that has a name and no path (unix(7), abstract) is reached from here on, nor a process
+    signalled that was there before. Kernels know that since Linux 6.12."""
+    wanted = struct.pack("QQQ", 0, 0, LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL)
+    ruleset = libc.syscall(SYS_LANDLOCK_CREATE_RULESET, wanted, ctypes.c_size_t(len(wanted)), 0)
+    if ruleset < 0:  # ENOSYS, EOPNOTSUPP: none; E2BIG, EINVAL: one that knows no scopes
+        return
+    if libc.syscall(SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0):
+        raise OSError(ctypes.get_errno(), f"Landlock: {os.strerror(ctypes.get_errno())}")
+    os.close(ruleset)
 
 
 def limit_capabilities():
@@ -387,6 +428,7 @@ def run_in_tree(words):
     enter_tree(words)
     limit_capabilities()
     drop_privileges()
+    keep_to_itself()
     filter_calls(text)
     os.closerange(3, 1 << 16)
     try:
@@ -428,7 +470,8 @@ def main():
     try:
         make(words) if words.verb == "make" else enter(words)
     except OSError as error:
-        sys.exit(f"this machine lets no enclosure be made: {error}")
+        print(f"this machine lets no enclosure be made: {error}", file=sys.stderr)
+        sys.exit(REFUSED)
 
 
 if __name__ == "__main__":

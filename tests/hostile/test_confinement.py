@@ -11,6 +11,7 @@ import ctypes
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -59,6 +60,7 @@ for one in sda vda nvme0n1 mem kmsg kvm mapper/control; do [ -e "/dev/$one" ] &&
 mknod /tmp/made b 254 0 2>/dev/null && [ -b /tmp/made ] && open "mknod"
 grep -qa CANARY /proc/keys 2>/dev/null && open keyring
 echo mine >/opt/made-by-step
+( : >/dev/made-by-step ) 2>/dev/null && open "/dev, which all steps share"
 ( : </opt/device ) 2>/dev/null && open "a device of the base"
 unshare --user --map-root-user true 2>/dev/null && open "another user namespace"
 ignored=$(grep ^SigIgn: /proc/self/status) && (( 0x${ignored##*[^0-9a-f]} & 0x1001000 )) && open "SIGPIPE or SIGXFSZ ignored"
@@ -80,9 +82,16 @@ def neighbour() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def make_base(
-    folder: Path, *, lacks: tuple[str, ...] = (), links: dict[str, str] | None = None, device: bool = False
+    folder: Path,
+    *,
+    lacks: tuple[str, ...] = (),
+    links: dict[str, str] | None = None,
+    device: bool = False,
+    python: bool = False,
+    bash: str = "",
 ) -> None:
-    """A base of this machine's own programs but those that it LACKS, with LINKS in the place of files."""
+    """A base of this machine's own programs but those that it LACKS, with LINKS in the place of files; with its Python,
+    and with BASH, a script, as its /bin/bash, where these are asked for."""
     tree = folder / "tree"
     for name in ("etc", "proc", "sys", "dev", "tmp", "var/tmp", "mnt", "opt", "usr/bin", "root", "run", "home"):
         (tree / name).mkdir(parents=True, exist_ok=True)
@@ -99,6 +108,10 @@ def make_base(
         target = tree / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(Path(path).resolve(), target)
+    if python:
+        copy_python(tree)
+    if bash:
+        (tree / "usr/bin/bash").write_text(bash)
     if device:
         with contextlib.suppress(OSError):  # root's alone to make; one like /dev/zero
             os.mknod(tree / "opt/device", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
@@ -294,6 +307,94 @@ def test_a_step_ends_with_hpcstack_whatever_ends_it(place: Path, engine: str, ui
         process.kill()
         process.wait()
     wait_until(lambda: not running(str(place)), "nothing of the build is left")
+
+
+def machines_python() -> tuple[Path, Path]:
+    """The program and the library of the Python that the testbed's hpcstack runs in: everybody can read it."""
+    ask = "import os, sys, sysconfig; print(os.path.realpath(sys.executable), sysconfig.get_path('stdlib'))"
+    python = Testbed().folder / "venv/bin/python"
+    done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
+    program, library = done.stdout.split()
+    return Path(program), Path(library)
+
+
+def copy_python(tree: Path) -> None:
+    """TREE, of a base, gets this machine's Python: as much of it as begins without a library, and its sockets."""
+    program, library = machines_python()
+    wanted = {str(program), *_libraries(program)}
+    for name in ("os.py", "encodings/__init__.py", "encodings/aliases.py", "encodings/utf_8.py", "encodings/ascii.py"):
+        wanted.add(str(library / name))
+    for extension in (library / "lib-dynload").glob("_socket.*"):
+        wanted |= {str(extension), *_libraries(extension)}
+    for path in wanted:
+        target = tree / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(path).resolve(), target)
+
+
+def _libraries(program: Path) -> set[str]:
+    listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False).stdout
+    return set(re.findall(r"(/\S+) \(", listed))
+
+
+@pytest.mark.parametrize("uid", users())
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_nameless_socket_of_the_machine_answers(place: Path, engine: str, uid: int) -> None:
+    """Abstract Unix sockets belong to the network's name space, which a step that downloads shares with the machine.
+
+    Linux 6.12 is the first that can tell them apart; before it docs/security.md says that they are reached.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(444, None, ctypes.c_size_t(0), 1) < 6:
+        pytest.skip("this kernel's Landlock has no scopes")
+    make_base(place, python=True)
+    with socket.socket(socket.AF_UNIX) as heard:
+        heard.bind(f"\0hpcstack-test-{os.getpid()}")
+        heard.listen()
+        ask = f"import _socket; _socket.socket(_socket.AF_UNIX).connect(b'\\0hpcstack-test-{os.getpid()}')"
+        python, _ = machines_python()
+        script = f'{python} -ISc "import _socket" && echo TRIED\n{python} -ISc "{ask}" && echo OPEN; true\n'
+        for how in ("lock", "build"):
+            done = attack(place, engine, uid, how, script)
+            assert "TRIED" in done.stdout.splitlines(), done.stdout + done.stderr
+            assert "OPEN" not in done.stdout.splitlines(), done.stdout
+            assert "PermissionError" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_step_changes_nothing_of_what_started_it(place: Path, engine: str) -> None:
+    """CVE-2019-5736: a base whose first program is /proc/self/exe runs that which has started the container. It could
+    give a set-uid bit to a Python that belongs to who builds."""
+    uid = users()[-1]
+    program, library = machines_python()
+    own = place / "python"
+    copied = own / program.name
+    own.mkdir()
+    shutil.copy(program, copied)
+    for path in (own, copied):
+        os.chown(path, uid, uid)
+    hostile = """#!/proc/self/exe
+import os
+print("TRIED", flush=True)
+for change in (lambda: os.fchmod(os.open("/proc/self/exe", os.O_RDONLY), 0o6755), lambda: open("/proc/self/exe", "r+")):
+    try:
+        change()
+        print("OPEN", flush=True)
+    except OSError as error:
+        print(error, flush=True)
+"""
+    make_base(place, python=True, bash=hostile)
+    before = copied.stat()
+    argv, env = command(place, engine, uid, "build", "true\n")
+    python = next(number for number, word in enumerate(argv) if "/python" in word)
+    packages = next((Testbed().folder / "venv").glob("lib/python*/site-packages"))
+    env |= {"PYTHONPATH": str(packages), "PYTHONHOME": str(library.parents[1])}
+    argv[python] = str(copied)
+    done = subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=200)
+    said = done.stdout + done.stderr
+    assert "TRIED" in said, said
+    assert "OPEN" not in done.stdout.splitlines(), said
+    assert copied.stat().st_mode == before.st_mode
 
 
 def running(words: str) -> bool:

@@ -264,7 +264,7 @@ def test_offline_the_first_engine_that_can_shut_the_network_out(monkeypatch: pyt
     from hpcstack.build.engines import choose
 
     monkeypatch.setattr("hpcstack.build.engines.base.missing", lambda *_: "")
-    monkeypatch.setattr("hpcstack.build.engines.apptainer.namespaces_refused", lambda _: "an old kernel")
+    monkeypatch.setattr("hpcstack.build.engines.apptainer.enclosure_refused", lambda _: "an old kernel")
     monkeypatch.setattr("hpcstack.build.engines.os.geteuid", lambda: 1000)
     tools = Answering(apptainer="x", enroot="x", mksquashfs="x", unsquashfs="x")
     engine, why = choose("auto", tools, offline=True)

@@ -8,26 +8,19 @@ the site's compression, level 1 for zstd (1.2 GB: 22 s against 112 s with gzip).
 from __future__ import annotations
 
 import os
-import platform
 import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
 from hpcstack.build.engines.container import scratch
 from hpcstack.build.engines.enclosure import NoEnclosure
-from hpcstack.build.engines.overlay import Layered, namespaces_refused
-from hpcstack.build.engines.seccomp import ARCHITECTURES
+from hpcstack.build.engines.overlay import Layered, enclosure_refused
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import copy_range
 from hpcstack.core.process import Completed, Runner
 
-if TYPE_CHECKING:
-    pass
-
-OWN = ("unshare", "mount", "sh")  # what building in layers takes, beside the engine's tools
 LEVEL = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
 OFFSET, SIZE = re.compile(r"Offset:\s*(\d+)"), re.compile(r"Size:\s*(\d+)")
 PARTITION = re.compile(r"^(\d+)\s*\|.*\|FS \(Squashfs/\*System/", re.MULTILINE)
@@ -42,12 +35,6 @@ def build_argv(job: Job, sif: Path) -> list[str]:
         "--mksquashfs-args", f"-no-xattrs {LEVEL[job.settings.compression]}",
         str(sif), "local.def",
     ]  # fmt: skip
-
-
-def enclosure_refused(runner: Runner) -> str:
-    """Why no build here can run its steps in an enclosure; empty where it may."""
-    lacking = missing(OWN, runner) or ("" if platform.machine() in ARCHITECTURES else "no filter for this architecture")
-    return lacking or namespaces_refused(runner)
 
 
 LAYERED = Layered("apptainer")

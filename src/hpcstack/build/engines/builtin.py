@@ -5,13 +5,11 @@ Neither root nor an entry in /etc/subuid is needed. Steps are layers that are ke
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import Job, missing
-from hpcstack.build.engines.overlay import Layered, namespaces_refused
-from hpcstack.build.engines.seccomp import ARCHITECTURES
+from hpcstack.build.engines.overlay import Layered, enclosure_refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,11 +26,7 @@ class Builtin:
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:
-        if reason := missing(self.tools, runner):
-            return reason
-        if platform.machine() not in ARCHITECTURES:
-            return f"{platform.machine()} has no seccomp filter here"
-        return namespaces_refused(runner)
+        return missing(self.tools, runner) or enclosure_refused(runner)
 
     def build(self, job: Job, runner: Runner) -> Completed:
         return LAYERED.build(job, runner)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import time
 from dataclasses import dataclass
@@ -25,13 +26,19 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Fed, Runner
 
 READY_S = 60
-TOOLS = ("apptainer", "singularity", "enroot", "bwrap", "squashfuse", "squashfuse_ll")
+TOOLS = ("mksquashfs", "unsquashfs", "squashfuse", "squashfuse_ll")
+REFUSED = 125  # images/enclose.py's exit status where it could start nothing
 SYSTEM = ("usr", "bin", "sbin", "opt")  # folders of / that each enclosure shows
 HOLD = ("sh", "-c", ': >"$1"; exec cat >/dev/null', "sh")
+BUNDLED = "*/bin/squashfuse_ll"  # below libexec
 
 
 class NoEnclosure(BuildError):
     """This machine lets none be made."""
+
+
+class NotStarted(BuildError):
+    """An enclosure was made, and its first process has failed in it; the message is its last line."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +86,42 @@ def give_to_builder(top: Path) -> None:
             os.chown(name, number, number, dir_fd=visit.descriptor, follow_symlinks=False)
 
 
+def open_to_builder(work: Path) -> None:
+    """Who runs the steps may enter WORK and write its folders, but makes and removes nothing in WORK itself: what root
+    writes there by name, its logs among it, lies where no step ever puts a link."""
+    number = builders_id()
+    if number is None:
+        return
+    with descriptors.holding(work) as descriptor:
+        os.fchown(descriptor, -1, number)
+        os.fchmod(descriptor, 0o710)
+    for entry in work.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            give_to_builder(entry)
+
+
+def work_folder(job: Job, name: str) -> Path:
+    """The folder NAME of JOB's own, which belongs to who runs its steps."""
+    folder = job.work / name
+    folder.mkdir(exist_ok=True)
+    give_folder_to_builder(folder)
+    return folder
+
+
 def give_folder_to_builder(folder: Path) -> None:
     """The FOLDER itself belongs to who runs the steps."""
     number = builders_id()
     if number is not None:
         with descriptors.holding(folder) as descriptor:
             os.fchown(descriptor, number, number)
+
+
+def prepare_output(job: Job) -> None:
+    """The file of JOB's image is there, empty, for a program in the enclosure to write."""
+    descriptors.write_file(job.output, b"", 0o644, on_disk=False)
+    number = builders_id()
+    if number is not None:
+        os.chown(job.output, number, number, follow_symlinks=False)
 
 
 def make_cache(folder: Path) -> None:
@@ -98,20 +135,41 @@ def make_cache(folder: Path) -> None:
 
 
 def list_shown(job: Job, runner: Runner) -> list[str]:
-    """What of the machine an enclosure shows beside the system's folders: Python, our scripts, engines' programs."""
-    tools = [Path(runner.which(name)) for name in TOOLS if runner.has(name)]
-    folders = [Path(sys.prefix), Path(sys.base_prefix), data.folder("images")]
-    folders += [tool.resolve().parent for tool in tools]
-    outside = [str(one) for one in folders if one.parts[1] not in SYSTEM]
+    """What of the machine an enclosure shows beside the system's folders: Python, our scripts, the programs that mount
+    and pack, with their libraries."""
+    shown = [Path(sys.executable), Path(sys.prefix), Path(sys.base_prefix), data.folder("images")]
+    tools = [runner.which(name) for name in TOOLS if runner.has(name)]
+    for tool in (*tools, *bundled_squashfuses()):
+        shown += with_libraries(Path(tool).resolve())
+    outside = [str(one) for one in shown if one.parts[1] not in SYSTEM]
     return list(dict.fromkeys([*outside, str(job.base)]))
+
+
+def with_libraries(tool: Path) -> list[Path]:
+    """What TOOL needs to run, as far as its place says: it, and the libraries beside its folder (conda's and Spack's
+    prefixes have them there). Never the folder around it, which may be a home."""
+    beside = [tool.parents[1] / name for name in ("lib", "lib64")] if len(tool.parts) > 2 else []
+    return [tool, *(folder for folder in beside if folder.is_dir())]
+
+
+def bundled_squashfuses() -> list[str]:
+    """What Apptainer brings to mount a squashfs, in folders of its own that are in no PATH."""
+    own = [Path(found).resolve().parents[1] / "libexec" for name in ("apptainer", "singularity")
+           if (found := shutil.which(name))]  # fmt: skip
+    return [str(path) for place in (*own, Path("/usr/libexec")) for path in place.glob(BUNDLED)]
 
 
 @contextlib.contextmanager
 def enclosed(job: Job, runner: Runner, command: tuple[str, ...] = ()) -> Iterator[Enclosure]:
-    """An enclosure for JOB, as long as the block runs. COMMAND is its first process: it makes the file `ready` in
-    job.work when it is, and ends when its input does. NoEnclosure where there is none.
+    """An enclosure for JOB, as long as the block runs.
+
+    COMMAND is its first process: it gets one word more, the path of a file to make when it is ready, and ends when its
+    input does. NoEnclosure where there is none; NotStarted where COMMAND ends before it is ready.
     """
-    ready, number, log = job.work / "ready", job.work / "enclosure.pid", job.work / "enclosure.log"
+    own = work_folder(
+        job, "begun"
+    )  # where the first process says that it is ready: all else in job.work is not its own
+    ready, number, log = own / "ready", job.work / "enclosure.pid", job.work / "enclosure.log"
     for path in (ready, number, log):
         path.unlink(missing_ok=True)
     argv = [*_python("enclose.py"), "make", *_as_user()]
@@ -120,18 +178,22 @@ def enclosed(job: Job, runner: Runner, command: tuple[str, ...] = ()) -> Iterato
         argv += ["--ro", shown]
     for folder in dict.fromkeys((job.work, job.cache)):
         argv += ["--rw", str(folder)]
-    give_to_builder(job.work)
-    with runner.fed([*argv, "--", *(command or (*HOLD, str(ready)))], log, clean=True, wait=False) as held:
+    open_to_builder(job.work)
+    with runner.fed([*argv, "--", *(command or HOLD), str(ready)], log, clean=True, wait=False) as held:
         _wait(held, ready, number)
         yield Enclosure(int(number.read_text()))
 
 
 def _wait(held: Fed, ready: Path, number: Path) -> None:
-    """NoEnclosure unless HELD makes READY and writes its NUMBER: two processes, of which either may be the first."""
+    """Until HELD makes READY and writes its NUMBER: two processes, of which either may be the first."""
     until = time.monotonic() + READY_S
     while not (ready.exists() and number.exists() and number.read_text()):
-        if held.process.poll() is not None or time.monotonic() > until:
+        status = held.process.poll()
+        if status is not None or time.monotonic() > until:
             held.process.kill()
             said = [line for line in held.finish().tail if not line.startswith("> ")]
-            raise NoEnclosure(said[-1] if said else "no word why", "hpcstack doctor")
+            why = said[-1] if said else "no word why"
+            if status == REFUSED:
+                raise NoEnclosure(why, "hpcstack doctor")
+            raise NotStarted(why)
         time.sleep(0.005)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
 from hpcstack.build.engines.enclosure import NoEnclosure
-from hpcstack.build.engines.overlay import Layered, namespaces_refused
+from hpcstack.build.engines.overlay import Layered, enclosure_refused
 from hpcstack.core.errors import BuildError
 from hpcstack.core.namespaces import no_namespaces
 
@@ -56,7 +56,7 @@ class EnrootEngine:
         return missing(self.tools, runner) or (no_namespaces("enroot*") if os.geteuid() else "")
 
     def build(self, job: Job, runner: Runner) -> Completed:
-        if not (why := namespaces_refused(runner)):
+        if not (why := enclosure_refused(runner)):
             try:
                 return LAYERED.build(job, runner)
             except NoEnclosure as error:

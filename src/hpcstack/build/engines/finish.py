@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job, squash_argv
+from hpcstack.build.engines.enclosure import prepare_output
 from hpcstack.core.errors import BuildError, StoreError
 from hpcstack.core.process import Completed
 from hpcstack.core.replacing import replacing
@@ -136,6 +137,7 @@ def make_image(job: Job, layers: Layers, packing: Packing) -> Completed:
         job.progress(f"packing all of it anew: {why}")
     _room(job.output.parent, job)
     job.progress.event("phase", name="pack")
+    prepare_output(job)
     return layers.merged(squash_argv(str(layers.place), job.output, job.settings.compression))
 
 

@@ -10,20 +10,20 @@ import contextlib
 import hashlib
 import os
 import re
-import shutil
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, Job
 from hpcstack.build.engines.enclosure import (
     Enclosure,
-    NoEnclosure,
+    NotStarted,
     builders_id,
+    bundled_squashfuses,
     enclosed,
     make_cache,
     script,
+    work_folder,
 )
 from hpcstack.core import descriptors
 from hpcstack.core.errors import BuildError
@@ -38,6 +38,7 @@ from hpcstack.store.cache import touch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from hpcstack.core.process import Runner
     from hpcstack.squashfs.inode import Inode
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 # To try what the kernel allows, with trees of our own; programs of a base run in an enclosure.
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private")
 DNS = "/etc/resolv.conf"
-BUNDLED = "*/bin/squashfuse_ll"  # below libexec
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,6 @@ def base_folder(job: Job) -> Path:
     return job.cache / ("base-" + hashlib.sha256(job.base.name.encode()).hexdigest()[:16])
 
 
-def work_folder(job: Job, name: str) -> Path:
-    """The folder NAME of JOB's own."""
-    folder = job.work / name
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
 @contextlib.contextmanager
 def lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
     """The base of JOB, mounted or unpacked, in an enclosure. BuildError where it is neither."""
@@ -81,7 +74,7 @@ def lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
             with contextlib.ExitStack() as stack:
                 try:
                     mounted = stack.enter_context(_mounted(job, runner))
-                except (NoEnclosure, _NotMounted) as error:
+                except (NotStarted, _NotMounted) as error:
                     why = error.message
                 else:
                     yield mounted
@@ -99,9 +92,7 @@ class _NotMounted(BuildError):
 
 def squashfuses(runner: Runner) -> list[str]:
     """What may mount a squashfs here, the best first. Apptainer may bring one of its own, which is in no PATH."""
-    own = [Path(found).resolve().parents[1] / "libexec" for name in ("apptainer", "singularity")
-           if (found := shutil.which(name))]  # fmt: skip
-    bundled = [str(path) for place in (*own, Path("/usr/libexec")) for path in place.glob(BUNDLED)]
+    bundled = bundled_squashfuses()
     installed = [name for name in ("squashfuse_ll", "squashfuse") if runner.has(name)]
     many, one = (["squashfuse_ll"], installed[1:]) if "squashfuse_ll" in installed else ([], installed)
     return list(dict.fromkeys((*many, *bundled, *one)))
@@ -114,14 +105,14 @@ def cannot_mount(runner: Runner) -> str:
 
 @contextlib.contextmanager
 def _mounted(job: Job, runner: Runner) -> Iterator[Lowest]:
-    where, ready = work_folder(job, "base"), job.work / "ready"
+    where = work_folder(job, "base")
     try:
         base = _to_mount(job)
     except Unreadable as error:
         raise _NotMounted(str(error)) from None
     if re.search(r"[:,\\]", str(where)):
         raise _NotMounted(f"an overlay takes ':' and ',' for its own: {where}")
-    command = ("sh", script("mount.sh"), str(base), str(where), str(ready), *squashfuses(runner))
+    command = ("sh", script("mount.sh"), str(base), str(where), *squashfuses(runner))
     with enclosed(job, runner, command) as enclosure:
         yield Lowest(str(where), enclosure)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import platform
 import stat
 import tempfile
 import time
@@ -19,9 +20,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import EPOCH, Job, squash_argv
+from hpcstack.build.engines.base import EPOCH, Job, missing, squash_argv
 from hpcstack.build.engines.container import container_words
-from hpcstack.build.engines.enclosure import Enclosure, give_to_builder, make_cache, script
+from hpcstack.build.engines.enclosure import (
+    Enclosure,
+    give_to_builder,
+    make_cache,
+    prepare_output,
+    script,
+    work_folder,
+)
 from hpcstack.build.engines.finish import Layers, Packing, make_image, packed, to_read_all
 from hpcstack.build.engines.guarded import CHECK, libraries_script, may_touch_libraries
 from hpcstack.build.engines.lowest import (
@@ -33,8 +41,8 @@ from hpcstack.build.engines.lowest import (
     lowest,
     put_in_place,
     unpacked,
-    work_folder,
 )
+from hpcstack.build.engines.seccomp import ARCHITECTURES
 from hpcstack.core import descriptors
 from hpcstack.core.bounds import MAX_DEPTH
 from hpcstack.core.errors import BuildError, StoreError
@@ -116,6 +124,7 @@ class Layered:
                 if done.status:
                     return done
             job.progress.event("phase", name="pack")
+            prepare_output(job)
             argv = squash_argv(str(tree), job.output, job.settings.compression)
             return _run_enclosed(job, enclosure, ["--", *argv], runner, offline=True)
 
@@ -391,13 +400,21 @@ def takes_layers(folder: Path, runner: Runner) -> bool:
         remove_tree(tried)
 
 
-def namespaces_refused(runner: Runner) -> str:
+def enclosure_refused(runner: Runner) -> str:
     """Why no enclosure can be made here; empty where one can."""
+    if lacking := missing(("unshare", "mount", "sh"), runner):
+        return lacking
+    if platform.machine() not in ARCHITECTURES:
+        return f"{platform.machine()} has no seccomp filter here"
     done = runner.output([*UNSHARE, "true"])
-    if not done.status:
-        return ""
-    said = done.tail[-1] if done.tail else f"exit {done.status}"
-    return no_namespaces() or f"this kernel lets ordinary users make no name spaces: {said}"
+    if done.status:
+        said = done.tail[-1] if done.tail else f"exit {done.status}"
+        return no_namespaces() or f"this kernel lets ordinary users make no name spaces: {said}"
+    if runner.output([*UNSHARE, "--pid", "--fork", "--mount-proc", "true"]).status:
+        return (
+            "/proc is masked here, as in a container: no other one can be mounted (podman: --security-opt unmask=ALL)"
+        )
+    return ""
 
 
 def overlay_refused(runner: Runner) -> str:

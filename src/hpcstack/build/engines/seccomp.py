@@ -24,6 +24,7 @@ FAKED: dict[str, tuple[int, ...]] = {
 # add_key, request_key, keyctl: keys have no name space, and whoever knows a serial number reads the builder's.
 REFUSED: dict[str, tuple[int, ...]] = {"x86_64": (248, 249, 250), "aarch64": (217, 218, 219)}
 NOT_THERE = 0x00050000 | 38  # SECCOMP_RET_ERRNO with ENOSYS
+X32 = 0x40000000  # __X32_SYSCALL_BIT: the same calls by other numbers
 CAPSET = {"x86_64": 126, "aarch64": 91}
 # (number, which argument is the mode) of mknod and mknodat: only device nodes are passed over.
 NODES: dict[str, tuple[tuple[int, int], ...]] = {"x86_64": ((133, 1), (259, 2)), "aarch64": ((33, 2),)}
@@ -33,18 +34,20 @@ def _instruction(code: int, value: int, true: int = 0, false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, true, false, value)
 
 
-def program(machine: str, *, capset: bool = True) -> bytes:
+def program(machine: str) -> bytes:
     """The filter as classic BPF; MACHINE as `uname -m` says. KeyError for another one.
 
-    CAPSET: that call is passed over, too. Not for what starts a container itself under the filter.
+    Calls of another architecture (i386's by int 0x80, x32's) have other numbers, and would pass: none is there.
     """
     out = [
         _instruction(LOAD, ARCHITECTURE),
         _instruction(JUMP_EQUAL, ARCHITECTURES[machine], 1, 0),
-        _instruction(RETURN, ALLOW),
+        _instruction(RETURN, NOT_THERE),
         _instruction(LOAD, NUMBER),
     ]
-    for number in (*FAKED[machine], *([CAPSET[machine]] if capset else [])):
+    if machine == "x86_64":
+        out += [_instruction(JUMP_ANY, X32, 0, 1), _instruction(RETURN, NOT_THERE)]
+    for number in (*FAKED[machine], CAPSET[machine]):
         out += [_instruction(JUMP_EQUAL, number, 0, 1), _instruction(RETURN, DONE)]
     for number in REFUSED[machine]:
         out += [_instruction(JUMP_EQUAL, number, 0, 1), _instruction(RETURN, NOT_THERE)]
