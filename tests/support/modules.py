@@ -65,7 +65,7 @@ class Place:
         log.write_text("built\n")
         values: dict[str, Any] = {
             "stack": stack.full_name, "key": hashlib.sha256(stack.full_name.encode() + content).hexdigest()[:24],
-            "sha256": digest, "size": len(content), "platform": "linux/amd64", "engine": "apptainer", "lock_sha256": "0",
+            "sha256": digest, "size": len(content), "platform": "linux/amd64", "engine": "apptainer", "lock_sha256": "0" * 64,
             "base": "nvcr.io/nvidia/pytorch:24.11-py3", "stand_in": "", "suite": "0.1.0",
             "facts": {"CUDA": "12.6.3.001", "NCCL": "2.23.4"}, "apt": {}, "pip": {"torch": "2.6.0a0", "deepspeed": "0.16.2"},
             "environment": {"CUDA_VERSION": "12.6.3.001", "LANG": "C.UTF-8"},

@@ -118,7 +118,7 @@ def _others(request: BuildRequest, store: Store, sha256: str) -> list[str]:
     """The releases of the image of REQUEST, as far as they can come back, that were made of other bytes than SHA256."""
     tree = Tree(request.site.module_root)
     found = [name for name, record in read_releases(store)
-             if record["key"] == request.key and record.get("sha256", sha256) != sha256]  # fmt: skip
+             if record.key == request.key and record.sha256 != sha256]  # fmt: skip
     states = {f"{name}/{one.release}": one.state for name in tree.names() for one in tree.ledger(name).entries}
     return [name for name in found if states.get(name, "live") not in ("removed", "gone")]
 

@@ -115,7 +115,7 @@ def about(text: str, store: Store) -> dict[str, Any]:
             own = {"stack": "", "about": "not built by hpcstack"}
         return {**own, "image": str(path), "size": path.stat().st_size, **_spliced(path)}
     found = find_image(text, store)
-    published = [name for name, record in read_releases(store) if record["key"] == found.key]
+    published = [name for name, record in read_releases(store) if record.key == found.key]
     signed = signature_of(found.image).is_file()
     return {**found.as_dict(), "published": published, "signed": signed, **_spliced(found.image)}
 
@@ -162,8 +162,8 @@ def check_stored(text: str, store: Store) -> Artifact:
     if (own := own_name(found.image)) != found.stack:
         raise StoreError(f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}", "build again")
     for release, record in read_releases(store):
-        if record["key"] == found.key and record.get("sha256", digest) != digest:
-            raise StoreError(f"{found.image} is whole, but {release} was published with {record['sha256'][:12]}",
+        if record.key == found.key and record.sha256 != digest:
+            raise StoreError(f"{found.image} is whole, but {release} was published with {record.sha256[:12]}",
                              f"bring the old one back from a backup, or hpcstack remove {release}")  # fmt: skip
     return found
 

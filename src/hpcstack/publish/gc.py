@@ -7,7 +7,6 @@ and all that somebody is building. Nothing is guessed: where Slurm cannot be ask
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import time
@@ -25,8 +24,9 @@ from hpcstack.core.lease import alive, label
 from hpcstack.releases.changes import used_by
 from hpcstack.releases.records import read_releases
 from hpcstack.releases.tree import Tree
+from hpcstack.store.artifact_format import read_artifact
 from hpcstack.store.cache import cache_of, is_busy, own_cache
-from hpcstack.store.store import MAX_RECORD, Store
+from hpcstack.store.store import ARTIFACT, MAX_RECORD, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +110,7 @@ def _moment(text: str) -> datetime:
 
 def _images(store: Store, used: str, days: float, going: set[str]) -> Iterator[Item]:
     """Images; those that only releases GOING name are as if nobody had published them."""
-    published = {record["key"]: name for name, record in read_releases(store) if name not in going}
+    published = {record.key: name for name, record in read_releases(store) if name not in going}
     newest = {artifact.key: name for name, artifact in store.stacks().items()}
     top = store.top / "images"
     for folder in sorted(top.glob("[!.]*")) if top.is_dir() else ():
@@ -150,9 +150,9 @@ def _item(kind: str, path: Path, keep: str, days: float, what: str = "") -> Item
 
 def _about(folder: Path) -> dict[str, str]:
     """What an image's record says of its stack and engine; nothing where it is damaged."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError, InputError):
-        record = json.loads(read_bytes(folder / "artifact.json", MAX_RECORD))
-        return {key: str(record[key]) for key in ("stack", "engine")}
+    with contextlib.suppress(OSError, ValueError, RecursionError, InputError, StoreError):
+        record = read_artifact(read_bytes(folder / ARTIFACT, MAX_RECORD), str(folder))
+        return {"stack": record.stack, "engine": record.engine}
     return {}
 
 

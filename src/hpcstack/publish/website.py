@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import uuid
@@ -9,20 +10,22 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hpcstack import report as reports
-from hpcstack.core.errors import HpcstackError, InputError
-from hpcstack.core.files import read_bytes, write_text
+from hpcstack.core.errors import HpcstackError, InputError, StoreError
+from hpcstack.core.files import write_text
 from hpcstack.hardware.compatibility import driver_of
 from hpcstack.publish import reports as proofs
+from hpcstack.recipe.model import Stack
 from hpcstack.releases.layout import TCL
 from hpcstack.releases.ledger import Dates, Entry, Ledger, order
+from hpcstack.releases.records import ReleaseRecord, read_record
 from hpcstack.releases.tree import Tree
 from hpcstack.render.template import page, plain
-from hpcstack.store.store import MAX_RECORD, Store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.site.load import Site
+    from hpcstack.store.store import Store
 
 MARK = "index.html"
 MADE = "hpcstack catalog"  # in a file of ours: what is not ours is never replaced
@@ -58,7 +61,8 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
 def about(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> dict[str, Any]:
     """All that a page says of what one version means."""
     record, image = _record(store, ledger.name, entry), _image(store, entry)
-    stack, dates = record.get("stack", {}), ledger.dates.get(entry.version, Dates())
+    dates = ledger.dates.get(entry.version, Dates())
+    summary, commands = _said_of_stack(record)
     base = f"{ledger.name}-{entry.version}"
     versions = [f"{name}/{value}" for name, value in (*image["facts"], *image["pip"])]
     return {
@@ -71,9 +75,9 @@ def about(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> dict[str, A
         "report": f"{base}-report.html",
         "channel": entry.channel,
         "default": ledger.default == entry.release,
-        "summary": stack.get("summary", ""),
-        "commands": stack.get("module", {}).get("commands", []),
-        "fits": record.get("fits", []),
+        "summary": summary,
+        "commands": commands,
+        "fits": record.fits if record else [],
         "load": tree.how(ledger.name, entry.version),
         "sha256": entry.sha256,
         "made": entry.made[:10],
@@ -84,7 +88,7 @@ def about(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> dict[str, A
         "reason": dates.reason,
         "until": _until(dates),
         "events": [one for one in reversed(ledger.events) if one.version in (entry.version, "")],
-        "words": " ".join([ledger.name, entry.version, stack.get("summary", ""), *versions]).lower(),
+        "words": " ".join([ledger.name, entry.version, summary, *versions]).lower(),
     }
 
 
@@ -125,15 +129,20 @@ def _until(dates: Dates) -> str:
     return ", ".join(f"{what} from {day}" for day, what in parts if day)
 
 
-def _record(store: Store, name: str, entry: Entry) -> dict[str, Any]:
+def _record(store: Store, name: str, entry: Entry) -> ReleaseRecord | None:
+    """What a release says of itself; None where that is damaged: a page shows what there is."""
+    with contextlib.suppress(StoreError):
+        return read_record(store, name, entry.release)
+    return None
+
+
+def _said_of_stack(record: ReleaseRecord | None) -> tuple[str, list[str]]:
+    """The summary and the commands of a release's stack; nothing where its recipe is one that this hpcstack refuses."""
     try:
-        found = json.loads(read_bytes(_file(store, name, entry, "release.json"), MAX_RECORD))
-    except (OSError, ValueError, RecursionError, InputError):
-        return {}
-    good = (
-        isinstance(found, dict) and isinstance(found.get("stack", {}), dict) and isinstance(found.get("fits", []), list)
-    )
-    return found if good else {}
+        stack = Stack.model_validate(record.stack) if record else None
+    except ValueError:
+        stack = None
+    return (stack.summary, list(stack.module.commands)) if stack else ("", [])
 
 
 def _report(store: Store, name: str, entry: Entry) -> str:

@@ -38,13 +38,14 @@ def read(path: Path) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path} is damaged: {error}", "restore it from a backup, or remove it") from None
     keys = {"format", "homes", "files", "moves", "generations"}
+    whole = isinstance(found, dict) and keys <= found.keys() <= {*keys, "verb", "gone"}
     if (
-        not isinstance(found, dict) or not keys <= found.keys() or found["format"] != FORMAT or not found["generations"]
+        not whole or found["format"] != FORMAT or not found["generations"]
         or not all(isinstance(found[key], kind) for key, kind in KINDS.items())
         or not isinstance(found.get("gone", []), list)
     ):  # fmt: skip
         raise StoreError(f"{path} is damaged, or of another hpcstack", "use that version, or restore it from a backup")
-    return found
+    return dict(found)
 
 
 def check(name: str, journal: dict[str, Any], path: Path, releases: Path | None, root: Path) -> None:

@@ -7,44 +7,24 @@ read, so that its users can go on loading and launching; it is not changed.
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
+from pydantic import Field, StringConstraints
 
-from hpcstack.core.characters import CONTROL
 from hpcstack.core.errors import StoreError
+from hpcstack.core.records import Format, Key, Record, Text
 from hpcstack.recipe.fields import NAME, VERSION
-from hpcstack.releases.ledger import FORMAT, Dates, Entry, Event, Ledger
+from hpcstack.releases.ledger import Dates, Entry, Event, Ledger
 
-NUMBERED = re.compile(r"hpcstack/modules/v([0-9]{1,4})")
-NUMBER = 1  # of the format that this hpcstack writes
 RELEASE = VERSION.removesuffix("$") + r"-r[1-9][0-9]{0,7}$"
-MOST_EVENTS, MOST_TEXT = 100_000, 2000
 RESTORE = "restore it from a backup of the module tree"
-
-
-def _plain(text: str) -> str:
-    if CONTROL.search(text):
-        raise ValueError("it holds a control character")
-    return text
-
-
-Text = Annotated[str, StringConstraints(max_length=MOST_TEXT), AfterValidator(_plain)]
 VersionName = Annotated[str, StringConstraints(pattern=VERSION, max_length=128)]
 ReleaseName = Annotated[str, StringConstraints(pattern=RELEASE, max_length=140)]
 Day = Annotated[str, StringConstraints(pattern=r"^(?:[0-9]{4}-[0-9]{2}-[0-9]{2})?$")]
-Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-z]{1,64}$")]
 
 
-class _Known(BaseModel):
-    """A part of a ledger; what is not named here is refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _Entry(_Known):
+class _Entry(Record):
     release: ReleaseName
     version: VersionName
     channel: Literal["testing", "production"]
@@ -53,13 +33,13 @@ class _Entry(_Known):
     made: Text
     by: Text
     shown: Text = ""
-    tested: dict[Text, Text] = {}
+    tested: dict[Text, Text] = Field(default_factory=dict)
     override: Text = ""
     state: Literal["live", "withdrawn", "retired", "removed", "gone"] = "live"
     since: Text = ""
 
 
-class _Dates(_Known):
+class _Dates(Record):
     deprecate: Day = ""
     remove: Day = ""
     successor: Text = ""
@@ -67,16 +47,16 @@ class _Dates(_Known):
     origin: Literal["retire", "recipe"] = "retire"
 
 
-class _Before(_Known):
+class _Before(Record):
     """What an event changed, as it was; None for what was not there."""
 
-    states: dict[ReleaseName, Text] = {}
-    aliases: dict[VersionName, ReleaseName | None] = {}
-    dates: dict[VersionName, _Dates | None] = {}
+    states: dict[ReleaseName, Text] = Field(default_factory=dict)
+    aliases: dict[VersionName, ReleaseName | None] = Field(default_factory=dict)
+    dates: dict[VersionName, _Dates | None] = Field(default_factory=dict)
     pinned: VersionName | Literal[""] = ""
 
 
-class _Event(_Known):
+class _Event(Record):
     at: Text
     by: Text
     verb: Text
@@ -88,7 +68,7 @@ class _Event(_Known):
     before: _Before | None = None
 
 
-class _Ledger(_Known):
+class _Ledger(Record):
     format: Text
     name: Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
     entries: list[_Entry]
@@ -99,12 +79,12 @@ class _Ledger(_Known):
     events: list[_Event]
 
 
-READER: TypeAdapter[_Ledger] = TypeAdapter(_Ledger)
+LEDGER = Format("hpcstack/modules", 1, _Ledger)
 
 
 def as_json(ledger: Ledger) -> dict[str, Any]:
     document = asdict(ledger)
-    return {"format": FORMAT, **document, "entries": list(document["entries"]), "events": list(document["events"])}
+    return {"format": LEDGER.name, **document, "entries": list(document["entries"]), "events": list(document["events"])}
 
 
 def from_json(document: Any, where: str, name: str = "", *, to_change: bool = False) -> Ledger:
@@ -113,20 +93,9 @@ def from_json(document: Any, where: str, name: str = "", *, to_change: bool = Fa
     StoreError where it is damaged, says more than a ledger can, or is of another name; where it is of a newer hpcstack
     and is to be changed, too.
     """
-    number = _number_of(document, where)
-    if number > NUMBER and to_change:
-        raise StoreError(
-            f"{where} was written by a newer hpcstack (format {number}; this one writes {NUMBER})",
-            "change it with that version: what is published can be loaded and launched with this one",
-        )
-    if number > NUMBER:
-        document = _known_part(document)
-    try:
-        found = READER.validate_python(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise StoreError(f"{where} is damaged: {place}: {first['msg']}"[:500], RESTORE) from None
+    if LEDGER.number_of(document, where, RESTORE) > LEDGER.number:
+        document = {**document, "events": []}  # of no use for loading and launching
+    found = LEDGER.read(document, where, RESTORE, to_change=to_change)
     ledger = _made_of(found)
     if why := _contradiction(ledger, name):
         raise StoreError(f"{where} is damaged: {why}", RESTORE)
@@ -136,30 +105,6 @@ def from_json(document: Any, where: str, name: str = "", *, to_change: bool = Fa
 def check_ledger(ledger: Ledger) -> None:
     """StoreError where LEDGER, which is about to be written, is none that could be read again."""
     from_json(as_json(ledger), f"the new ledger of {ledger.name}", ledger.name, to_change=True)
-
-
-def _number_of(document: Any, where: str) -> int:
-    said = document.get("format") if isinstance(document, dict) else None
-    match = NUMBERED.fullmatch(said) if isinstance(said, str) else None
-    if not match:
-        raise StoreError(f"{where} is damaged, or of another hpcstack: its format is {said!r}"[:300], RESTORE)
-    return int(match[1])
-
-
-def _known_part(document: dict[str, Any]) -> dict[str, Any]:
-    """Of a newer format's DOCUMENT what this one has fields for."""
-
-    def only(kind: type[_Known], found: Any) -> Any:
-        if not isinstance(found, dict):
-            return found  # and is refused as what it is
-        return {key: value for key, value in found.items() if key in kind.model_fields}
-
-    out: dict[str, Any] = only(_Ledger, document)
-    if isinstance(out.get("entries"), list):
-        out["entries"] = [only(_Entry, one) for one in out["entries"]]
-    if isinstance(out.get("dates"), dict):
-        out["dates"] = {version: only(_Dates, one) for version, one in out["dates"].items()}
-    return {**out, "events": []}  # of no use for loading and launching
 
 
 def _made_of(found: _Ledger) -> Ledger:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.releases.inputs import today
 from hpcstack.releases.ledger import Dates, split
 from hpcstack.releases.modulerc import refusal
+from hpcstack.releases.records import read_record
 from hpcstack.releases.tree import Tree
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hpcstack.releases.ledger import Ledger
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
@@ -40,7 +38,8 @@ def find_released(
             raise InputError(f"{named} was removed", f"hpcstack status {published}")
         if entry := chosen or ledger.aliased(version):
             release = f"{published}/{entry.release}"
-            artifact = artifact_of(store.top / "releases" / release, store)
+            record = read_record(store, published, entry.release)
+            artifact = store.artifact(record.key) if record else None
             if not artifact:
                 raise StoreError(
                     f"{release} is published in {entry.channel}, and its image is gone", f"hpcstack build {name}"
@@ -58,16 +57,6 @@ def find_released(
                 )
             return artifact, f"release {release} in {entry.channel}"
     return None
-
-
-def artifact_of(folder: Path, store: Store) -> Artifact | None:
-    """The image that a release's record names, if both are there; StoreError if one is damaged."""
-    try:
-        return store.artifact(json.loads((folder / "release.json").read_text(encoding="utf-8"))["key"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{folder / 'release.json'} cannot be read: {error}", "publish the stack again") from None
 
 
 def find_version(name: str, tree: Tree) -> tuple[Ledger, str, str]:

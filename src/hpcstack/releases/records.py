@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
 
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of, read_bytes, read_text
+from hpcstack.core.records import Digest, Format, Key, Plain, Record, Text
 from hpcstack.recipe.model import Stack
 from hpcstack.store.store import MAX_RECORD, Store
 
@@ -17,20 +20,57 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 RECORD = "release.json"
+Pair = Annotated[list[Plain], Field(min_length=2, max_length=2)]
 
 
-def read_releases(store: Store) -> Iterator[tuple[str, dict[str, str]]]:
+class ReleaseRecord(Record):
+    """What a release says of itself: `release` is NAME/VERSION-rN, `fits` how each node type's driver runs it."""
+
+    format: Text
+    release: Text
+    channel: Text
+    key: Key
+    sha256: Digest
+    lock_sha256: Digest | Literal[""] = ""
+    made: Text
+    by: Text
+    fits: list[Pair] = Field(default_factory=list)
+    tested: list[Pair] = Field(default_factory=list)
+    override: Text = ""
+    stack: dict[str, Any]
+
+
+RELEASE = Format("hpcstack/modules", 1, ReleaseRecord)
+
+
+def read_record(store: Store, name: str, release: str, *, to_change: bool = False) -> ReleaseRecord | None:
+    """What the RELEASE of NAME says of itself; None where there is none. StoreError where it is damaged, is another's,
+    or is of a newer hpcstack and TO_CHANGE."""
+    path = release_folder(store, name, release) / RECORD
+    remedy = f"what {name}/{release} needs is not known: restore it, or hpcstack publish {name}-" + version_of(release)
+    try:
+        document = json.loads(read_bytes(path, MAX_RECORD))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError, InputError) as error:
+        raise StoreError(f"{path} cannot be read: {error}", remedy) from None
+    found = RELEASE.read(document, str(path), remedy, to_change=to_change)
+    if found.release != f"{name}/{release}":
+        raise StoreError(f"{path} is damaged: it is the record of {found.release}", remedy)
+    return found
+
+
+def version_of(release: str) -> str:
+    """The version that RELEASE, VERSION-rN, is one of."""
+    return release.rpartition("-r")[0]
+
+
+def read_releases(store: Store) -> Iterator[tuple[str, ReleaseRecord]]:
     """(NAME/VERSION-rN, its record) of all that was published. A record that cannot be read is an error."""
-    for path in sorted((store.top / "releases").glob("*/*/release.json")):
-        name = f"{path.parent.parent.name}/{path.parent.name}"
-        try:
-            record = json.loads(read_bytes(path, MAX_RECORD))
-            key = record["key"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError) as error:
-            raise StoreError(f"{path} cannot be read: {error}", f"what {name} needs is not known; restore it") from None
-        if not isinstance(key, str):
-            raise StoreError(f"{path} names no image", f"what {name} needs is not known; restore it")
-        yield name, record
+    for path in sorted((store.top / "releases").glob(f"*/*/{RECORD}")):
+        name, release = path.parent.parent.name, path.parent.name
+        if found := read_record(store, name, release):
+            yield f"{name}/{release}", found
 
 
 def release_folder(store: Store, name: str, release: str) -> Path:
@@ -39,17 +79,19 @@ def release_folder(store: Store, name: str, release: str) -> Path:
 
 def read_release(store: Store, name: str, release: str) -> tuple[Stack, Artifact]:
     """The spec and the image of a RELEASE, as it was published. StoreError where either is gone or damaged."""
+    found = read_record(store, name, release)
     path = release_folder(store, name, release) / RECORD
+    if not found:
+        raise StoreError(f"{path} is gone", f"hpcstack publish {name}-{version_of(release)}")
     try:
-        found = json.loads(read_bytes(path, MAX_RECORD))
-        stack, artifact = Stack.model_validate(found["stack"]), store.artifact(found["key"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError) as error:
-        tip = f"hpcstack publish {name}-{release.rpartition('-r')[0]}"
-        raise StoreError(f"{path} cannot be read: {error}", tip) from None
+        stack = Stack.model_validate(found.stack)
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged: its stack: {error}"[:500], "restore it from a backup") from None
+    artifact = store.artifact(found.key)
     if not artifact:
         tip = f"hpcstack build {stack.full_name}"
         raise StoreError(f"the image of {name}/{release} is gone from {store.top}", tip)
-    if digest_of(artifact.image) != artifact.sha256:
+    if digest_of(artifact.image) != found.sha256:
         raise StoreError(f"{artifact.image} is not what was built: its sha256 differs", "build and publish again")
     return stack, artifact
 

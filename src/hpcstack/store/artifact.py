@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Artifact:
     mode: str = "torchrun"
     mounts: list[str] = field(default_factory=list)  # SOURCE:TARGET, of the recipe
     folder: str = ""
+    unconfined: str = ""  # why programs of its base and recipe ran beside the builder; empty where they could not
     bundled: str = ""  # the base, where a bundle brought it: no registry vouches for that
 
     @property
@@ -41,13 +42,3 @@ class Artifact:
     def as_dict(self) -> dict[str, Any]:
         """For JSON, with the path of its image."""
         return {**asdict(self), "image": str(self.image)}
-
-
-def _check_types(artifact: Artifact) -> None:
-    """TypeError unless every field of a record that was read has the type that it is declared with."""
-    for entry in fields(artifact):
-        value = getattr(artifact, entry.name)
-        kind = {"str": str, "int": int, "list[str]": list}.get(str(entry.type), dict)
-        texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        if not isinstance(value, kind) or not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"{entry.name} is {value!r}")

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
 import uuid
-from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of, write_text, writing_below
 from hpcstack.core.lease import hold, label, sweep
-from hpcstack.store.artifact import IMAGE, Artifact, _check_types
+from hpcstack.store.artifact import IMAGE, Artifact
+from hpcstack.store.artifact_format import REMEDY, check_changeable, read_artifact, write_artifact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,16 +39,11 @@ class Store:
             return None
         folder = self._folder(key)
         try:
-            found = json.loads(files.read_bytes(folder / ARTIFACT, MAX_RECORD))
-            known = {entry.name: found[entry.name] for entry in fields(Artifact) if entry.name in found}
-            artifact = Artifact(**{**known, "folder": str(folder)})
-            _check_types(artifact)
+            artifact = read_artifact(files.read_bytes(folder / ARTIFACT, MAX_RECORD), str(folder))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, TypeError, RecursionError, InputError) as error:
-            raise StoreError(
-                f"{folder / ARTIFACT} cannot be read: {error}", "remove the folder and build again"
-            ) from None
+        except (OSError, ValueError, RecursionError, InputError) as error:
+            raise StoreError(f"{folder / ARTIFACT} cannot be read: {error}", REMEDY) from None
         image = folder / IMAGE
         if not image.exists():
             raise StoreError(f"{image} is missing", f"hpcstack build {artifact.stack} makes it anew") from None
@@ -121,6 +115,8 @@ class Store:
         then names it. An IMAGE that was made in a folder of `incoming`, on disk, is not copied."""
         check_key(artifact.key)
         final = self.top / "images" / artifact.key
+        if instead:
+            self._check_replaceable(final)
         made_here = image.name == IMAGE and descriptors.is_pinned(image.parent)
         place = contextlib.nullcontext(image.parent) if made_here else self.incoming()
         with self.acting("the image was not stored"), place as incoming:
@@ -131,8 +127,7 @@ class Store:
             _copy(log, incoming / LOG)
             if lock:
                 write_text(incoming / LOCK, lock)
-            record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
-            write_text(incoming / ARTIFACT, json.dumps(record, indent=1, sort_keys=True) + "\n")
+            write_text(incoming / ARTIFACT, write_artifact(artifact))
             self._open_to_readers(incoming)
             descriptors.make_folder(final.parent)
             sharing.make_folder(final.parent)
@@ -142,6 +137,11 @@ class Store:
         stored = self.artifact(artifact.key)
         assert stored
         return stored
+
+    def _check_replaceable(self, final: Path) -> None:
+        """StoreError where the image FINAL was made by a newer hpcstack. A damaged one may be replaced."""
+        with contextlib.suppress(OSError, InputError):
+            check_changeable(files.read_bytes(final / ARTIFACT, MAX_RECORD), str(final))
 
     def _folder(self, key: str) -> Path:
         """Where the image of KEY lies: aside, where a replacement of it was interrupted."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import re
 import signal
 import time
 from dataclasses import replace
@@ -20,7 +22,7 @@ from hpcstack.store.store import Store
 def artifact(image: Path, key: str = "k1") -> Artifact:
     return Artifact(
         stack="demo-1.0", key=key, sha256=digest_of(image), size=image.stat().st_size, platform="linux/amd64",
-        engine="apptainer", lock_sha256="0", base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={},
+        engine="apptainer", lock_sha256="1" * 64, base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={},
     )  # fmt: skip
 
 
@@ -203,18 +205,58 @@ def test_leftovers_and_damage_do_not_disturb_a_list(tmp_path: Path, image: Path)
     assert store.stacks() == {"demo-1.0": put}
 
 
-def test_a_record_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Path, image: Path) -> None:
+def change_record(path: Path, change: dict[str, object], *, without: tuple[str, ...] = ()) -> None:
+    """The record PATH with CHANGE in it."""
+    document = {**json.loads(path.read_text()), **change}
+    path.write_text(json.dumps({name: value for name, value in document.items() if name not in without}))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"added": 1}, "added: Extra inputs are not permitted"),
+        ({"pip": [1]}, "pip: Input should be a valid dictionary"),
+        ({"pip": {"a": "\x1b]0;x"}}, "pip.a: Value error, it holds a control character"),
+        ({"size": "5"}, "size: Input should be a valid integer"),
+        ({"sha256": "../x"}, "sha256"),
+        ({"key": "../../x"}, "key: String should match pattern"),
+        ({"format": "hpcstack/artifact/one"}, "of another hpcstack"),
+        ({"format": 1}, "of another hpcstack"),
+        ({"stack": "x" * 3000}, "stack: String should have at most"),
+    ],
+)
+def test_a_record_says_what_a_record_can(tmp_path: Path, image: Path, change: dict[str, object], says: str) -> None:
     store = Store(tmp_path / "store")
     record = store.put(artifact(image), image, tmp_path / "log").image.parent / "artifact.json"
-    record.write_text(record.read_text().replace("{", '{"added_later": 1,', 1))
-    assert store.artifact("k1")
-    text = record.read_text()
-    record.write_text(text.replace('"pip": {}', '"pip": [1]'))
-    with pytest.raises(StoreError, match="cannot be read: pip is"):
+    change_record(record, change)
+    with pytest.raises(StoreError, match=re.escape(says)):
         store.artifact("k1")
-    record.write_text("{}")
-    with pytest.raises(StoreError, match="cannot be read"):
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "{", "[" * 5000, '"x"', "null"])
+def test_what_is_no_record_is_refused(tmp_path: Path, image: Path, text: str) -> None:
+    store = Store(tmp_path / "store")
+    record = store.put(artifact(image), image, tmp_path / "log").image.parent / "artifact.json"
+    record.write_text(text)
+    with pytest.raises(StoreError, match=r"damaged|cannot be read"):
         store.artifact("k1")
+
+
+def test_a_record_of_a_newer_hpcstack_is_read_and_not_replaced(tmp_path: Path, image: Path) -> None:
+    store = Store(tmp_path / "store")
+    made = store.put(artifact(image), image, tmp_path / "log")
+    change_record(made.image.parent / "artifact.json", {"format": "hpcstack/artifact/v2", "added": {"x": 1}})
+    assert store.artifact("k1") == made
+    with pytest.raises(StoreError, match=r"written by a newer hpcstack \(format 2; this one writes 1\)"):
+        store.put(artifact(image), image, tmp_path / "log", instead=True)
+    assert store.artifact("k1") == made
+
+
+def test_a_record_of_before_there_were_formats_is_read(tmp_path: Path, image: Path) -> None:
+    store = Store(tmp_path / "store")
+    made = store.put(artifact(image), image, tmp_path / "log")
+    change_record(made.image.parent / "artifact.json", {"known_once": 1}, without=("format", "unconfined"))
+    assert store.artifact("k1") == made
 
 
 @pytest.mark.parametrize(("refusal", "lives"), [(PermissionError, True), (ProcessLookupError, False)])

@@ -37,7 +37,7 @@ class NoEnclosure(BuildError):
     """This machine lets none be made."""
 
 
-class NotStarted(BuildError):
+class EnclosureEnded(BuildError):
     """An enclosure was made, and its first process has failed in it; the message is its last line."""
 
 
@@ -164,7 +164,7 @@ def enclosed(job: Job, runner: Runner, command: tuple[str, ...] = ()) -> Iterato
     """An enclosure for JOB, as long as the block runs.
 
     COMMAND is its first process: it gets one word more, the path of a file to make when it is ready, and ends when its
-    input does. NoEnclosure where there is none; NotStarted where COMMAND ends before it is ready.
+    input does. NoEnclosure where there is none; EnclosureEnded where COMMAND ends before it is ready.
     """
     own = work_folder(
         job, "begun"
@@ -195,5 +195,5 @@ def _wait(held: Fed, ready: Path, number: Path) -> None:
             why = said[-1] if said else "no word why"
             if status == REFUSED:
                 raise NoEnclosure(why, "hpcstack doctor")
-            raise NotStarted(why)
+            raise EnclosureEnded(why)
         time.sleep(0.005)

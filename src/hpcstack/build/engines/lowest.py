@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hpcstack.build.engines.base import EPOCH, Job
 from hpcstack.build.engines.enclosure import (
     Enclosure,
-    NotStarted,
+    EnclosureEnded,
     builders_id,
     bundled_squashfuses,
     enclosed,
@@ -74,7 +74,7 @@ def lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
             with contextlib.ExitStack() as stack:
                 try:
                     mounted = stack.enter_context(_mounted(job, runner))
-                except (NotStarted, _NotMounted) as error:
+                except (EnclosureEnded, _NotMounted) as error:
                     why = error.message
                 else:
                     yield mounted

@@ -1,0 +1,72 @@
+"""The one reader and writer of artifact.json. Whoever may write to the store may write it: no field becomes a path."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from hpcstack.core.errors import StoreError
+from hpcstack.core.records import Digest, Format, Key, Plain, Record, Text
+from hpcstack.store.artifact import Artifact
+
+REMEDY = "remove the folder and build again"
+EMPTY = Annotated[str, StringConstraints(pattern="^$")]
+
+
+class _Artifact(Record):
+    format: Text
+    stack: Text
+    key: Key
+    sha256: Digest | EMPTY
+    size: Annotated[int, Field(ge=0)]
+    platform: Text
+    engine: Text
+    lock_sha256: Digest | EMPTY
+    base: Text
+    stand_in: Text
+    suite: Text
+    facts: dict[Plain, Plain]
+    apt: dict[Plain, Plain]
+    pip: dict[Plain, Plain]
+    conda: dict[Plain, Plain] = Field(default_factory=dict)
+    environment: dict[Plain, str] = Field(default_factory=dict)
+    mode: Text = "torchrun"
+    mounts: list[Text] = Field(default_factory=list)
+    bundled: Text = ""
+    unconfined: Text = ""
+
+
+ARTIFACT = Format("hpcstack/artifact", 1, _Artifact)
+
+
+def write_artifact(artifact: Artifact) -> str:
+    """The text of artifact.json. Where its image lies is where it is found."""
+    record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
+    return json.dumps({"format": ARTIFACT.name, **record}, indent=1, sort_keys=True) + "\n"
+
+
+def read_artifact(text: bytes, folder: str) -> Artifact:
+    """The image that TEXT, the artifact.json of FOLDER, is of. StoreError where it is none; ValueError and
+    RecursionError where it is no JSON.
+
+    A record without a format is one of before there was any: what is not known of it is passed over.
+    """
+    document: Any = json.loads(text)
+    if isinstance(document, dict) and "format" not in document:
+        known = {entry.name for entry in fields(Artifact)} - {"folder"}
+        document = {"format": ARTIFACT.name, **{name: value for name, value in document.items() if name in known}}
+    found = ARTIFACT.read(document, f"{folder}/artifact.json", REMEDY)
+    return Artifact(**found.model_dump(exclude={"format"}), folder=folder)
+
+
+def check_changeable(text: bytes, folder: str) -> None:
+    """StoreError where TEXT, the artifact.json of FOLDER, is of a newer hpcstack. What cannot be read may be replaced."""
+    try:
+        document = json.loads(text)
+        ARTIFACT.number_of(document, folder, REMEDY)
+    except (ValueError, RecursionError, StoreError):
+        return
+    ARTIFACT.check_changeable(document, f"{folder}/artifact.json")
