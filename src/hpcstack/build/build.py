@@ -185,6 +185,7 @@ def _inspect(request: BuildRequest, job: Job) -> Artifact:
         lock_sha256=request.lock.digest(),
         base=str(about["base"]),
         bundled=request.bundled,
+        unconfined="; ".join(job.unconfined),
         stand_in=request.lock.stand_in(),
         suite=suite_version,
         facts=request.lock.facts(request.platform),

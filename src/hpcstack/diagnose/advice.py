@@ -56,8 +56,28 @@ TOLD: dict[str, tuple[Status, str, str]] = {
     ),
     "subuid": (
         "WARN",
-        "builds without an engine or with Enroot, and podman, have one user id only: apt and dpkg fail",
+        "podman has one user id only: files of other owners in an image cannot be shown",
         "as root: usermod --add-subuids 200000-265535 --add-subgids 200000-265535 {user}",
+    ),
+    "build.enclosure": (
+        "WARN",
+        "nothing can be locked or built here: programs of a base are started in an enclosure or not at all",
+        "build on another machine (build.slurm in site.yaml); or open it to user namespaces: docs/security.md",
+    ),
+    "build.unconfined": (
+        "WARN",
+        "programs of a base and of a recipe can read and write what whoever builds can: keys, tokens, homes",
+        "lock and build on a machine that lets ordinary users make name spaces, and take build.unconfined away",
+    ),
+    "build.allowed": (
+        "WARN",
+        "on a machine that lets no enclosure be made, builds would run programs of others beside their user's files",
+        "take build.unconfined out of site.yaml",
+    ),
+    "build.layers": (
+        "WARN",
+        "each build unpacks its base and runs every step again",
+        "a kernel of Linux 5.11 or newer on the machine that builds",
     ),
     "enroot.version": (
         "WARN",

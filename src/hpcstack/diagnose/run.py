@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError, SlurmError, counted
 from hpcstack.diagnose import checks
 from hpcstack.diagnose.advice import Finding, fine, skipped, wrong
+from hpcstack.diagnose.building import look_at_building
 from hpcstack.diagnose.image_cache import look_at_image_cache
 from hpcstack.diagnose.mounting import look_at_mounting, measure_mounting
 from hpcstack.diagnose.pyxis import look_at_pyxis
@@ -49,6 +50,7 @@ def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str,
     found += _cluster(site, runner, mine.get("host", "?"), runtime, on, progress)
     found += _registries(site, mine.get("host", "?"))
     found += _places(site, mine.get("host", "?"))
+    found += look_at_building(site, mine.get("host", "?"), runner)
     found += look_at_image_cache(site, mine.get("host", "?"))
     found += _named(site, mine.get("host", "?"), runner)
     if nodelist or job:

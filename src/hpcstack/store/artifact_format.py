@@ -63,7 +63,7 @@ def read_artifact(text: bytes, folder: str) -> Artifact:
 
 
 def check_changeable(text: bytes, folder: str) -> None:
-    """StoreError where TEXT, the artifact.json of FOLDER, is of a newer hpcstack. What cannot be read may be replaced."""
+    """StoreError where TEXT, the artifact.json of FOLDER, is of a newer hpcstack; a damaged one may be replaced."""
     try:
         document = json.loads(text)
         ARTIFACT.number_of(document, folder, REMEDY)

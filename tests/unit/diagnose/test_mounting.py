@@ -20,7 +20,7 @@ from hpcstack.store.store import Store
 
 SAID = "squashfuse_ll 15 400 200000000\nsquashfuse 9 800 200000000\napptainer 155 500 200000000\nenroot\n"
 ARTIFACT = Artifact(
-    stack="pytorch-24.11", key="k1", sha256="0", size=5, platform="linux/amd64", engine="apptainer", lock_sha256="0",
+    stack="pytorch-24.11", key="k1", sha256="0" * 64, size=5, platform="linux/amd64", engine="apptainer", lock_sha256="0" * 64,
     base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={},
 )  # fmt: skip
 

@@ -15,7 +15,7 @@ from hpcstack.store.artifact import Artifact
 from hpcstack.store.store import Store
 
 ARTIFACT = Artifact(
-    stack="pytorch-24.11", key="k1", sha256="0", size=5, platform="linux/amd64", engine="apptainer", lock_sha256="0",
+    stack="pytorch-24.11", key="k1", sha256="0" * 64, size=5, platform="linux/amd64", engine="apptainer", lock_sha256="0" * 64,
     base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={},
 )  # fmt: skip
 MEASURED = MountSpeeds((MountSpeed("squashfuse_ll", 0.02, 400.0), MountSpeed("squashfuse", 0.04, 200.0)), enroot=True)

@@ -14,7 +14,7 @@ from hpcstack.launch.preflight import missing
 from hpcstack.store.artifact import Artifact
 
 ARTIFACT = Artifact(
-    stack="s-1", key="k", sha256="0", size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0",
+    stack="s-1", key="k", sha256="0" * 64, size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0" * 64,
     base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={},
     environment={"PATH": "/usr/local/cuda/bin:/opt/loop/bin:/bin"},
 )  # fmt: skip

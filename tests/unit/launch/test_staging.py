@@ -21,7 +21,7 @@ from hpcstack.render.template import plain
 from hpcstack.store.artifact import Artifact
 
 ARTIFACT = Artifact(
-    stack="pytorch-24.11", key="k", sha256="0", size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0",
+    stack="pytorch-24.11", key="k", sha256="0" * 64, size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0" * 64,
     base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={}, folder="/store/images/k",
 )  # fmt: skip
 CONTENT = b"an image" * 100

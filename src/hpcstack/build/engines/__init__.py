@@ -36,7 +36,7 @@ def choose(name: str, runner: Runner, *, offline: bool = False) -> tuple[Engine,
     """
     if name != "auto":
         return engine(name), "asked for"
-    from hpcstack.build.engines.overlay import enclosure_refused
+    from hpcstack.build.engines.machine import enclosure_refused
 
     reasons: list[str] = []
     for one in map(engine, ENGINES):

@@ -16,7 +16,8 @@ from pathlib import Path
 from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
 from hpcstack.build.engines.container import scratch
 from hpcstack.build.engines.enclosure import NoEnclosure
-from hpcstack.build.engines.overlay import Layered, enclosure_refused
+from hpcstack.build.engines.machine import enclosure_refused
+from hpcstack.build.engines.overlay import Layered
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import copy_range
 from hpcstack.core.process import Completed, Runner
@@ -104,6 +105,7 @@ class ApptainerEngine:
             raise BuildError(
                 f"Apptainer can run no step in an enclosure here ({why}), and would run them beside you", UNCONFINED
             )
+        job.unconfined.append(why)
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
         return self._build_whole(job, runner)
 

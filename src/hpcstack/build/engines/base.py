@@ -53,6 +53,7 @@ class Job:
     beside: Path | None = None  # where an image may be made at once that is no work to make: on the store's filesystem
 
     made: list[Result] = field(default_factory=list)  # the image as it was spliced; none where it was packed
+    unconfined: list[str] = field(default_factory=list)  # why steps ran in no enclosure; empty where they did in one
     clock: list[tuple[str, float]] = field(default_factory=list)  # each step, and when it began
 
     def on_line(self, line: str) -> None:

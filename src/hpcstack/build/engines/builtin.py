@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import Job, missing
-from hpcstack.build.engines.overlay import Layered, enclosure_refused
+from hpcstack.build.engines.machine import enclosure_refused
+from hpcstack.build.engines.overlay import Layered
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
 from hpcstack.build.engines.enclosure import NoEnclosure
-from hpcstack.build.engines.overlay import Layered, enclosure_refused
+from hpcstack.build.engines.machine import enclosure_refused
+from hpcstack.build.engines.overlay import Layered
 from hpcstack.core.errors import BuildError
 from hpcstack.core.namespaces import no_namespaces
 
@@ -65,6 +66,7 @@ class EnrootEngine:
             raise BuildError(
                 f"Enroot can run no step in an enclosure here ({why}), and would run them beside you", UNCONFINED
             )
+        job.unconfined.append(why)
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
         argv = ["bash", "enroot.sh", str(job.output)]
         argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
     from hpcstack.squashfs.inode import Inode
 
-# To try what the kernel allows, with trees of our own; programs of a base run in an enclosure.
-UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private")
 DNS = "/etc/resolv.conf"
 
 

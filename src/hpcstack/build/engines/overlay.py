@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import platform
 import stat
 import tempfile
 import time
@@ -20,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import EPOCH, Job, missing, squash_argv
+from hpcstack.build.engines.base import EPOCH, Job, squash_argv
 from hpcstack.build.engines.container import container_words
 from hpcstack.build.engines.enclosure import (
     Enclosure,
@@ -33,7 +32,6 @@ from hpcstack.build.engines.enclosure import (
 from hpcstack.build.engines.finish import Layers, Packing, make_image, packed, to_read_all
 from hpcstack.build.engines.guarded import CHECK, libraries_script, may_touch_libraries
 from hpcstack.build.engines.lowest import (
-    UNSHARE,
     Lowest,
     base_folder,
     give_modes,
@@ -42,13 +40,12 @@ from hpcstack.build.engines.lowest import (
     put_in_place,
     unpacked,
 )
-from hpcstack.build.engines.seccomp import ARCHITECTURES
+from hpcstack.build.engines.machine import UNSHARE, overlay_refused
 from hpcstack.core import descriptors
 from hpcstack.core.bounds import MAX_DEPTH
 from hpcstack.core.errors import BuildError, StoreError
 from hpcstack.core.files import remove_tree, without_links
 from hpcstack.core.lease import label
-from hpcstack.core.namespaces import no_namespaces
 from hpcstack.render.steps import ALL, HOME, SHARED, BuildStep, step_script
 from hpcstack.store.cache import touch
 
@@ -398,35 +395,3 @@ def takes_layers(folder: Path, runner: Runner) -> bool:
         return not runner.output([*UNSHARE, *step]).status and (tried / "upper/folder").is_dir()
     finally:
         remove_tree(tried)
-
-
-def enclosure_refused(runner: Runner) -> str:
-    """Why no enclosure can be made here; empty where one can."""
-    if lacking := missing(("unshare", "mount", "sh"), runner):
-        return lacking
-    if platform.machine() not in ARCHITECTURES:
-        return f"{platform.machine()} has no seccomp filter here"
-    done = runner.output([*UNSHARE, "true"])
-    if done.status:
-        said = done.tail[-1] if done.tail else f"exit {done.status}"
-        return no_namespaces() or f"this kernel lets ordinary users make no name spaces: {said}"
-    if runner.output([*UNSHARE, "--pid", "--fork", "--mount-proc", "true"]).status:
-        return (
-            "/proc is masked here, as in a container: no other one can be mounted (podman: --security-opt unmask=ALL)"
-        )
-    return ""
-
-
-def overlay_refused(runner: Runner) -> str:
-    """Why this kernel lets ordinary users mount no overlay; empty where it does."""
-    with tempfile.TemporaryDirectory(prefix="hpcstack-") as name:
-        for folder in ("a", "b", "merged"):
-            (Path(name) / folder).mkdir()
-        options = f"ro,userxattr,lowerdir={name}/a:{name}/b"
-        done = runner.output([*UNSHARE, "sh", script("overlay.sh"), name, f"{name}/merged", options, "true"])
-    if not done.status:
-        return ""
-    if closed := no_namespaces():
-        return closed
-    said = done.tail[-1] if done.tail else f"exit {done.status}"
-    return f"this kernel does not let ordinary users mount an overlay, as Linux 5.11 or newer does: {said}"
