@@ -17,7 +17,7 @@ from support.testbed import Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.registry, pytest.mark.squashfs]
 ENGINES = [
-    pytest.param("builtin", marks=pytest.mark.bwrap),
+    "builtin",
     pytest.param("apptainer", marks=pytest.mark.apptainer),
     pytest.param("docker", marks=pytest.mark.docker),
     pytest.param("enroot", marks=pytest.mark.enroot),
@@ -152,7 +152,6 @@ def test_what_a_user_has_set_for_apptainer_reaches_no_build(testbed: Testbed, re
     assert "squashfs-root/opt/mine" not in listed and "hpcstack-step" not in listed and "hpcstack-tried" not in listed
 
 
-@pytest.mark.bwrap
 @pytest.mark.parametrize("engine", ENGINES[:2])
 def test_a_cache_that_takes_no_layers(testbed: Testbed, recipes: Recipes, engine: str) -> None:
     """As homes on NFS and Lustre: here an overlay, over which no other one may write. The image is spliced all the same."""
@@ -178,9 +177,7 @@ def test_auto_says_what_it_chose_and_why(testbed: Testbed, shared: Recipes) -> N
     done = shared.run("build", "demo-1", "--engine", "dokcer")
     assert done.returncode == 2 and "did you mean 'docker'" in done.stderr
     bare = testbed.home / "tests/bare"
-    testbed.bash(
-        'mkdir -p "$1" && ln -sf /usr/bin/{bwrap,unshare,mount,sh,mksquashfs,unsquashfs,env,true} "$1/"', str(bare)
-    )
+    testbed.bash('mkdir -p "$1" && ln -sf /usr/bin/{unshare,mount,sh,mksquashfs,unsquashfs,env,true} "$1/"', str(bare))
     hpcstack = testbed.bash("command -v hpcstack").stdout.strip()
     done = testbed.run(
         hpcstack, "--site", str(shared.folder / "site.yaml"), "--recipes", str(shared.folder / "recipes"),
@@ -204,7 +201,6 @@ def test_a_guarded_library_that_a_step_overwrites_is_named(testbed: Testbed, rec
     assert recipes.run("build", "demo-1").returncode == 0
 
 
-@pytest.mark.bwrap
 @pytest.mark.parametrize(
     ("second", "fails"),
     [
@@ -227,7 +223,6 @@ def test_an_engine_of_layers_sees_what_became_of_libraries(
         assert "step 2/3 run: second" in done.stderr and "file /usr/lib/demo/libnccl.so.2.23" in done.stderr
 
 
-@pytest.mark.bwrap
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root unpacks owners that have no id in the build's namespace")
 def test_root_builds_with_no_engine_too(small_base: str, testbed: Testbed, tmp_path: Path) -> None:
     """dpkg meets folders of other owners in the base: apt's cache is _apt's, /var/mail is mail's."""

@@ -26,7 +26,7 @@ from hpcstack.core.process import Runner
 from hpcstack.store.store import Store
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.faults, pytest.mark.registry, pytest.mark.squashfs, pytest.mark.bwrap]
+pytestmark = [pytest.mark.testbed, pytest.mark.faults, pytest.mark.registry, pytest.mark.squashfs]
 COUNT = int(os.environ.get("HPCSTACK_FAULTS", "3"))
 IMAGE = "nvcr.io/nvidia/pytorch:24.11-py3"
 IMPORT_PHASES = ("start", "fetch", "layer", "sync", "rename")

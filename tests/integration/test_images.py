@@ -11,7 +11,7 @@ import pytest
 from support.recipes import Recipes
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.registry, pytest.mark.squashfs, pytest.mark.bwrap]
+pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.registry, pytest.mark.squashfs]
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,6 @@ PACKAGES = {
     "luac": "lua5.3",
     "tar2sqfs": "squashfs-tools-ng",
     "sqfs2tar": "squashfs-tools-ng",
-    "bwrap": "bubblewrap",
     "podman": "podman",
     "ch-run": "charliecloud",
     "enroot": "enroot (https://github.com/NVIDIA/enroot)",
