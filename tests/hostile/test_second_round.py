@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import struct
+import subprocess
+import sys
 import tarfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +22,9 @@ from hpcstack.core.yaml import parse
 from hpcstack.oci.flatten import ClimbsOut, entry_of
 from hpcstack.recipe.model import IMAGE
 from hpcstack.releases.lookup import find_released
+from hpcstack.squashfs.read import Squashfs
 from hpcstack.store.signing import why_untrusted
+from support import crafted
 from support.modules import Place
 
 
@@ -106,3 +112,76 @@ def test_an_image_of_another_stack_is_not_the_release(tmp_path: Path) -> None:
         record.write_text(json.dumps({**document, "stack": stack}))
         with pytest.raises(StoreError, match="says that it is one of"):
             find_released("pytorch-24.11", place.site, place.store)
+
+
+STACK = b"stack.json"
+
+
+def image_of_one_file(*, blocks: int = 0, size: int = 0, fragment: int = 0xFFFFFFFF) -> tuple[bytes, bytes]:
+    """Inodes and folders of an image that has /opt/hpcstack/stack.json alone, of so many BLOCKS."""
+    way = [(b"opt", 2, 1), (b"hpcstack", 3, 1), (STACK, 4, 2)]  # name, inode's number, kind
+    room = len(crafted.folder(1, 0))
+    listed, inodes = b"", b""
+    for at, (name, number, kind) in enumerate(way):
+        one = crafted.listing([(name, number, (at + 1) * room, kind)])
+        inodes += struct.pack("<4H2I2I2HI", 1, 0o755, 0, 0, 0, at + 1, 0, 2, len(one) + 3, len(listed), 1)
+        listed += one
+    head = struct.pack("<4H2I", 9, 0o644, 0, 0, 0, 4)
+    file = head + struct.pack("<3Q4I", 0, blocks << 12 or size, 0, 1, fragment, 0, 0xFFFFFFFF)
+    return inodes + file + bytes(4 * blocks), listed
+
+
+def crowded(names: int) -> crafted.Crafted:
+    """A root with so many NAMES, which come before the one that is looked for."""
+    listed = crafted.listing([(b"a%06d" % number, 2, 0, 2) for number in range(names)])
+    return crafted.Crafted(crafted.large_folder(1, len(listed)), listed)
+
+
+HOSTILE: dict[str, Callable[[], crafted.Crafted]] = {
+    "holes for tables": lambda: crafted.Crafted(*image_of_one_file(), hole=1 << 30),
+    "holes where fragments are": lambda: crafted.Crafted(
+        *image_of_one_file(size=10, fragment=0), fragments=bytes(16 * 1000), hole=1 << 29
+    ),
+    "a million fragments and more": lambda: crafted.Crafted(
+        *image_of_one_file(size=10, fragment=0), fragments=bytes(16 << 20) + bytes(16)
+    ),
+    "a million fragments": lambda: crafted.Crafted(*image_of_one_file(size=10, fragment=0), fragments=bytes(16 << 20)),
+    "a file of 100 million holes": lambda: crafted.Crafted(*image_of_one_file(blocks=100 << 20), block_log=12),
+    "four million names in a folder": lambda: crowded(4_000_000),
+    "a million names in a folder": lambda: crowded(1 << 20),
+    "blocks of two gigabytes": lambda: crafted.Crafted(*image_of_one_file(), block_log=31),
+}
+MEASURED = """
+import re, sys, time
+from pathlib import Path
+from hpcstack.build.verify import about
+from hpcstack.core.errors import HpcstackError
+from hpcstack.store.store import Store
+def peak():  # KiB that this program has had at most; ru_maxrss would count what it was forked from
+    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
+before, began = peak(), time.process_time()
+try:
+    said = about(sys.argv[1], Store(Path("/nowhere")))
+except HpcstackError as error:
+    said = error.message
+print(peak() - before, time.process_time() - began, said)
+"""
+
+
+def test_what_is_crafted_can_be_read(tmp_path: Path) -> None:
+    """Else the refusals below would say nothing."""
+    with Squashfs(crafted.Crafted(*image_of_one_file()).write(tmp_path / "image.sqsh")) as image:
+        found = image.find(b"opt/hpcstack/stack.json")
+        assert found and (found.kind, found.size) == (2, 0)
+    with Squashfs(crowded(1000).write(tmp_path / "crowded.sqsh")) as image:
+        assert len(image.listing(image.root())) == 1000
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_a_small_image_costs_to_look_at(tmp_path: Path, kind: str) -> None:
+    """N14: 16 KB of holes took 3.2 GB, 676 KB 763 MB, 12 MB 979 MB and 26 s."""
+    path = HOSTILE[kind]().write(tmp_path / "image.sqsh")
+    done = subprocess.run([sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, check=True)
+    kib, seconds, *_ = done.stdout.split()
+    assert int(kib) < 200 << 10, done.stdout
+    assert float(seconds) < 10, done.stdout

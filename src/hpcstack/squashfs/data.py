@@ -13,6 +13,7 @@ from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import NONE, STORED
 
 if TYPE_CHECKING:
+    from hpcstack.squashfs.table import Rows
     from hpcstack.squashfs.tree import Leaf, Merged
 
 KEPT = 16  # fragments that are kept uncompressed, of at most 1 MiB
@@ -65,7 +66,7 @@ class Data:
                 rest.append(leaf)
                 continue
             if (layer, number) not in taken:
-                start, size = known[layer][number]
+                start, size, _ = known[layer][number]
                 taken[layer, number] = self._fragment(self._take(layer, start, size & ~STORED), size)
             self.tails[leaf.number] = taken[layer, number], leaf.inode.offset
         self._pack(rest, known)
@@ -74,7 +75,7 @@ class Data:
         self.fragments.append((start, size))
         return self.first + len(self.fragments) - 1
 
-    def _pack(self, rest: list[Leaf], known: list[list[tuple[int, int]]]) -> None:
+    def _pack(self, rest: list[Leaf], known: list[Rows]) -> None:
         """The tails of REST in new fragments; those that two files share are one."""
         whole = self.merged.base.super.block_size
         full = bytearray()
@@ -91,7 +92,8 @@ class Data:
             if key[:2] not in expanded:
                 if len(expanded) > KEPT:
                     expanded.clear()
-                expanded[key[:2]] = self.merged.layers[leaf.layer].fragment(*known[leaf.layer][inode.fragment])
+                start, size, _ = known[leaf.layer][inode.fragment]
+                expanded[key[:2]] = self.merged.layers[leaf.layer].fragment(start, size)
             tail = expanded[key[:2]][inode.offset : inode.offset + length]
             if len(tail) < length:
                 raise Unreadable("a file's tail reaches beyond its fragment")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcstack.squashfs.codec import Unreadable
-from hpcstack.squashfs.table import LARGEST, Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from hpcstack.squashfs.table import Cursor
+
 NONE = 0xFFFFFFFF
 DIR, FILE, LINK, BLOCK, CHAR, FIFO, SOCKET = range(1, 8)  # a type, +7 where it is an extended inode
 STORED = 1 << 24  # in a data block's size: it is not compressed
+MOST_BLOCKS = 1 << 22  # of one file: 512 GiB in blocks of 128 KiB
+MOST_NAMES = 1 << 20  # of one folder
+HEADER, ENTRY = struct.Struct("<3I"), struct.Struct("<HhHH")  # of a listing
 MAX_TARGET = 1 << 16  # bytes of a link
 
 
@@ -33,7 +39,7 @@ class Inode(NamedTuple):
     parent: int = 0
     sparse: int = 0
     fragment: int = NONE
-    blocks: tuple[int, ...] = ()
+    blocks: Sequence[int] = ()
     target: bytes = b""
     device: int = 0
     xattr: int = NONE
@@ -84,12 +90,20 @@ def _file(cursor: Cursor, common: Inode, block_size: int, *, extended: bool) -> 
         start, fragment, offset, size = cursor.take("<4I")
         sparse, links, xattr = 0, 1, NONE
     count = size // block_size if fragment != NONE else -(-size // block_size)
-    if count * 4 > LARGEST:
+    if count > MOST_BLOCKS:
         raise Unreadable("a file is larger than any can be")
-    blocks = struct.unpack(f"<{count}I", cursor.piece(4 * count))
+    blocks = numbers("I", cursor.piece(4 * count))
     return common._replace(
         start=start, size=size, sparse=sparse, links=links, fragment=fragment, offset=offset, xattr=xattr, blocks=blocks
     )
+
+
+def numbers(kind: str, data: bytes) -> array[int]:
+    """DATA, numbers of little ends, as an array of KIND, of module array's: a tenth of what a list takes."""
+    out = array(kind, data)
+    if sys.byteorder == "big":
+        out.byteswap()
+    return out
 
 
 def _link(cursor: Cursor, common: Inode, *, extended: bool) -> Inode:
@@ -108,13 +122,16 @@ def _other(cursor: Cursor, common: Inode, *, extended: bool) -> Inode:
 
 def read_entries(data: bytes) -> Iterator[tuple[bytes, DirectoryEntry]]:
     """(name, entry) of what a folder's listing holds."""
-    at = 0
+    at = names = 0
     while at < len(data):
-        count, block, number = struct.unpack_from("<3I", data, at)
-        at += 12
+        count, block, number = HEADER.unpack_from(data, at)
+        at += HEADER.size
+        names += min(count, 255) + 1
+        if names > MOST_NAMES:
+            raise Unreadable(f"a folder has more than {MOST_NAMES} names")
         for _ in range(min(count, 255) + 1):
-            offset, difference, kind, length = struct.unpack_from("<HhHH", data, at)
-            at += 8
+            offset, difference, kind, length = ENTRY.unpack_from(data, at)
+            at += ENTRY.size
             name = data[at : at + length + 1]
             at += length + 1
             if len(name) != length + 1 or b"/" in name or name in (b".", b".."):

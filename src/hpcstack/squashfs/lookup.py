@@ -36,7 +36,7 @@ def find(image: Squashfs, path: str, *, follow: bool = True) -> Inode | None:
         if name == b"..":
             del way[max(1, len(way) - 1) :]
             continue
-        entry = image.listing(way[-1]).get(name) if way[-1].kind == DIR else None
+        entry = image.entry(way[-1], name) if way[-1].kind == DIR else None
         if entry is None:
             return None
         found = image.inode(entry.reference)
@@ -84,4 +84,5 @@ def _pieces(image: Squashfs, file: Inode) -> Iterator[bytes]:
         yield piece
         at, left = at + size, left - due
     if left and file.fragment != NONE:
-        yield image.fragment(*image.fragments()[file.fragment])[file.offset : file.offset + left]
+        start, stored, _ = image.fragments()[file.fragment]
+        yield image.fragment(start, stored)[file.offset : file.offset + left]

@@ -13,10 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import METADATA, Unreadable, codec
-from hpcstack.squashfs.inode import DIR, NONE, STORED, DirectoryEntry, Inode, read_entries, read_inode
-from hpcstack.squashfs.table import PLAIN, Cursor, Table, readable
+from hpcstack.squashfs.inode import DIR, NONE, STORED, DirectoryEntry, Inode, numbers, read_entries, read_inode
+from hpcstack.squashfs.table import PLAIN, Cursor, Rows, Table, readable
 
 if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterator
     from pathlib import Path
 
 MAGIC = 0x73717368
@@ -26,9 +28,12 @@ PREFIXES = {0: b"user.", 1: b"trusted.", 2: b"security."}
 ELSEWHERE = 0x100  # in an attribute's type: the value is in another place
 LEAST = 3  # bytes of a metadata block, with its head
 MOST = METADATA // LEAST  # times that a table can grow when it is expanded
-MOST_OF = 1 << 23  # inodes, fragments or sets of attributes: NVIDIA's images have 300,000 inodes
-MOST_LISTED = 64 << 20  # bytes of one folder's listing: more than a million names
+MOST_INODES = 1 << 23  # NVIDIA's images have 300,000
+MOST_ROWS = 1 << 20  # of fragments, and of sets of attributes
+MOST_LISTED = 32 << 20  # bytes of one folder's listing: a million names
+SMALLEST_BLOCK, LARGEST_BLOCK = 12, 20  # powers of two, of the format
 MAX_XATTRS = 256  # of one inode
+ASKED = 1 << 12  # names whose entries are remembered
 MAX_VALUE = 1 << 16  # bytes of one attribute's value: Linux allows no more
 
 
@@ -67,6 +72,7 @@ class Squashfs:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.asked: dict[tuple[int, int, int, bytes], DirectoryEntry | None] = {}
         self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with readable():
@@ -99,6 +105,7 @@ class Squashfs:
             about.used > size
             or about.inode_table < Superblock.FORMAT.size
             or sorted(tables) != tables
+            or not SMALLEST_BLOCK <= about.block_log <= LARGEST_BLOCK
             or about.block_size != 1 << about.block_log
         ):
             raise Unreadable("its superblock says what cannot be")
@@ -120,18 +127,20 @@ class Squashfs:
         end = self._first(about)
         self.inodes = Table(self.file, about.inode_table, about.folder_table, self.codec)
         self.folders = Table(self.file, about.folder_table, end, self.codec)
-        self.ids: list[int] = [one[0] for one in struct.iter_unpack("<I", self._indexed(about.id_table, about.ids, 4))]
+        self.ids: list[int] = [
+            one[0] for one in struct.iter_unpack("<I", self._indexed(about.id_table, about.ids, 4, MOST_ROWS))
+        ]
 
-    def _indexed(self, at: int, count: int, size: int) -> bytes:
-        """COUNT entries of SIZE bytes of a table whose pointers lie at AT."""
+    def _indexed(self, at: int, count: int, size: int, most: int) -> bytes:
+        """COUNT entries, no more than MOST, of SIZE bytes of a table whose pointers lie at AT."""
+        if count > most:
+            raise Unreadable("a table has more entries than any image needs")
         blocks = -(-count * size // METADATA)
         if at + blocks * 8 > self.super.used:
             raise Unreadable("a table is larger than the file")
         pointers = [one[0] for one in struct.iter_unpack("<Q", os.pread(self.file, blocks * 8, at))]
         if not pointers:
             return b""
-        if count > MOST_OF:
-            raise Unreadable("a table has more entries than any image needs")
         table = Table(self.file, pointers[0], at, self.codec)
         places = [one - pointers[0] for one in pointers]
         if any(
@@ -143,23 +152,24 @@ class Squashfs:
             raise Unreadable("a table is shorter than it should be")
         return data
 
-    def fragments(self) -> list[tuple[int, int]]:
-        """(where it lies, its size as a data block's) of each fragment."""
-        data = self._indexed(self.super.fragment_table, self.super.fragments, 16) if self.super.fragments else b""
-        return [(start, size) for start, size, _ in struct.iter_unpack("<QII", data)]
+    def fragments(self) -> Rows:
+        """(where it lies, its size as a data block's, nothing) of each fragment."""
+        about = self.super
+        data = self._indexed(about.fragment_table, about.fragments, 16, MOST_ROWS) if about.fragments else b""
+        return Rows("<QII", data)
 
     def fragment(self, start: int, size: int) -> bytes:
         """What the fragment at START, of a data block's SIZE, holds."""
+        if size & ~STORED > self.super.block_size:
+            raise Unreadable("a fragment is larger than a block")
         data = os.pread(self.file, size & ~STORED, start)
         return data if size & STORED else self.codec.expand(data, self.super.block_size)
 
-    def exported(self) -> list[int] | None:
+    def exported(self) -> array[int] | None:
         """{number - 1: where the inode lies}; None where the image has no such table."""
         if self.super.export_table == NOWHERE:
             return None
-        return [
-            one[0] for one in struct.iter_unpack("<Q", self._indexed(self.super.export_table, self.super.inodes, 8))
-        ]
+        return numbers("Q", self._indexed(self.super.export_table, self.super.inodes, 8, MOST_INODES))
 
     def options(self) -> bytes:
         """The compressor's options; empty for its defaults."""
@@ -187,19 +197,32 @@ class Squashfs:
 
     def listing(self, folder: Inode) -> dict[bytes, DirectoryEntry]:
         """{name: entry} of FOLDER, in the image's order."""
-        if folder.size <= 3:
-            return {}
-        if folder.size > min(MOST * len(self.folders.raw), MOST_LISTED):
-            raise Unreadable("a folder is larger than the table of folders")
         with readable():
-            data, _, _ = self.folders.read(folder.start, folder.offset, folder.size - 3)
-            return dict(read_entries(data))
+            return dict(self._entries(folder))
+
+    def entry(self, folder: Inode, name: bytes) -> DirectoryEntry | None:
+        """What FOLDER calls NAME; None where it has no such thing."""
+        key = folder.start, folder.offset, folder.size, name
+        if key not in self.asked:
+            if len(self.asked) >= ASKED:
+                self.asked.clear()
+            with readable():
+                self.asked[key] = next((entry for one, entry in self._entries(folder) if one == name), None)
+        return self.asked[key]
+
+    def _entries(self, folder: Inode) -> Iterator[tuple[bytes, DirectoryEntry]]:
+        if folder.size <= 3:
+            return
+        if folder.size > min(MOST * self.folders.size, MOST_LISTED):
+            raise Unreadable("a folder is larger than any can be")
+        data, _, _ = self.folders.read(folder.start, folder.offset, folder.size - 3)
+        yield from read_entries(data)
 
     def find(self, path: bytes) -> Inode | None:
         """The inode of PATH, without links on its way; None where there is nothing."""
         found = self.root()
         for name in filter(None, path.split(b"/")):
-            entry = self.listing(found).get(name) if found.kind == DIR else None
+            entry = self.entry(found, name) if found.kind == DIR else None
             if entry is None:
                 return None
             found = self.inode(entry.reference)
@@ -225,7 +248,7 @@ class Attributes:
 
     def __init__(self, image: Squashfs) -> None:
         about = image.super
-        self.sets: list[tuple[int, int, int]] = []
+        self.sets = Rows("<QII", b"")
         self.keys = Table(image.file, 0, 0, image.codec)
         if about.xattr_table == NOWHERE:
             return
@@ -233,7 +256,7 @@ class Attributes:
         pointers = -(-count * 16 // METADATA)
         first = image._pointer(about.xattr_table + 16) if pointers else about.xattr_table
         self.keys = Table(image.file, start, first, image.codec)
-        self.sets = list(struct.iter_unpack("<QII", image._indexed(about.xattr_table + 16, count, 16)))
+        self.sets = Rows("<QII", image._indexed(about.xattr_table + 16, count, 16, MOST_ROWS))
 
     def of(self, number: int) -> tuple[tuple[bytes, bytes], ...]:
         if number >= len(self.sets):

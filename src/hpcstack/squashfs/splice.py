@@ -29,7 +29,7 @@ from hpcstack.squashfs.tree import Merged
 from hpcstack.squashfs.write import Writer, packed_block
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 PADDED = 4096  # a file is filled up to a multiple of this: loop devices want it
@@ -94,7 +94,7 @@ def splice(
         if not always and (about.depth > MAX_DEPTH or about.dead > MAX_DEAD * about.kept):
             raise TooMuchDead(f"{about.dead / 1e6:.0f} MB of it would be no file's, spliced {about.depth} times")
         with readable():
-            if any(start + (size & ~STORED) > image.super.inode_table for start, size in image.fragments()):
+            if any(start + (size & ~STORED) > image.super.inode_table for start, size, _ in image.fragments()):
                 raise Unreadable("a fragment of the base lies in its tables")
             writer = Writer(merged)
         if rooted:
@@ -197,7 +197,7 @@ def _tables(image: Squashfs, writer: Writer, time: int) -> tuple[Superblock, lis
             at += len(one)
         return began
 
-    def indexed(layout: str, rows: Sequence[tuple[int, ...]], head: bytes = b"") -> int:
+    def indexed(layout: str, rows: Iterable[tuple[int, ...]], head: bytes = b"") -> int:
         """A table of ROWS: its blocks, then HEAD and where each block lies. Where the HEAD begins."""
         data = b"".join(struct.pack(layout, *row) for row in rows)
         blocks = [data[start : start + METADATA] for start in range(0, len(data), METADATA)]
@@ -208,9 +208,9 @@ def _tables(image: Squashfs, writer: Writer, time: int) -> tuple[Superblock, lis
     folder_table = add(writer.folders.kept, writer.folders.end())
     fragment_table = export_table = xattr_table = NOWHERE
     if writer.fragments:
-        fragment_table = indexed("<QII", [(*one, 0) for one in writer.fragments])
+        fragment_table = indexed("<QII", writer.fragments)
     if writer.exported is not None:
-        export_table = indexed("<Q", [(one,) for one in writer.exported])
+        export_table = indexed("<Q", ((one,) for one in writer.exported))
     id_table = indexed("<I", [(one,) for one in writer.ids])
     if writer.sets:
         keys = add(writer.keys.kept, writer.keys.end())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from hpcstack.squashfs.codec import METADATA, Codec, Unreadable
 
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PLAIN = 1 << 15  # in a block's size: it is not compressed
-LARGEST = 1 << 30  # bytes of one table, compressed: 300,000 inodes have 12 MB
+LARGEST = 64 << 20  # bytes of one table, compressed, that are held in memory: 300,000 inodes have 12 MB
+MOST_BLOCKS = 1 << 17  # of one table: a gigabyte when it is expanded
+WINDOW = 1 << 16  # bytes that are read at once
+KEPT = 64  # blocks that stay expanded
 
 
 @contextmanager
@@ -26,38 +30,61 @@ def readable() -> Iterator[None]:
 
 
 class Table:
-    """Metadata blocks between START and END of a file; `block` gives one and where the next begins."""
+    """Metadata blocks between START and END of a file; `block` gives one and where the next begins.
+
+    Nothing of it is read before it is asked for: a table may be a hole that is larger than any memory.
+    """
 
     def __init__(self, file: int, start: int, end: int, expander: Codec) -> None:
-        if not 0 <= end - start <= LARGEST:
-            raise Unreadable("a table has no size that can be")
-        self.start, self.codec = start, expander
-        self.raw = os.pread(file, end - start, start)
-        if len(self.raw) != end - start:
-            raise Unreadable("the file ends before its tables do")
+        if end < start:
+            raise Unreadable("a table ends before it begins")
+        self.file, self.start, self.size, self.codec = file, start, end - start, expander
         self.kept: dict[int, tuple[bytes, int]] = {}
+        self.window, self.window_at = b"", 0
 
     def block(self, at: int) -> tuple[bytes, int]:
         """The block AT this many bytes from the table's start, uncompressed, and where the next one begins."""
         if (found := self.kept.get(at)) is not None:
             return found
         begins, ends = self.extent(at)
-        data = self.raw[begins:ends]
-        if not struct.unpack_from("<H", self.raw, at)[0] & PLAIN:
+        data = self._bytes(begins, ends - begins)
+        if not self._head(at) & PLAIN:
             data = self.codec.expand(data, METADATA)
-        if len(self.kept) >= 64:
+        if len(self.kept) >= KEPT:
             self.kept.clear()
         self.kept[at] = data, ends
         return data, ends
 
     def extent(self, at: int) -> tuple[int, int]:
-        """Where the bytes of the block AT begin and end in `raw`."""
-        if not 0 <= at <= len(self.raw) - 2:
+        """Where the bytes of the block AT begin and end, from the table's start."""
+        if not 0 <= at <= self.size - 2:
             raise Unreadable("metadata lies outside of its table")
-        size = struct.unpack_from("<H", self.raw, at)[0] & ~PLAIN
-        if not 0 < size <= METADATA or at + 2 + size > len(self.raw):
+        size = self._head(at) & ~PLAIN
+        if not 0 < size <= METADATA or at + 2 + size > self.size:
             raise Unreadable("a block of metadata is empty, or reaches beyond its table")
         return at + 2, at + 2 + size
+
+    def whole(self) -> bytes:
+        """All of the table, as it lies in the file."""
+        if self.size > LARGEST:
+            raise Unreadable(f"a table is larger than {LARGEST >> 20} MiB")
+        data = os.pread(self.file, self.size, self.start)
+        if len(data) != self.size:
+            raise Unreadable("the file ends before its tables do")
+        return data
+
+    def _head(self, at: int) -> int:
+        (head,) = struct.unpack("<H", self._bytes(at, 2))
+        return int(head)
+
+    def _bytes(self, at: int, size: int) -> bytes:
+        """SIZE bytes, at most METADATA, AT this many from the table's start."""
+        if not self.window_at <= at <= at + size <= self.window_at + len(self.window):
+            self.window, self.window_at = os.pread(self.file, min(WINDOW, self.size - at), self.start + at), at
+        data = self.window[at - self.window_at : at - self.window_at + size]
+        if len(data) != size:
+            raise Unreadable("the file ends before its tables do")
+        return data
 
     def read(self, at: int, offset: int, size: int) -> tuple[bytes, int, int]:
         """SIZE bytes from OFFSET in the block AT, over as many blocks as it takes, and the place behind them."""
@@ -75,10 +102,39 @@ class Table:
 
     def last(self) -> tuple[int, bytes]:
         """Where the last block begins, and what is in it; (size of the table, nothing) for an empty one."""
-        at, before = 0, 0
-        while at < len(self.raw):
-            before, at = at, self.extent(at)[1]
-        return (before, self.block(before)[0]) if self.raw else (0, b"")
+        at, before, count = 0, 0, 0
+        while at < self.size:
+            before, at, count = at, self.extent(at)[1], count + 1
+            if count > MOST_BLOCKS:
+                raise Unreadable("a table has more blocks than any image needs")
+        return (before, self.block(before)[0]) if self.size else (0, b"")
+
+
+class Rows(Sequence[tuple[int, ...]]):
+    """The rows of a small table, each of which LAYOUT, of struct's, says: as DATA in memory, a tuple when asked for."""
+
+    def __init__(self, layout: str, data: bytes) -> None:
+        self.layout, self.data = struct.Struct(layout), bytearray(data)
+
+    def append(self, row: tuple[int, ...]) -> None:
+        self.data += self.layout.pack(*row)
+
+    def __len__(self) -> int:
+        return len(self.data) // self.layout.size
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        return self.layout.iter_unpack(self.data)
+
+    @overload
+    def __getitem__(self, number: int) -> tuple[int, ...]: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[tuple[int, ...]]: ...
+    def __getitem__(self, number: int | slice) -> tuple[int, ...] | list[tuple[int, ...]]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return self.layout.unpack_from(self.data, number * self.layout.size)
 
 
 class Cursor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import CHAR, DIR, FILE, DirectoryEntry, Inode
@@ -52,6 +52,15 @@ class Folder:
     children: dict[bytes, Folder | Leaf | DirectoryEntry] = field(default_factory=dict)
 
 
+class Removed(NamedTuple):
+    """An inode of the base that has lost names: where its data lie, their bytes, its links, the names that went."""
+
+    start: int
+    stored: int
+    links: int
+    gone: int
+
+
 def kept_xattrs(xattrs: Xattrs) -> Xattrs:
     """Those of XATTRS that belong to an image: the user's own, and capabilities.
 
@@ -82,7 +91,7 @@ class Merged:
         self.base, self.layers = base, layers
         about = base.root()
         self.root = Folder(about, base.xattrs(about), about.number, dict(base.listing(about)))
-        self.removed: dict[int, tuple[Inode, int]] = {}  # {number: (inode, names that went)}
+        self.removed: dict[int, Removed] = {}  # {inode's number: ...}
         self.leaves: dict[tuple[int, int], Leaf] = {}
         for number, layer in enumerate(layers):
             self._lay(self.root, layer.root(), number, 0)
@@ -147,11 +156,12 @@ class Merged:
                 raise Unreadable("a folder has two names")
             if depth > MAX_DEPTH:
                 raise Unreadable(f"folders lie more than {MAX_DEPTH} deep in one another")
-            self.removed[inode.number] = inode, 1
+            self.removed[inode.number] = Removed(inode.start, 0, 2, 1)
             for below in self.base.listing(inode).values():
                 self._remove(below, depth + 1)
             return
-        self.removed[inode.number] = inode, self.removed.get(inode.number, (inode, 0))[1] + 1
+        before = self.removed.get(inode.number) or Removed(inode.start, inode.stored, inode.links, 0)
+        self.removed[inode.number] = before._replace(gone=before.gone + 1)
 
     def _number(self, folder: Folder) -> None:
         """New numbers and counts of links, in the order of names."""
@@ -172,7 +182,7 @@ class Merged:
     def dead_bytes(self) -> int:
         """At most so many bytes of the base's data belong to no file any more. Tails in fragments are not counted, and
         data that two files share, as one."""
-        return sum({inode.start: inode.stored for inode, gone in self.removed.values() if gone >= inode.links}.values())
+        return sum({one.start: one.stored for one in self.removed.values() if one.gone >= one.links}.values())
 
 
 def _entries_below(folder: Folder) -> Iterator[DirectoryEntry]:

@@ -9,7 +9,7 @@ from hpcstack.squashfs.codec import METADATA, Codec, Unreadable
 from hpcstack.squashfs.data import Data
 from hpcstack.squashfs.inode import BLOCK, CHAR, DIR, FILE, LINK, NONE, SOCKET, DirectoryEntry, Inode
 from hpcstack.squashfs.read import PREFIXES
-from hpcstack.squashfs.table import PLAIN, Table
+from hpcstack.squashfs.table import PLAIN, Rows, Table
 from hpcstack.squashfs.tree import Folder, Leaf, Merged, Xattrs
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class Metadata:
         self.codec, self.out = pack, bytearray()
         at, data = base.last() if base else (0, b"")
         if base and len(data) == METADATA:
-            at, data = len(base.raw), b""
-        self.kept = memoryview(base.raw)[:at] if base else memoryview(b"")
+            at, data = base.size, b""
+        self.kept = memoryview(base.whole())[:at] if base else memoryview(b"")
         self.open = bytearray(data)
 
     def place(self) -> tuple[int, int]:
@@ -77,12 +77,16 @@ class Writer:
         self.ids: list[int] = list(self.base.ids)
         self.known_ids: dict[int, int] = {one: number for number, one in reversed(list(enumerate(self.ids)))}
         self.keys = Metadata(self.base.codec, self.base.attributes.keys)
-        self.sets = list(self.base.attributes.sets)
+        self.sets = Rows("<QII", bytes(self.base.attributes.sets.data))
         self.known_sets: dict[Xattrs, int] = {}
         exported = self.base.exported()
-        self.exported = None if exported is None else exported + [0] * (merged.count - about.inodes)
+        if exported is not None:
+            exported.extend([0] * (merged.count - about.inodes))
+        self.exported = exported
         self.data = Data(merged, len(self.base.fragments()))
-        self.fragments = [*self.base.fragments(), *self.data.fragments]
+        self.fragments = self.base.fragments()
+        for start, size in self.data.fragments:
+            self.fragments.append((start, size, 0))
         self.written: dict[int, DirectoryEntry] = {}  # of leaves, by number
         self.root = self._folder(merged.root, merged.count + 1).reference
 

@@ -131,7 +131,7 @@ def test_a_table_has_as_many_entries_as_any_image_needs(image: Path, monkeypatch
     """A small file may claim what fills the memory: blocks of its tables may not overlap, and there is a bound."""
     with Squashfs(image) as opened:
         assert opened.exported()
-        monkeypatch.setattr("hpcstack.squashfs.read.MOST_OF", 10)
+        monkeypatch.setattr("hpcstack.squashfs.read.MOST_INODES", 10)
         with pytest.raises(Unreadable, match="more entries than any image needs"):
             opened.exported()
         monkeypatch.setattr("hpcstack.squashfs.read.MOST_LISTED", 100)
@@ -144,6 +144,6 @@ def test_a_base_whose_fragments_lie_in_its_tables_is_not_spliced(
 ) -> None:
     with Squashfs(image) as opened:
         tables = opened.super.inode_table
-    monkeypatch.setattr(Squashfs, "fragments", lambda _: [(tables - 10, 11)])
+    monkeypatch.setattr(Squashfs, "fragments", lambda _: [(tables - 10, 11, 0)])
     with pytest.raises(Unreadable, match="a fragment of the base lies in its tables"):
         splice(image, [], tmp_path / "out.sqsh", 0)
