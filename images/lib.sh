@@ -168,7 +168,9 @@ hpcstack_source() { # NAME URL COMMIT SUBMODULES
 }
 
 # Conda's solver and installer, for the time of the build: rattler, which pixi is made of.
-HPCSTACK_RATTLER=py-rattler==0.28.0
+HPCSTACK_RATTLER='py-rattler==0.28.0
+    --hash=sha256:4f4ab1d34d5394e7ce130a86e59009c95ace4f5757d9c3af04de1351bcea47eb
+    --hash=sha256:61b24202374188e72130f1b3dc63b455befaafc3e49e5481a38b6a6c8828c1e0' # its wheels for x86_64 and aarch64
 
 hpcstack_rattler() { # ARGUMENTS of conda.py
     if [ ! -d "$HPCSTACK_WORK/rattler" ]; then
@@ -176,7 +178,9 @@ hpcstack_rattler() { # ARGUMENTS of conda.py
             printf 'conda packages need a base with python3 and pip\n'
             return 1
         fi
-        env -u PIP_CONSTRAINT python3 -m pip install --quiet --no-cache-dir --target "$HPCSTACK_WORK/rattler" "$HPCSTACK_RATTLER"
+        printf '%s' "$HPCSTACK_RATTLER" | tr '\n' ' ' >"$HPCSTACK_WORK/rattler.txt"
+        env -u PIP_CONSTRAINT python3 -m pip install --quiet --no-cache-dir --no-deps --only-binary :all: --require-hashes \
+            --target "$HPCSTACK_WORK/rattler" --requirement "$HPCSTACK_WORK/rattler.txt"
     fi
     mkdir -p "$HPCSTACK_WORK/home" # its caches go with the scratch folder
     HOME=$HPCSTACK_WORK/home XDG_CACHE_HOME=$HPCSTACK_WORK/home PYTHONPATH=$HPCSTACK_WORK/rattler \

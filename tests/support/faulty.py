@@ -12,11 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 STALL_S = 30
+DRIP_S = 0.02
 
 
 @dataclass
 class Faults:
-    """What happens to the first requests for a blob, in order: a status, or `cut`, `wrong`, `stall`, `no range`."""
+    """What happens to the first requests for a blob, in order: a status, or `cut`, `wrong`, `stall`, `drip`, `no range`."""
 
     coming: list[str] = field(default_factory=list)
     always: str = ""
@@ -62,6 +63,10 @@ def handler(top: Path, faults: Faults) -> type[BaseHTTPRequestHandler]:
             if fault == "wrong":
                 data = data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]
             with contextlib.suppress(OSError):
+                if fault == "drip":
+                    for at in range(len(data)):
+                        self.wfile.write(data[at : at + 1])
+                        time.sleep(DRIP_S)
                 self.wfile.write(data[:half])
                 self.wfile.flush()
                 if fault == "stall":

@@ -28,6 +28,7 @@ from hpcstack.oci.protocol import (
     verify,
     within,
 )
+from hpcstack.oci.rate import not_too_slow
 from hpcstack.oci.tokens import authorize
 
 if TYPE_CHECKING:
@@ -153,8 +154,7 @@ class Registry:
             if start and answer.status_code != 206:  # it does not know ranges: pass over what is there
                 start -= sum(len(block) for block in _some(answer, start))
             try:
-                while block := answer.raw.read(PIECE, decode_content=False):
-                    yield block
+                yield from not_too_slow(lambda: answer.raw.read1(PIECE, decode_content=False), host)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
                 raise RegistryError(*unreachable(host, base, error)) from None
 

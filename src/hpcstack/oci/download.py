@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, RegistryError, StoreError
 from hpcstack.oci.manifest import Layer
+from hpcstack.oci.rate import TooSlow
 
 if TYPE_CHECKING:
     import io
@@ -24,7 +25,7 @@ CONNECTIONS = 4
 TRIES, BACK_OFF = 5, 0.5
 SPARE = 64 << 20  # bytes that stay free on the disk
 WINDOW, PAUSE_S = 24 << 20, 0.1
-STALLED_S, JOIN_S = 600.0, 60.0
+STALLED_S, JOIN_S = 600.0, 5.0
 SLOW = 0.1  # the network is the slower side if its reader waits for it for so much of the time
 LEFT = ".left"  # behind the name of a blob that an earlier run has fetched
 FEW = 16  # less than this part of a blob is not worth to go on with
@@ -131,7 +132,8 @@ class Spool:
                                            f"{self.layer.size} bytes", "try again later")  # fmt: skip
                 except RegistryError as error:
                     broken = error
-                tries = 1 if self.have > began else tries + 1
+                moved = self.have > began and not isinstance(broken, TooSlow)
+                tries = 1 if moved else tries + 1
                 if self.have < self.layer.size:
                     if tries >= TRIES:
                         raise broken

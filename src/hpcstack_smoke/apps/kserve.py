@@ -63,7 +63,8 @@ def infer(target: Target, number: int) -> float:
     question = {"inputs": [{"name": "IN", "shape": [len(numbers)], "datatype": "FP32", "data": numbers}]}
     began = time.monotonic()
     with connection(target, ANSWER_S) as line:
-        line.request("POST", f"/v2/models/{MODEL}/infer", json.dumps(question), {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {target.key}"}
+        line.request("POST", f"/v2/models/{MODEL}/infer", json.dumps(question), headers)
         answer = line.getresponse()
         text = answer.read(MOST).decode(errors="replace")
     if answer.status != 200:

@@ -1,6 +1,7 @@
 """Serving stacks: a server starts on each node, and the next node's clients get the answers that its model has.
 
-One server a node, by its first task, over all GPUs of the step there; the tasks of the node before ask it.
+One server a node, by its first task, over all GPUs of the step there; the tasks of the node before ask it, through a
+front that wants a key (front.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from hpcstack_smoke.agent import A_NODE_S
 from hpcstack_smoke.apps import alphabet, completions, kserve
 from hpcstack_smoke.apps.completions import Exercise, Target, WrongAnswer
+from hpcstack_smoke.apps.front import Front
 from hpcstack_smoke.apps.servers import Server
 from hpcstack_smoke.node.host import open_gpus
 from hpcstack_smoke.result import ERROR, FAIL, PASS, SKIP, Result, Skip
@@ -167,8 +169,7 @@ def _start(task: Task, kind: Serving, stack: contextlib.ExitStack) -> tuple[Serv
     """The server, and where it is to be asked. STACK ends it, whatever happens."""
     folder = tempfile.mkdtemp(prefix="hpcstack-serve-")
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    model, key = kind.prepare(folder), secrets.token_hex(16)
-    host = "127.0.0.1" if task.nodes == 1 else address()
+    model, key, host = kind.prepare(folder), secrets.token_hex(16), "127.0.0.1"
     log = os.path.join(task.output, f"task-{task.code}-{task.rank}-server.log")
     until = time.monotonic() + READY_S + A_NODE_S * task.nodes
     for _ in range(3):  # a port that was free may be another one's now
@@ -179,6 +180,10 @@ def _start(task: Task, kind: Serving, stack: contextlib.ExitStack) -> tuple[Serv
         if not trouble or not server.address_taken():
             break
         server.stop()
+    if task.nodes > 1 and not trouble:  # most of these servers ask nobody for a key: they do not listen to the network
+        front = Front(address(), port, key)
+        stack.callback(front.stop)
+        host, port = address(), front.port
     place = Place(socket.gethostname(), host, port, folder if model else "", key, trouble)
     if model and not trouble:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hpcstack.build.workbench import Workbench
 from hpcstack.core.errors import RegistryError, StoreError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
-from hpcstack.oci import download
+from hpcstack.oci import download, rate
 from hpcstack.oci.client import Registry
 from hpcstack.site.load import Site
 from hpcstack.store.cache import cache_of
@@ -98,6 +99,29 @@ def test_what_does_not_pass_is_told_and_leaves_nothing(
     assert not (tmp_path / "out.sqsh").exists() and not list(tmp_path.glob(".out*"))
     faults.always = ""
     assert held(imported())["d/big"] == ("file", BIG)
+
+
+def test_a_registry_that_drips_is_given_up(
+    imported: Import, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N19: one that gave a byte every three seconds kept an import for ever. Five minutes are half a second here."""
+    monkeypatch.setattr(rate, "PERIOD_S", 0.1)
+    faults.always = "drip"
+    began = time.monotonic()
+    with pytest.raises(RegistryError, match=r"sent \d+ bytes in 0 seconds"):
+        imported()
+    assert time.monotonic() - began < 15
+    assert not (tmp_path / "out.sqsh").exists()
+    monkeypatch.setattr(rate, "PERIOD_S", 60.0)
+    faults.always = ""
+    assert held(imported())["d/big"] == ("file", BIG)
+
+
+def test_who_takes_his_time_is_not_taken_for_a_slow_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate, "PERIOD_S", 0.05)
+    pieces = iter([b"x"] * 20 + [b""])
+    for _ in rate.not_too_slow(lambda: next(pieces), "a registry"):
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("left", ["half", "wrong", "whole", "too long"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +19,7 @@ import pytest
 
 from hpcstack_smoke.apps import alphabet, completions, kserve, serve, servers
 from hpcstack_smoke.apps.completions import Target, WrongAnswer
+from hpcstack_smoke.apps.front import Front
 from hpcstack_smoke.apps.serve import spread
 from hpcstack_smoke.apps.servers import Server
 from hpcstack_smoke.tasks import free_port
@@ -356,3 +360,41 @@ def test_the_gpus_of_this_step(visible: str | None, open_: int, count: int, monk
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert serve.gpus_here() == count
+
+
+@pytest.fixture
+def front(serving: Callable[[str], int]) -> Iterator[Target]:
+    """The front of a server that is right and asks nobody for a key."""
+    made = Front("127.0.0.1", serving(""), "a-key")
+    yield Target("127.0.0.1", made.port, "m", "a-key")
+    made.stop()
+
+
+def test_a_front_lets_in_who_knows_the_key(front: Target) -> None:
+    """N22: servers of the suite listened on the node's address without a key."""
+    assert completions.exercise(front).figures["tokens_per_s"] > 0
+    for key in ("", "another", "a-key2", "A-KEY"):
+        with pytest.raises(WrongAnswer, match="HTTP 401"):
+            completions.ask(replace(front, key=key), 0, stream=False)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"", b"\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nX: Authorization: Bearer a-key\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\nAuthorization: Bearer a-key\r\n\r\n", b"x" * (200 << 10), b"GET /Authorization: Bearer a-key",
+        b"GET / HTTP/1.1\r\nAuthorization: Bearer no\r\nAuthorization: Bearer a-key\r\n\r\n",
+    ],
+)  # fmt: skip
+def test_a_front_takes_nothing_else_for_a_key(front: Target, head: bytes) -> None:
+    with socket.create_connection((front.host, front.port), 10) as line, contextlib.suppress(ConnectionError):
+        line.sendall(head)
+        line.shutdown(socket.SHUT_WR)
+        assert line.recv(4096).startswith(b"HTTP/1.1 401")
+
+
+def test_a_front_that_has_stopped_takes_nobody(serving: Callable[[str], int]) -> None:
+    made = Front("127.0.0.1", serving(""), "a-key")
+    made.stop()
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", made.port), 5).close()
