@@ -7,8 +7,9 @@
 #   end     the round of NODE is over; CHECK and WHY are empty (-)
 # Lines `= NAME VALUE` are what earlier rounds have left. They come first, and are printed again at the end.
 #
-# It prints `drain NODE WHY`, `undrain NODE`, `note NODE WHY` and `unknown NODE WHY`. Whoever acts on that asks Slurm first
-# who has drained the node, and how many were drained this hour. -v misses=, clean=, undrains= (a day).
+# It prints `drain NODE WHY`, `undrain NODE` and `unknown NODE WHY`; `missed NODE` where a drain rests on answers alone that
+# did not come, which may be a file server's fault. Whoever acts on that asks Slurm first who has drained the node, and how
+# many were drained this hour. -v misses=, clean=, undrains= (a day).
 $1 == "=" { kept[$2] = $3; next }
 { why = $0; sub(/^[^ ]+ [^ ]+ [^ ]+ [^ ]+ ?/, "", why) }
 $3 == "ok" { delete kept["miss:" $1 ":" $2]; next }
@@ -21,6 +22,7 @@ $3 == "miss" {
     next
 }
 $3 == "bad" || $3 == "reset" {
+    seen_bad[$1] = 1
     fault[$1] = fault[$1] (fault[$1] ? "; " : "") why
     if ($3 == "reset") { kept["reset:" $1] = 1 }
     next
@@ -30,6 +32,7 @@ $3 == "end" {
     if ($1 in fault) {
         kept["clean:" $1] = 0
         print "drain " $1 " " fault[$1]
+        if (!seen_bad[$1]) { print "missed " $1 }
     } else if ($1 in unknown) {
         kept["clean:" $1] = 0
         print "unknown " $1 " " unknown[$1]
@@ -39,6 +42,7 @@ $3 == "end" {
     }
     delete fault[$1]
     delete unknown[$1]
+    delete seen_bad[$1]
     split("", seen)
 }
 END {

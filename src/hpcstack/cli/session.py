@@ -238,3 +238,17 @@ def table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
     ]
     return "\n".join(lines) + "\n"
+
+
+def give_script(text: str, output: str, where: str, mode: int = 0o755) -> None:
+    """The script TEXT into the file OUTPUT, or printed; then WHERE to name it."""
+    from hpcstack.core.files import writing_below
+    from hpcstack.core.outputs import write_output
+
+    if not output:
+        echo(text.rstrip("\n"))
+        return
+    path = Path(output)
+    with writing_below(path.parent, "the script was not written"):
+        write_output(path, text, mode)
+    say(f"{path}: {where}{path.resolve()}")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from hpcstack.cli.session import Session, echo, say
+from hpcstack.cli.session import Session, echo, give_script, say
+from hpcstack.cli.site_health import health
 
 
 @click.group("site")
@@ -43,20 +44,6 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
     say(f"{path}: read it, then use it with: export HPCSTACK_SITE={path.resolve()}")
 
 
-@command.command("health")
-@click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
-@click.pass_obj
-def health(session: Session, output: str) -> None:
-    """Write a script that says in two seconds whether a node has what site.yaml says, whatever hangs.
-
-    In slurm.conf: HealthCheckProgram=FILE, HealthCheckInterval=300; or Prolog=FILE. It drains a node that is not fit,
-    with the reason, and prints JSON. `sh FILE` tries it by hand.
-    """
-    from hpcstack.render.launchers import health as script
-
-    _give(script(session.site), output, "in slurm.conf on every node: HealthCheckInterval=300 and HealthCheckProgram=")
-
-
 @command.command("importer")
 @click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
 @click.option(
@@ -74,7 +61,7 @@ def importer(session: Session, output: str, check: str) -> None:
     from hpcstack.render.launchers import importer as script
 
     text = script(session.site, check, _program(), _site_file(session))
-    _give(
+    give_script(
         text, output, "name it in plugstack.conf on every node: required .../spank_pyxis.so use_squashfuse=1 importer="
     )
 
@@ -88,7 +75,7 @@ def squashfuse(output: str) -> None:
     """
     from hpcstack.render.template import plain
 
-    _give(plain("launchers", "to-copy/squashfuse"), output, "on every node, before /usr/bin in slurmd's PATH: ")
+    give_script(plain("launchers", "to-copy/squashfuse"), output, "on every node, before /usr/bin in slurmd's PATH: ")
 
 
 @command.command("image-service")
@@ -102,7 +89,7 @@ def image_service(session: Session, output: str) -> None:
     if not session.site.image_cache.folder:
         raise InputError("the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml")
     text = unit(session.site, _program(), _site_file(session))
-    _give(text, output, "on every node: systemctl enable --now hpcstack-images.service, which is ", 0o644)
+    give_script(text, output, "on every node: systemctl enable --now hpcstack-images.service, which is ", 0o644)
 
 
 def _site_file(session: Session) -> str:
@@ -118,15 +105,4 @@ def _program() -> str:
     return str(Path(sys.argv[0]).absolute()) if Path(sys.argv[0]).name == "hpcstack" else "hpcstack"
 
 
-def _give(text: str, output: str, where: str, mode: int = 0o755) -> None:
-    """The script TEXT into the file OUTPUT, or printed; then WHERE to name it."""
-    from hpcstack.core.files import writing_below
-    from hpcstack.core.outputs import write_output
-
-    if not output:
-        echo(text.rstrip("\n"))
-        return
-    path = Path(output)
-    with writing_below(path.parent, "the script was not written"):
-        write_output(path, text, mode)
-    say(f"{path}: {where}{path.resolve()}")
+command.add_command(health)

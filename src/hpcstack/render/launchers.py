@@ -117,6 +117,7 @@ def job_template(
 # 2897), 2 and 5 s were too short on busy nodes (NordicHPC/sonar 92), and gpud waits 30 s.
 HEALTH_LIMIT = 90
 HEALTH_SETTLE = 3  # until Slurm says what other nodes have done at the same moment
+MOST_MISSED = 2  # nodes an hour that are drained for one and the same answer that did not come
 HEALTH_WAIT_TENTHS, TMP_MIB = 50, 512  # how long whoever looks by hand waits; what /tmp should have left
 # Xids whose immediate action in NVIDIA's catalogue is a reset of the GPU or a restart of the machine
 # (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). 63 and 92 are to be ignored there.
@@ -128,14 +129,13 @@ def health(site: Site) -> str:
     """A script for Slurm's HealthCheckProgram and Prolog: whether a node has what SITE says of its kind."""
     types = {name: _health_checks(node) for name, node in site.node_types.items()}
     numbers = {name: number for number, name in enumerate(types, 1)}
-    folders = [site.store, *(Path(mount.partition(":")[0]) for mount in site.mounts)]
     return fill(
         "launchers",
         "on-node/health.sh.j2",
         site=site.name,
         types=types or {"any": []},
         partitions={name: numbers[one.node_type] for name, one in site.partitions.items()},
-        folders=list(dict.fromkeys(map(str, folders))),
+        folders=_health_folders(site),
         limit_seconds=HEALTH_LIMIT,
         wait_tenths=HEALTH_WAIT_TENTHS,
         settle_seconds=HEALTH_SETTLE,
@@ -150,9 +150,22 @@ def health(site: Site) -> str:
         ignore=site.health.ignore,
         own=site.health.folder,
         max_drains=site.health.max_drains,
-        max_drains_number=site.health.max_drains.rstrip("%"),
-        max_drains_percent=site.health.max_drains.rstrip("%") if site.health.max_drains.endswith("%") else "",
+        max_drained=site.health.max_drained,
+        most_missed=MOST_MISSED,
+        boot_minutes=site.health.boot_minutes,
     )
+
+
+def list_health_checks(site: Site) -> tuple[int, int]:
+    """How many checks a node of SITE has at most, and how many of them ask file servers."""
+    folders = len(_health_folders(site))
+    return 3 + folders + max((len(_health_checks(node)) for node in site.node_types.values()), default=0), folders
+
+
+def _health_folders(site: Site) -> list[str]:
+    """What jobs find on file servers."""
+    folders = [site.store, *(Path(mount.partition(":")[0]) for mount in site.mounts)]
+    return list(dict.fromkeys(map(str, folders)))
 
 
 def _health_checks(node: NodeType) -> list[tuple[str, list[str]]]:

@@ -179,8 +179,18 @@ class HealthSite(Model):
     max_drains: str = Field(
         "2%", pattern=r"^[1-9][0-9]{0,4}%?$", description="nodes that it drains within an hour in the whole cluster"
     )
+    max_drained: str = Field(
+        "10%", pattern=r"^[1-9][0-9]{0,4}%?$", description="nodes that are drained by it at a time, however long ago"
+    )
+    boot_minutes: int = Field(
+        10, ge=0, le=120, description="after a start of a node, while what it finds wrong is not yet evidence"
+    )
     misses: int = Field(
-        3, ge=2, le=20, description="a probe that has not answered so often in a row drains; evidence does at once"
+        5,
+        ge=2,
+        le=20,
+        description="a probe that has not answered so often in a row drains; evidence does at once (site health "
+        "--simulate says what fewer would cost)",
     )
     clean: int = Field(
         3, ge=1, le=100, description="clean rounds in a row after which it gives back what it has drained"
