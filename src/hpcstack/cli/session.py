@@ -42,6 +42,7 @@ class Session:
 
         loaded = site.load(self.site_file)
         sharing.share(loaded.site.group)
+        sharing.believe(loaded.site.modules.publishers)
         return loaded
 
     @property

@@ -8,7 +8,8 @@ from hpcstack.cli.session import Session, answer, image_named, json_option, show
 
 
 @click.command("verify")
-@click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
+@click.argument("images", metavar="[IMAGE...]", nargs=-1)
+@click.option("--all", "how", flag_value="all", help="Read the image of every release: is it what was published?")
 @click.option("--parity", "how", flag_value="parity", help="Two images: are they the same stack?")
 @click.option("--reproducible", "how", flag_value="reproducible", help="A stack: do two builds give the same bytes?")
 @click.option("--signature", "how", flag_value="signature", help="Is the image's signature good?")
@@ -30,6 +31,9 @@ def command(
         from hpcstack.build.engines import check_name
 
         check_name(engine)
+    if how == "all":
+        _published(session, images, as_json)
+        return
     if how != "reproducible":
         images = tuple(image_named(session, one) for one in images)
     wanted = 2 if how == "parity" else 1
@@ -96,6 +100,27 @@ def _signature(session: Session, name: str, key: str, stack: str, as_json: bool)
     answer({"image": str(image), "good": good, "said": said}, as_json, lambda: f"{image}: {said}")
     if not good:
         raise AnswerIsNo(f"{image}: {said}")
+
+
+def _published(session: Session, images: tuple[str, ...], as_json: bool) -> None:
+    from hpcstack.build.verify import check_published
+    from hpcstack.core.errors import AnswerIsNo, InputError, counted
+
+    if images:
+        raise InputError("--all names no image", "hpcstack verify --all, or hpcstack verify IMAGE")
+    with show_progress("reading") as progress:
+        found = check_published(session.site, session.store, progress)
+
+    def text() -> str:
+        lines = [f"{one.release}: {one.wrong or 'as it was published'}"
+                 + ("" if one.wrong or one.renewed else " (its seal is its publisher's to renew)")
+                 for one in found]  # fmt: skip
+        return "\n".join(lines or ["nothing is published"])
+
+    answer([vars(one) for one in found], as_json, text)
+    if wrong := [one for one in found if one.wrong]:
+        raise AnswerIsNo(f"{counted(len(wrong), 'release')} not as published: {wrong[0].release}: {wrong[0].wrong}",
+                         f"hpcstack remove {wrong[0].release}, and build and publish it again")  # fmt: skip
 
 
 def _stored(session: Session, name: str, as_json: bool) -> None:

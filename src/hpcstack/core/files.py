@@ -28,11 +28,12 @@ FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 LINK = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
 
 
-def open_file(path: Path, *, below: Path | None = None, own: bool = False) -> BinaryIO:
+def open_file(path: Path, *, below: Path | None = None, own: bool = False, published: bool = False) -> BinaryIO:
     """The ordinary file PATH, for reading. InputError for a link, a pipe, a device or a folder.
 
     No folder of PATH's way BELOW that one may be a link either. OWN: the file is ours or root's, and nobody else can
-    write to it. FileNotFoundError where there is nothing.
+    write to it. PUBLISHED: where the site names its publishers, it is one of theirs. FileNotFoundError where there is
+    nothing.
     """
     try:
         descriptor = _open_below(below, path) if below else os.open(path, FILE)
@@ -46,6 +47,9 @@ def open_file(path: Path, *, below: Path | None = None, own: bool = False) -> Bi
             raise InputError(f"{path} is not an ordinary file", "put the file itself there")
         if own and about.st_uid not in (os.geteuid(), 0) and about.st_uid != _seen_as(path.parent):
             raise InputError(f"{path} belongs to {owner(path)}")
+        if published and not sharing.is_publisher(about.st_uid):
+            raise InputError(f"{path} belongs to {user_name(about.st_uid)}, who is no publisher of this site",
+                             "modules.publishers in site.yaml")  # fmt: skip
         if own and about.st_mode & 0o022:
             raise InputError(f"{path} can be written by others than its owner", f"chmod go-w {path}, or remove it")
     except BaseException:
@@ -95,18 +99,20 @@ def _open_folder(top: Path, folder: Path) -> int:
     return around
 
 
-def read_bytes(path: Path, limit: int, *, below: Path | None = None, own: bool = False) -> bytes:
+def read_bytes(
+    path: Path, limit: int, *, below: Path | None = None, own: bool = False, published: bool = False
+) -> bytes:
     """All of the ordinary file PATH, as `open_file` takes it. InputError for more than LIMIT bytes."""
-    with open_file(path, below=below, own=own) as file:
+    with open_file(path, below=below, own=own, published=published) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
         raise InputError(f"{path} is larger than {limit} bytes")
     return content
 
 
-def read_text(path: Path, limit: int, *, below: Path | None = None, own: bool = False) -> str:
+def read_text(path: Path, limit: int, *, below: Path | None = None, own: bool = False, published: bool = False) -> str:
     """The same as text; what is no UTF-8 in it is replaced."""
-    return read_bytes(path, limit, below=below, own=own).decode("utf-8", "replace")
+    return read_bytes(path, limit, below=below, own=own, published=published).decode("utf-8", "replace")
 
 
 def files_below(top: Path, folder: Path) -> list[Path]:

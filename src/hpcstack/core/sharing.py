@@ -11,15 +11,19 @@ from __future__ import annotations
 import contextlib
 import grp
 import os
+import pwd
 import stat
 from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors
+from hpcstack.core.namespaces import trusted_ids
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 _shared: list[int] = []  # the group's number, once the site's is known: one site a process
+_publishers: set[int] = set()  # whose records are believed; empty where the site names nobody
 
 FOLDER_MODE = 0o2775  # of a folder that is the group's
 
@@ -36,6 +40,23 @@ def share(group: str) -> None:
         return
     if os.geteuid() == 0 or number in (os.getegid(), *os.getgroups()):
         _shared.append(number)
+
+
+def believe(publishers: Iterable[str]) -> None:
+    """From now on records of what is published count only where one of PUBLISHERS, root or we have written them. Names
+    that this machine does not know are nobody's; none at all: whoever may write there is believed."""
+    _publishers.clear()
+    named = tuple(publishers)
+    for name in named:
+        with contextlib.suppress(KeyError):
+            _publishers.add(pwd.getpwnam(name).pw_uid)
+    if named:
+        _publishers.update(trusted_ids())
+
+
+def is_publisher(number: int) -> bool:
+    """Whether the user NUMBER is one whose records are believed."""
+    return not _publishers or number in _publishers
 
 
 def is_shared() -> bool:

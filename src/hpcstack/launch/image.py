@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.releases.lookup import find_released
 from hpcstack.releases.named import Named, named
+from hpcstack.releases.seal import check_seal
 from hpcstack.releases.tree import Tree
 from hpcstack.store.find import newest_image
 from hpcstack.store.store import Store
+
+RELEASED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}/[A-Za-z0-9][A-Za-z0-9._+-]{0,139}")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +32,9 @@ def image_to_launch(
     if environ.get("HPCSTACK_STACK") == name and release in ("", environ.get("HPCSTACK_RELEASE")):
         loaded = store.artifact(Path(environ.get("HPCSTACK_IMAGE", "")).parent.name)
         if loaded and str(loaded.image) == environ["HPCSTACK_IMAGE"]:
-            return loaded, f"module {environ.get('HPCSTACK_RELEASE', '')}"
+            meant = environ.get("HPCSTACK_RELEASE", "")
+            changed = check_seal(meant, loaded, site, store) if RELEASED.fullmatch(meant) else ""
+            return loaded, f"module {meant}" + (f"; its image {changed}" if changed else "")
     if found := find_released(name, site, store, release):
         return found
     return newest_image(name, store), "not published: the image built last"

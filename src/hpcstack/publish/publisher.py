@@ -34,6 +34,7 @@ from hpcstack.releases.layout import dates_file
 from hpcstack.releases.ledger import CHANNELS, FORMAT, Entry, Event, Ledger
 from hpcstack.releases.permissions import Permissions
 from hpcstack.releases.records import RECORD, release_folder
+from hpcstack.releases.seal import SEAL, Seal, seal_text, take_seal
 from hpcstack.releases.tree import Tree, TreeChange
 from hpcstack.store.store import MAX_RECORD, Store
 
@@ -94,7 +95,8 @@ class Publisher:
                 if tree.stale:
                     self._cached()
                 return self._answer(ledger, known, release, "when it was published", new=False)
-            part, record = self._write(release, artifact, {**extra, **_reported(report)})
+            seal = self._sealed(artifact)
+            part, record = self._write(release, artifact, {**extra, **_reported(report), SEAL: seal_text(seal)})
             try:
                 checked = try_loading(release, self.runner, self.site.modules.check_as)
             except HpcstackError:
@@ -273,6 +275,15 @@ class Publisher:
                 descriptors.make_folder(own / "bin")
                 self.marks.mark_tree(own)
         return part, text
+
+    def _sealed(self, artifact: Artifact) -> Seal:
+        """The seal of ARTIFACT's image, all of which is read. StoreError where its bytes are not what was built."""
+        self.say(f"reading {artifact.image}")
+        seal = take_seal(artifact.image)
+        if seal.sha256 != artifact.sha256:
+            raise StoreError(f"{artifact.image} is not what was built: its sha256 differs",
+                             f"hpcstack build --no-cache {artifact.stack}")  # fmt: skip
+        return seal
 
     def _readable(self, release: Release) -> None:
         """Others reach the image and the wrappers, where the site's mode says that they do."""

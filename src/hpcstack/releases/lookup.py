@@ -9,6 +9,7 @@ from hpcstack.releases.inputs import today
 from hpcstack.releases.ledger import Dates, split
 from hpcstack.releases.modulerc import refusal
 from hpcstack.releases.records import read_record
+from hpcstack.releases.seal import check_seal
 from hpcstack.releases.tree import Tree
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def find_released(
                     f"the image of {release} says that it is one of {artifact.stack or 'no stack'}",
                     "tell the site's administrators: hpcstack status --check",
                 )
-            return artifact, f"release {release} in {entry.channel}"
+            changed = check_seal(release, artifact, site, store)
+            return artifact, f"release {release} in {entry.channel}" + (f"; it {changed}" if changed else "")
     return None
 
 

@@ -49,7 +49,7 @@ def read_record(store: Store, name: str, release: str, *, to_change: bool = Fals
     path = release_folder(store, name, release) / RECORD
     remedy = f"what {name}/{release} needs is not known: restore it, or hpcstack publish {name}-" + version_of(release)
     try:
-        document = json.loads(read_bytes(path, MAX_RECORD))
+        document = json.loads(read_bytes(path, MAX_RECORD, published=True))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError, InputError) as error:

@@ -88,7 +88,7 @@ class Tree:
         """The ledger of NAME: an empty one where nothing was published. One of a newer hpcstack is not TO_CHANGE."""
         path = self.root / STATE / name / CURRENT / "ledger.json"
         try:
-            document = json.loads(files.read_bytes(path, MAX_JOURNAL))
+            document = json.loads(files.read_bytes(path, MAX_JOURNAL, published=True))
             return from_json(document, str(path), name, to_change=to_change)
         except FileNotFoundError:
             return Ledger(name)

@@ -216,6 +216,10 @@ class ModulesSite(Model):
         "0644", description="of files; folders get x where they have r"
     )
     group: str = Field("", pattern=r"^[A-Za-z0-9._-]*$", description="whose group; empty is the publisher's")
+    publishers: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")], ...] = Field(
+        (),
+        description="users whose releases count, beside root; empty: whoever the folders' modes let write there",
+    )
     check_as: str = Field(
         "", pattern=r"^[A-Za-z0-9._-]*$", description="a user as whom each release is tried too, where root publishes"
     )

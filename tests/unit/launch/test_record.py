@@ -73,4 +73,6 @@ def test_the_oldest_go(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_record_says_what_ran() -> None:
     document = json.loads((begin() / record.FILE).read_text())
-    assert document["argv"] == ["srun", "true"] and document["image_sha256"] == "0" and document["staged"] == "none"
+    assert (
+        document["argv"] == ["srun", "true"] and document["image_sha256"] == "0" * 64 and document["staged"] == "none"
+    )

@@ -1,0 +1,157 @@
+"""What a launch compares instead of an image's bytes, and whose records count at a site that names its publishers."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcstack.build.verify import check_published
+from hpcstack.core import sharing
+from hpcstack.core.errors import StoreError
+from hpcstack.core.progress import Progress
+from hpcstack.releases.layout import CURRENT, STATE
+from hpcstack.releases.lookup import find_released
+from hpcstack.store.artifact import Artifact
+from support.modules import Place
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHUfkB1mHZxcXqFSq3cXlW4rLvZ8m3nJt8xqPDwD0yqM site"
+
+
+def released(place: Place) -> tuple[Artifact, str]:
+    found = find_released("pytorch-24.11", place.site, place.store)
+    assert found
+    return found
+
+
+def replace_image(image: Path, content: bytes) -> None:
+    """IMAGE with other bytes of the same size and time, as somebody who may write to the store would."""
+    before = image.stat()
+    fresh = image.with_name("fresh")
+    fresh.write_bytes(content)
+    os.utime(fresh, ns=(before.st_atime_ns, before.st_mtime_ns))
+    fresh.rename(image)
+
+
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize("how", ["replaced", "written", "touched"])
+def test_an_image_that_was_replaced_is_seen(tmp_path: Path, how: str, required: bool) -> None:
+    """N11: launch looked at no bytes; it looks at the file that somebody has read."""
+    place = Place(tmp_path)
+    place.publish()
+    if required:
+        signatures = place.site.signatures.model_copy(update={"required": True, "keys": (KEY,)})
+        place.site = place.site.model_copy(update={"signatures": signatures})
+    artifact, why = released(place)
+    assert why == "release pytorch/24.11-r1 in testing"
+    content = artifact.image.read_bytes()
+    artifact.image.chmod(0o644)
+    if how == "replaced":
+        replace_image(artifact.image, content[::-1])
+    elif how == "written":
+        before = artifact.image.stat()
+        artifact.image.write_bytes(content[::-1])
+        os.utime(artifact.image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    else:
+        os.utime(artifact.image)
+    if required:
+        with pytest.raises(StoreError, match="another file than the one that was read on"):
+            released(place)
+    else:
+        assert "it is another file than the one that was read on" in released(place)[1]
+    (checked,) = check_published(place.site, place.store, Progress())
+    if how == "touched":
+        assert (checked.wrong, checked.renewed) == ("", True)
+        assert released(place)[1] == "release pytorch/24.11-r1 in testing"
+    else:
+        assert "and was published with" in checked.wrong and not checked.renewed
+
+
+def test_a_launch_reads_next_to_nothing_of_an_image(tmp_path: Path) -> None:
+    """The bar is 50 ms and a megabyte for an image of 20 GB; this one is as large, and all holes."""
+    place = Place(tmp_path)
+    place.publish()
+    artifact, _ = released(place)
+    artifact.image.chmod(0o644)
+    os.truncate(artifact.image, 20 << 30)
+    record = Path(artifact.folder) / "artifact.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "size": 20 << 30}))
+    seal = place.store.top / "releases/pytorch/24.11-r1/seal.json"
+    about = artifact.image.stat()
+    new = {"size": about.st_size, "mtime_ns": about.st_mtime_ns, "ctime_ns": about.st_ctime_ns}
+    seal.write_text(json.dumps({**json.loads(seal.read_text()), **new}))
+    began, read = time.monotonic(), bytes_read()
+    assert released(place)[1] == "release pytorch/24.11-r1 in testing"
+    assert bytes_read() - read < 1 << 20
+    assert time.monotonic() - began < 0.5  # 0.01 s on a quiet machine
+
+
+def bytes_read() -> int:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
+
+
+def test_what_is_not_what_was_built_is_not_published(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    artifact = place.artifact(place.stack())
+    artifact.image.chmod(0o644)
+    replace_image(artifact.image, artifact.image.read_bytes()[::-1])
+    with pytest.raises(StoreError, match="is not what was built"):
+        place.publisher.publish(place.stack(), artifact, "testing", None, {})
+
+
+def test_a_release_of_before_there_were_seals_is_launched(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.publish()
+    (place.store.top / "releases/pytorch/24.11-r1/seal.json").unlink()
+    assert released(place)[1] == "release pytorch/24.11-r1 in testing"
+    (checked,) = check_published(place.site, place.store, Progress())
+    assert checked.renewed and (place.store.top / "releases/pytorch/24.11-r1/seal.json").exists()
+
+
+def current_ledger(place: Place, name: str) -> Path:
+    return (place.site.module_root / STATE / name / CURRENT / "ledger.json").resolve()
+
+
+@pytest.fixture
+def believed() -> Iterator[None]:
+    yield
+    sharing.believe(())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to somebody else")
+@pytest.mark.parametrize("what", ["ledger.json", "release.json", "seal.json", "image.sqsh"])
+def test_records_count_where_a_publisher_has_written_them(tmp_path: Path, what: str, believed: None) -> None:
+    """`modules.publishers`: another who may write there, a member of the group, say, publishes nothing."""
+    place = Place(tmp_path)
+    place.publish()
+    path = current_ledger(place, "pytorch") if what == "ledger.json" else next(tmp_path.rglob(what))
+    os.chown(path, 65534, 65534)
+    released(place)  # nobody is named: whoever may write there is believed
+    sharing.believe(("nobody",))
+    released(place)
+    sharing.believe(("daemon",))
+    if what == "image.sqsh":
+        assert "belongs to nobody, who is no publisher of this site" in released(place)[1]
+        return
+    with pytest.raises(StoreError, match="belongs to nobody, who is no publisher of this site"):
+        released(place)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to somebody else")
+def test_two_publishers_are_both_believed(tmp_path: Path, believed: None) -> None:
+    place = Place(tmp_path)
+    place.publish()
+    place.publish("miniforge-26.3")
+    for name, user in (("pytorch", 1), ("miniforge", 65534)):
+        os.chown(current_ledger(place, name), user, user)
+    sharing.believe(("daemon", "nobody", "a-name-that-nobody-has"))
+    assert {place.tree.ledger(name).name for name in place.tree.names()} == {"pytorch", "miniforge"}
+    sharing.believe(("daemon",))
+    assert place.tree.ledger("pytorch").entries
+    with pytest.raises(StoreError, match="no publisher of this site"):
+        place.tree.ledger("miniforge")
