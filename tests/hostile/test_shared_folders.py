@@ -18,6 +18,7 @@ import pytest
 from hpcstack.core import descriptors, sharing
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import write_text
+from hpcstack.core.lease import hold, me, read_holder
 from hpcstack.core.process import Runner
 from hpcstack.publish import gc
 from hpcstack.releases.ledger_format import from_json
@@ -306,3 +307,34 @@ def test_removing_follows_nothing(tmp_path: Path, victim: Path) -> None:
     during_swaps(top / "inner", top / "link", act)
     descriptors.remove_tree(top)
     assert not top.exists()
+
+
+@pytest.mark.parametrize("kind", ["a link", "a pipe", "a large file"])
+def test_what_lies_in_the_place_of_a_lease_is_refused(tmp_path: Path, kind: str) -> None:
+    """A member of the group puts it there: a refusal that says what to do, and no traceback."""
+    path = tmp_path / "leases/key"
+    path.parent.mkdir()
+    if kind == "a link":
+        path.symlink_to("/etc/passwd")
+    elif kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b"x" * 10_000)
+    with pytest.raises(StoreError, match="no lease can be had"), hold(path):
+        pass
+
+
+@pytest.mark.parametrize(
+    "text", ["a+b", "\x1b]0;x+0+1+2+3+", "h+0+1+2+3+4+5", "h+0+1+" + "9" * 40 + "+3+", "h/../x+0+1+2+3+"]
+)
+def test_what_is_no_holder_is_told_as_none(text: str) -> None:
+    assert read_holder(text) is None
+    assert read_holder(str(me())) == me()
+
+
+def test_a_descriptor_that_a_recipe_names_reaches_no_program(tmp_path: Path) -> None:
+    """Words of a command line that look like a pinned folder hand on nothing of ours."""
+    with (tmp_path / "secret").open("w") as secret, descriptors.pinned(tmp_path) as pinned:
+        words = ["mksquashfs", f"/proc/self/fd/{secret.fileno()}", str(pinned), f"--root={pinned}/x"]
+        assert descriptors.pins_in(words) == (int(pinned.name),)
+    assert descriptors.pins_in(words) == ()

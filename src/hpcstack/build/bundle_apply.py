@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_name
 from hpcstack.build.bundle_format import FILE_NAME, FORMAT, NAMES_ITS_BASE
-from hpcstack.core import descriptors, sharing
+from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of, read_text, write_text
 from hpcstack.core.lease import label, sweep
@@ -230,8 +230,10 @@ def _link_to_base_here(link: Path, about: BundleMember, site: Site, progress: Pr
         imported = [path for path in cache.top.glob(link.name) if path.stat().st_size == about.size]
         for path in (*brought, *imported):
             progress(f"looking at the base that is here: {about.size / 1e9:.1f} GB")
-            if digest_of(path) == about.sha256 and _linked(path, link, about):
+            _link_or_copy(path, link, about)
+            if digest_of(link) == about.sha256:
                 return
+            link.unlink()
     other = f"; {imported[0].name} is here, with other bytes" if imported else ""
     raise InputError(
         f"the bundle was made without its base, and no earlier bundle has brought that (sha256 {about.sha256}){other}",
@@ -239,16 +241,15 @@ def _link_to_base_here(link: Path, about: BundleMember, site: Site, progress: Pr
     )
 
 
-def _linked(path: Path, link: Path, about: BundleMember) -> bool:
-    """Whether LINK is now the file PATH, or its copy where links are not allowed, with the bytes that ABOUT says."""
+def _link_or_copy(path: Path, link: Path, about: BundleMember) -> None:
+    """LINK is the file PATH, or its copy where links are not allowed. What it holds is looked at afterwards: PATH lies
+    where others may write, and may be another file a moment later."""
     try:
-        os.link(path, link)
+        os.link(path, link, follow_symlinks=False)
     except OSError:  # of another member's file, or between folders of some filesystems
         room(link.parent, about.size, "the base")
-        with path.open("rb") as source, link.open("xb") as copy:
+        with files.open_file(path) as source, link.open("xb") as copy:
             shutil.copyfileobj(source, copy, 1 << 20)
-        return digest_of(link) == about.sha256
-    return True
 
 
 def _recipe_in(path: Path, lock: Lock, folder: Path | None) -> Path | None:

@@ -73,7 +73,10 @@ class BuildRequest:
         To know it, everything must be rendered. What was rendered from the same spec and lock by the same hpcstack
         before had the same key: that is remembered in the user's own cache, never in a group's. A key becomes a path.
         """
-        memo = own_cache(self.site).top / "keys" / self._asked
+        try:
+            memo = own_cache(self.site).top / "keys" / self._asked
+        except StoreError:  # a cache that cannot be ours remembers nothing
+            return self._rendered_key()
         with contextlib.suppress(OSError, InputError):
             known = read_text(memo, 64, own=True)
             if KEY.fullmatch(known):

@@ -39,9 +39,10 @@ def command(
 
     from hpcstack.core.errors import InputError
     from hpcstack.releases.changes import retired
-    from hpcstack.releases.inputs import today
+    from hpcstack.releases.inputs import one_line, today
     from hpcstack.releases.retirement import Retirement, retirement_dates
 
+    reason = one_line(reason, "--reason")
     asked = Retirement(warn, remove, now, cancel, successor, reason)
     ledger, version, release = with_version(session, "retire", name)
     if release:

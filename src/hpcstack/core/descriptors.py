@@ -38,6 +38,7 @@ NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EBADF)  # EBADF: a folder that we may pass (O_PATH) and not list
 RENAME_EXCHANGE = 2  # renameat2(2)
 MAX_LINKS = 40  # on the way to one folder, as the kernel counts
+_pins: set[int] = set()  # the descriptors of `pinned`, as long as its block runs
 PINNED = re.compile(r"/proc/self/fd/([0-9]+)(?=/|$)")
 
 # -- one folder
@@ -134,7 +135,11 @@ def pinned(path: Path) -> Iterator[Path]:
     Good in this process, and in the programs that core/process starts: they inherit the descriptor that it names.
     """
     with holding(path) as descriptor:
-        yield Path(f"/proc/self/fd/{descriptor}")
+        _pins.add(descriptor)
+        try:
+            yield Path(f"/proc/self/fd/{descriptor}")
+        finally:
+            _pins.discard(descriptor)
 
 
 def is_pinned(path: Path) -> bool:
@@ -158,9 +163,10 @@ def find_name(folder: Path, around: Path) -> Path:
 
 
 def pins_in(words: Iterable[str]) -> tuple[int, ...]:
-    """The descriptors that WORDS of a command line name as pinned folders."""
+    """The descriptors that WORDS of a command line name as folders which are pinned now. What a recipe or a base has
+    named so is none of them: no other descriptor of ours reaches a program."""
     found = [int(number) for word in words for number in PINNED.findall(word)]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(one for one in found if one in _pins))
 
 
 def make_new_folder(path: Path, mode: int = 0o700) -> None:

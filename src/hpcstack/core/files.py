@@ -219,7 +219,7 @@ def copy_range(source: Path, target: Path, start: int, length: int) -> None:
 def write_text(path: Path, text: str, mode: int = 0o644, *, on_disk: bool = True) -> None:
     """TEXT into PATH by a temporary file, fsync (if it has to be ON_DISK) and rename. A link that is there is replaced,
     not followed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptors.make_folder(path.parent)
     descriptors.write_file(path, text.encode(), sharing.mode(mode), on_disk=on_disk)
 
 

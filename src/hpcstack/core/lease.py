@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors, sharing
+from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_text
 from hpcstack.core.namespaces import ROOT_BECOMES, is_machines_root
 
@@ -51,10 +52,15 @@ class Holder:
         return f"process {self.pid} on {self.host}" + (f", job {self.job}" if self.job else "")
 
 
+HOLDER = re.compile(
+    r"([A-Za-z0-9.-]{0,255})\+([0-9a-f]{1,8})\+([0-9]{1,20})\+([0-9]{1,10})\+([0-9]{0,20}|hidden)\+([A-Za-z0-9_.-]{0,64})"
+)
+
+
 def read_holder(text: str) -> Holder | None:
     """What `str(Holder)` wrote; None for anything else."""
-    parts = text.strip().split("+")
-    return Holder(*parts) if len(parts) == 6 and parts[3].isdigit() else None
+    match = HOLDER.fullmatch(text.strip())
+    return Holder(*match.groups()) if match else None
 
 
 def me() -> Holder:
@@ -206,10 +212,13 @@ def _break(path: Path, owner: str) -> None:
 
 
 def _read(path: Path) -> str | None:
+    """What the lease PATH says; None where there is none. StoreError where something else lies there."""
     try:
         return read_text(path, 4096)
     except FileNotFoundError:
         return None
+    except InputError as error:
+        raise StoreError(f"no lease can be had: {error.message}", f"look who put it there, and: rm {path}") from None
 
 
 def _boot() -> str:
