@@ -38,6 +38,26 @@ def test_directives_are_refused_at_once(text: str) -> None:
     assert time.monotonic() - began < 1
 
 
+RECIPE_HEAD = "apiVersion: hpcstack/v1\nname: x\nsummary: s\nbase: {image: docker.io/library/debian:12}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "replace: [1]\n", "extends: _t\n", "extends: _t\nreplace: [1]\n",
+        RECIPE_HEAD + "matrix: {version: {'1': {replace: [1]}}}\n", RECIPE_HEAD + "version: '1'\nreplace: [1]\n",
+    ],
+)  # fmt: skip
+def test_a_recipe_that_replaces_itself_by_a_list_is_refused(tmp_path: Path, text: str) -> None:
+    """Found by fuzzing: `{replace: [...]}` at the top made a list of the recipe, and a traceback."""
+    from hpcstack.recipe.catalog import Catalog
+
+    (tmp_path / "x.yaml").write_text(text)
+    (tmp_path / "_t.yaml").write_text("replace: [1]\n")
+    with pytest.raises(ProblemsError):
+        Catalog([tmp_path]).read(tmp_path / "x.yaml")
+
+
 def test_of_many_unknown_keys_fifty_are_told(tmp_path: Path) -> None:
     """N15: 45,000 unknown keys took four seconds."""
     from hpcstack.recipe.catalog import Catalog

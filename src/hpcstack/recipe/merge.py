@@ -44,6 +44,8 @@ Part = tuple[Document, Any, Path]
 
 
 def _merged(out: Document, under: Part, over: Part, path: Path) -> Any:
+    if not path and (_replaces(under[1]) or _replaces(over[1])):  # a document stays a mapping
+        return _mapping(out, under, over, path)
     if _replaces(under[1]):  # what it replaced lies below it already
         under = (under[0], under[1]["replace"], (*under[2], "replace"))
     (lower, low, low_path), (upper, high, high_path) = under, over
@@ -89,7 +91,7 @@ def _replaces(value: Any) -> bool:
 def _copied(out: Document, part: Part, path: Path, *, plain: bool = False, drop: bool = False) -> Any:
     """The value of PART with its places; PLAIN takes the list out of `{replace: [...]}`, DROP leaves out empty keys."""
     source, value, place = part
-    if plain and _replaces(value):
+    if plain and path and _replaces(value):
         value, place = value["replace"], (*place, "replace")
     out.marks[path] = source.mark(place)
     items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
