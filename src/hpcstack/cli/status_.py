@@ -10,6 +10,8 @@ from hpcstack.cli.published import optional, split
 from hpcstack.cli.session import Session, answer, json_option, table
 from hpcstack.core.errors import counted
 
+UNASKED = "srun --container-image=PATH asks for no signature; launch, modules and --container-image=hpcstack/STACK do"
+
 
 @click.command("status")
 @optional
@@ -35,7 +37,8 @@ def command(session: Session, name: str, check: bool, as_json: bool) -> None:
         wrong.append(
             f"{tree.core} contains {crowd} modulefiles, which every load looks at: `modules.direct` in site.yaml"
         )
-    document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong}
+    notes = [UNASKED] if session.site.signatures.required else []
+    document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong, "notes": notes}
     answer(document, as_json, lambda: shown(document))
     if check and wrong:
         raise AnswerIsNo(
@@ -51,7 +54,7 @@ def shown(document: dict[str, Any]) -> str:
         return "\n".join(["nothing is published here; hpcstack publish STACK", *wrong])
     head = ("release", "alias", "channel", "tested", "dates")
     lines = [table([_row(one) for one in rows], head), "", f"  module use {document['modulepath']}"]
-    return "\n".join([*lines, *wrong])
+    return "\n".join([*lines, *wrong, *(f"NOTE: {one}" for one in document["notes"])])
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
