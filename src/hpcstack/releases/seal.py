@@ -118,4 +118,4 @@ def _why_changed(artifact: Artifact, seal: Seal) -> str:
     except OSError as error:
         return f"cannot be opened: {error.strerror}"
     same = (size, inode, mtime, ctime) == (seal.size, seal.inode, seal.mtime_ns, seal.ctime_ns)
-    return "" if same else f"is another file than the one that was read on {seal.read[:10]}"
+    return "" if same else f"has changed since it was read on {seal.read[:10]}"

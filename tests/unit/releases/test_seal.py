@@ -59,10 +59,10 @@ def test_an_image_that_was_replaced_is_seen(tmp_path: Path, how: str, required: 
     else:
         os.utime(artifact.image)
     if required:
-        with pytest.raises(StoreError, match="another file than the one that was read on"):
+        with pytest.raises(StoreError, match="has changed since it was read on"):
             released(place)
     else:
-        assert "it is another file than the one that was read on" in released(place)[1]
+        assert "it has changed since it was read on" in released(place)[1]
     (checked,) = check_published(place.site, place.store, Progress())
     if how == "touched":
         assert (checked.wrong, checked.renewed) == ("", True)
