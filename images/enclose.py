@@ -126,8 +126,13 @@ def restrict(target, attributes, flags):
         return
     if ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):  # EPERM: a container's filter that does not know it
         raise OSError(ctypes.get_errno(), f"{target} cannot be closed: {os.strerror(ctypes.get_errno())}")
-    for place in mounts_below(os.path.realpath(target)):
-        restrict_one(place, flags)
+    outermost = os.path.realpath(target)
+    for place in mounts_below(outermost):
+        try:
+            restrict_one(place, flags)
+        except (PermissionError, FileNotFoundError):  # behind a folder that is closed to the builder, and so to steps
+            if place == outermost:
+                raise
 
 
 def restrict_one(place, flags):

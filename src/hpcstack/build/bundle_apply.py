@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import tarfile
 import uuid
 from dataclasses import dataclass
@@ -244,9 +245,13 @@ def _link_to_base_here(link: Path, about: BundleMember, site: Site, progress: Pr
 def _link_or_copy(path: Path, link: Path, about: BundleMember) -> None:
     """LINK is the file PATH, or its copy where links are not allowed. What it holds is looked at afterwards: PATH lies
     where others may write, and may be another file a moment later."""
+    about_it = path.lstat()
+    ours = stat.S_ISREG(about_it.st_mode) and about_it.st_uid in (0, os.geteuid())  # another's may become another thing
     try:
+        if not ours:
+            raise PermissionError
         os.link(path, link, follow_symlinks=False)
-    except OSError:  # of another member's file, or between folders of some filesystems
+    except OSError:  # or between folders of some filesystems
         room(link.parent, about.size, "the base")
         with files.open_file(path) as source, link.open("xb") as copy:
             shutil.copyfileobj(source, copy, 1 << 20)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _shared: list[int] = []  # the group's number, once the site's is known: one site a process
-_publishers: set[int] = set()  # whose records are believed; empty where the site names nobody
+_publishers: list[frozenset[int]] = []  # whose records are believed; none where the site names nobody
 
 FOLDER_MODE = 0o2775  # of a folder that is the group's
 
@@ -43,20 +43,31 @@ def share(group: str) -> None:
 
 
 def believe(publishers: Iterable[str]) -> None:
-    """From now on records of what is published count only where one of PUBLISHERS, root or we have written them. Names
-    that this machine does not know are nobody's; none at all: whoever may write there is believed."""
+    """From now on records of what is published count only where one of PUBLISHERS (names, or numbers) has written
+    them, root, or we. Names that this machine does not know are nobody's; none at all: whoever may write there."""
     _publishers.clear()
     named = tuple(publishers)
+    numbers = {int(name) for name in named if name.isdecimal()}
     for name in named:
         with contextlib.suppress(KeyError):
-            _publishers.add(pwd.getpwnam(name).pw_uid)
+            numbers.add(pwd.getpwnam(name).pw_uid)
     if named:
-        _publishers.update(trusted_ids())
+        _publishers.append(frozenset(numbers))
+
+
+def names_publishers() -> bool:
+    """Whether the site says whose records count."""
+    return bool(_publishers)
 
 
 def is_publisher(number: int) -> bool:
-    """Whether the user NUMBER is one whose records are believed."""
-    return not _publishers or number in _publishers
+    """Whether records of the user NUMBER are believed by us."""
+    return not _publishers or number in _publishers[0] or number in trusted_ids()
+
+
+def may_publish() -> bool:
+    """Whether others believe what we write."""
+    return not _publishers or os.geteuid() == 0 or os.geteuid() in _publishers[0]
 
 
 def is_shared() -> bool:

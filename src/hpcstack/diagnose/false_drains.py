@@ -111,6 +111,8 @@ def share_of_late(seconds: Sequence[float], limit_s: float) -> float:
     if late:
         return late / len(ordered)
     tail = [one for one in ordered[-max(10, len(ordered) // 10) :] if one > 0]
+    if not tail:
+        return 0.0
     least = tail[0]
     mean = sum(math.log(one / least) for one in tail) / len(tail)
     return len(tail) / len(ordered) * (least / limit_s) ** (1 / mean) if mean > 0 else 0.0
@@ -119,12 +121,19 @@ def share_of_late(seconds: Sequence[float], limit_s: float) -> float:
 def false_drains(misses: Misses, looked: Looked) -> dict[str, float]:
     """{reason: healthy nodes that are drained a day}."""
     rounds = DAY_S / looked.interval_s
-    alone = looked.nodes * looked.checks * rounds * misses.alone**looked.misses * (1 - misses.alone)
+    alone = looked.nodes * looked.checks * rounds * misses.alone**looked.misses * max(1 - misses.alone, 1 / rounds)
     busy = looked.nodes * sum(one.a_day * chance for one, chance in _chances(misses.busy, misses.alone, looked))
     few = min(MOST_MISSED, looked.nodes) if looked.folders else 0
     on_servers = replace(looked, checks=looked.folders)
-    stalls = few * sum(one.a_day * chance for one, chance in _chances(misses.stalls, misses.alone, on_servers))
+    stalls = few * sum(
+        one.a_day * chance * _hours(one, looked) for one, chance in _chances(misses.stalls, misses.alone, on_servers)
+    )
     return {"alone": alone, "busy": busy, "stalls": stalls}
+
+
+def _hours(stall: Together, looked: Looked) -> int:
+    """In how many hours of a STALL the brake lets nodes be drained: that many times two."""
+    return 1 + int(max(0.0, stall.minutes - looked.misses * looked.interval_s / 60) / 60)
 
 
 def _chances(kinds: Sequence[Together], alone: float, looked: Looked) -> list[tuple[Together, float]]:

@@ -34,7 +34,7 @@ from hpcstack.releases.layout import dates_file
 from hpcstack.releases.ledger import CHANNELS, FORMAT, Entry, Event, Ledger
 from hpcstack.releases.permissions import Permissions
 from hpcstack.releases.records import RECORD, release_folder
-from hpcstack.releases.seal import SEAL, Seal, seal_text, take_seal
+from hpcstack.releases.seal import SEAL, Seal, read_seal, renew_seal, seal_text, take_seal, why_changed
 from hpcstack.releases.tree import Tree, TreeChange
 from hpcstack.store.store import MAX_RECORD, Store
 
@@ -92,6 +92,7 @@ class Publisher:
             check_publishable(ledger, stack)
             release, entry = self.prepared(ledger, stack, artifact, channel, report, override)
             if known := self.already(ledger, entry):
+                self._renew_seal(stack.name, known, artifact)
                 if tree.stale:
                     self._cached()
                 return self._answer(ledger, known, release, "when it was published", new=False)
@@ -284,6 +285,11 @@ class Publisher:
             raise StoreError(f"{artifact.image} is not what was built: its sha256 differs",
                              f"hpcstack build --no-cache {artifact.stack}")  # fmt: skip
         return seal
+
+    def _renew_seal(self, name: str, entry: Entry, artifact: Artifact) -> None:
+        """The seal of a release whose image was built again, to the same bytes, or came back from a backup."""
+        if why_changed(artifact, read_seal(self.store, name, entry.release)):
+            renew_seal(self.store, name, entry.release, self._sealed(artifact))
 
     def _readable(self, release: Release) -> None:
         """Others reach the image and the wrappers, where the site's mode says that they do."""

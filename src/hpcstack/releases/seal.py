@@ -13,7 +13,7 @@ import os
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from hpcstack.core import descriptors, files
+from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.records import Digest, Format, Record, Text
 from hpcstack.releases.records import release_folder
@@ -85,7 +85,9 @@ def read_seal(store: Store, name: str, release: str) -> Seal | None:
 
 
 def renew_seal(store: Store, name: str, release: str, seal: Seal) -> bool:
-    """Whether SEAL could be written into the folder of a RELEASE: its publisher and root may."""
+    """Whether SEAL could be written into the folder of a RELEASE: who publishes there may, and root."""
+    if not sharing.may_publish():
+        return False
     try:
         descriptors.write_file(release_folder(store, name, release) / SEAL, seal_text(seal).encode(), 0o644)
     except OSError:
@@ -99,19 +101,22 @@ def check_seal(release: str, artifact: Artifact, site: Site, store: Store) -> st
     StoreError where it is another file, or another's, at a site that runs only what is signed.
     """
     name, _, number = release.partition("/")
-    seal = read_seal(store, name, number)
-    why = _why_changed(artifact, seal) if seal else ""
+    why = why_changed(artifact, read_seal(store, name, number))
     if why and site.signatures.required:
         raise StoreError(f"the image of {release} {why}",
                          "tell the site's administrators: hpcstack verify --all reads it again")  # fmt: skip
     return why
 
 
-def _why_changed(artifact: Artifact, seal: Seal) -> str:
+def why_changed(artifact: Artifact, seal: Seal | None) -> str:
+    """Why the image of ARTIFACT is not the file of which SEAL is; empty where it is. A release of before there were
+    seals has none, and one whose seal somebody took away: where the site names its publishers, that is told."""
+    if seal is None:
+        return "has no seal of its publisher's" if sharing.names_publishers() else ""
     if seal.sha256 != artifact.sha256:
         return "is not the one that was read when it was published"
     try:
-        with files.open_file(artifact.image, published=True) as file:
+        with files.open_file(artifact.image) as file:
             size, inode, mtime, ctime = _marks(os.fstat(file.fileno()))
     except InputError as error:
         return f"is not as it was published: {error.message}"

@@ -67,6 +67,12 @@ def test_a_stall_drains_no_more_nodes_than_the_brake_lets() -> None:
     stall = Misses(alone=0.0, busy=(), stalls=(Together(60, 1.0),))
     assert false_drains(stall, looked())["stalls"] == pytest.approx(2, abs=0.1)
     assert false_drains(stall, looked(folders=0))["stalls"] == 0
+    day = Misses(alone=0.0, busy=(), stalls=(Together(1440, 1.0),))
+    assert 40 < false_drains(day, looked())["stalls"] <= 48, "two an hour, for as long as it lasts"
+
+
+def test_a_probe_that_always_misses_drains_every_node() -> None:
+    assert false_drains(Misses(alone=1.0, busy=(), stalls=()), looked(nodes=10, checks=1))["alone"] == pytest.approx(10)
 
 
 def test_a_tail_is_seen_in_what_was_measured() -> None:
@@ -74,7 +80,7 @@ def test_a_tail_is_seen_in_what_was_measured() -> None:
     pareto = [0.2 * chance.paretovariate(1.5) for _ in range(20_000)]
     assert share_of_late(pareto, 90) == pytest.approx((0.2 / 90) ** 1.5, rel=1.5)
     assert share_of_late([*([0.1] * 990), *([100.0] * 10)], 90) == pytest.approx(0.01)
-    assert share_of_late([0.1] * 1000, 90) == 0
+    assert share_of_late([0.1] * 1000, 90) == share_of_late([0.0] * 1000, 90) == 0
     with pytest.raises(InputError, match="say nothing of a tail"):
         share_of_late([0.1] * 10, 90)
 

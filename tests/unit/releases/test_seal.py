@@ -16,6 +16,7 @@ from hpcstack.core.errors import StoreError
 from hpcstack.core.progress import Progress
 from hpcstack.releases.layout import CURRENT, STATE
 from hpcstack.releases.lookup import find_released
+from hpcstack.releases.seal import renew_seal, take_seal
 from hpcstack.store.artifact import Artifact
 from support.modules import Place
 
@@ -124,7 +125,7 @@ def believed() -> Iterator[None]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to somebody else")
-@pytest.mark.parametrize("what", ["ledger.json", "release.json", "seal.json", "image.sqsh"])
+@pytest.mark.parametrize("what", ["ledger.json", "release.json", "seal.json"])
 def test_records_count_where_a_publisher_has_written_them(tmp_path: Path, what: str, believed: None) -> None:
     """`modules.publishers`: another who may write there, a member of the group, say, publishes nothing."""
     place = Place(tmp_path)
@@ -135,11 +136,43 @@ def test_records_count_where_a_publisher_has_written_them(tmp_path: Path, what: 
     sharing.believe(("nobody",))
     released(place)
     sharing.believe(("daemon",))
-    if what == "image.sqsh":
-        assert "belongs to nobody, who is no publisher of this site" in released(place)[1]
-        return
     with pytest.raises(StoreError, match="belongs to nobody, who is no publisher of this site"):
         released(place)
+
+
+def test_a_seal_that_was_taken_away_is_missed_where_publishers_are_named(tmp_path: Path, believed: None) -> None:
+    """The group's folders let any member do that."""
+    place = Place(tmp_path)
+    place.publish()
+    (place.store.top / "releases/pytorch/24.11-r1/seal.json").unlink()
+    sharing.believe(("root", str(os.geteuid())))
+    assert "it has no seal of its publisher's" in released(place)[1]
+
+
+def test_who_is_no_publisher_renews_no_seal(tmp_path: Path, believed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """His seal would be believed by nobody, and would keep everybody from launching."""
+    place = Place(tmp_path)
+    place.publish()
+    sharing.believe(("a-name-that-nobody-has",))
+    monkeypatch.setattr(os, "geteuid", lambda: 4747)
+    assert not sharing.may_publish()
+    seal = take_seal(released_image(place))
+    assert not renew_seal(place.store, "pytorch", "24.11-r1", seal)
+
+
+def released_image(place: Place) -> Path:
+    return next((place.store.top / "images").glob("*/image.sqsh"))
+
+
+def test_publishing_again_renews_the_seal_of_an_image_that_was_built_again(tmp_path: Path) -> None:
+    """To the same bytes: the file is another one, and what was published is as it was."""
+    place = Place(tmp_path)
+    place.publish()
+    image = released_image(place)
+    replace_image(image, image.read_bytes())
+    assert "has changed" in released(place)[1]
+    place.publish()
+    assert released(place)[1] == "release pytorch/24.11-r1 in testing"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to somebody else")
