@@ -148,6 +148,11 @@ def test_m10_a_base_that_is_only_named_is_the_one_that_is_here(tmp_path: Path, h
     imported_base(lock, "linux/amd64", here).write_bytes(b"A BASE")
     with pytest.raises(InputError, match="no earlier bundle has brought"):
         apply(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
+    imported_base(lock, "linux/amd64", here).unlink()
+    imported_base(lock, "linux/amd64", here).symlink_to("/a/file")  # as long as the base
+    with pytest.raises(InputError, match="no earlier bundle has brought"):
+        apply(make_bundle(tmp_path, here, without_base={**named, "size": 7}), here, tmp_path / "mine", Progress())
+    imported_base(lock, "linux/amd64", here).unlink()
     apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
     apply(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
     found = bundled_base(lock, "linux/amd64", here)

@@ -36,6 +36,11 @@ def main() -> int:
     job = Job(own / "context", lent, work, folder / "base.sqsh", own / "cache", work / "image.sqsh", work / "log",
               BuildSite(splice="auto"), Progress(), steps=steps)  # fmt: skip
     job.log.touch()
+    if name == "docker":
+        (own / "context/attack.sh").write_text(script)
+        (own / "context/Dockerfile").write_text(
+            "FROM the-base\nCOPY attack.sh /opt/attack.sh\nRUN /bin/bash /opt/attack.sh\n"
+        )
     try:
         if how == "lock":
             inside = work / "hpcstack"
@@ -48,6 +53,7 @@ def main() -> int:
         print(f"REFUSED {error.message}")
         return 3
     print(job.log.read_text(errors="replace"))
+    print(*done.tail, sep="\n")
     return done.status
 
 

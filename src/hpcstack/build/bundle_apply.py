@@ -228,10 +228,13 @@ def _link_to_base_here(link: Path, about: BundleMember, site: Site, progress: Pr
     cache = cache_of(site)
     with busy(cache):  # nothing of it is collected meanwhile
         brought = sorted(cache.top.glob(f"offline/*/base-{about.sha256}.sqsh"))
-        imported = [path for path in cache.top.glob(link.name) if path.stat().st_size == about.size]
+        imported = [path for path in cache.top.glob(link.name) if path.lstat().st_size == about.size]
         for path in (*brought, *imported):
             progress(f"looking at the base that is here: {about.size / 1e9:.1f} GB")
-            _link_or_copy(path, link, about)
+            try:
+                _link_or_copy(path, link, about)
+            except (InputError, FileNotFoundError):  # a link in its place, or it is gone: another may be there
+                continue
             if digest_of(link) == about.sha256:
                 return
             link.unlink()

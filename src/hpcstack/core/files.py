@@ -110,9 +110,9 @@ def read_bytes(
     return content
 
 
-def read_text(path: Path, limit: int, *, below: Path | None = None, own: bool = False, published: bool = False) -> str:
+def read_text(path: Path, limit: int, *, below: Path | None = None, own: bool = False) -> str:
     """The same as text; what is no UTF-8 in it is replaced."""
-    return read_bytes(path, limit, below=below, own=own, published=published).decode("utf-8", "replace")
+    return read_bytes(path, limit, below=below, own=own).decode("utf-8", "replace")
 
 
 def files_below(top: Path, folder: Path) -> list[Path]:

@@ -205,6 +205,10 @@ def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
     if site.modules.check_as and not _known(pwd.getpwnam, site.modules.check_as):
         yield wrong("named", where, f"modules.check_as: there is no user {site.modules.check_as}", "FAIL",
                     key="modules.check_as")  # fmt: skip
+    for name in site.modules.publishers:
+        if not name.isdecimal() and not _known(pwd.getpwnam, name):
+            said = f"modules.publishers: there is no user {name}, so releases that {name} published are refused"
+            yield wrong("named", where, said, "FAIL", key="modules.publishers")
     slurms = partitions(runner)
     for name, partition in site.partitions.items():
         node, has = site.node_types[partition.node_type], slurms.get(name)

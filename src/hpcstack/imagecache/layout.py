@@ -1,7 +1,7 @@
 """What lies in the cache, who may read it, and what goes.
 
     images/KEY/image.sqsh   0644 where anybody may pull it; else 0600, with an ACL that names who has shown his right
-    images/KEY/entry.json   what it is
+    images/KEY/entry.json   what it is, as a record (core/records.py)
     images/KEY/used         touched when somebody got it
     grants/KEY-UID          when UID last showed his right
     steps/NAME              what a tag meant when the first node of a job step asked
@@ -27,6 +27,7 @@ from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import remove_tree, write_text
 from hpcstack.core.lease import PATIENCE_S, hold, label, sweep
+from hpcstack.core.records import Format, Plain, Record
 from hpcstack.imagecache import acl
 from hpcstack.imagecache.outcomes import MAX_RECORD
 
@@ -58,6 +59,28 @@ class CachedImage:
     @property
     def name(self) -> str:
         return f"{self.image} ({self.digest[7:19]})"
+
+
+class CachedImageRecord(Record):
+    """A CachedImage in its file."""
+
+    format: str
+    image: Plain
+    digest: str
+    platform: Plain
+    size: int
+    public: bool
+
+
+CACHED_IMAGE = Format("hpcstack/cached-image", 1, CachedImageRecord)
+
+
+def read_cached_image(document: object, where: str) -> CachedImage:
+    """The cached image that the file WHERE describes. StoreError where it is damaged."""
+    if isinstance(document, dict):
+        document.setdefault("format", f"{CACHED_IMAGE.family}/v1")  # before it had a number it was the same
+    record = CACHED_IMAGE.read(document, where, "the next launch imports it again")
+    return CachedImage(**record.model_dump(exclude={"format"}))
 
 
 def key_of(base: Base, digest: str, platform: str) -> str:
@@ -107,11 +130,11 @@ class ImageCache:
 
     def entry(self, key: str) -> CachedImage | None:
         """What is kept under KEY, if it is whole."""
+        path = self.top / "images" / key / ENTRY
         try:
-            found = json.loads(files.read_text(self.top / "images" / key / ENTRY, MAX_RECORD))
-            entry = CachedImage(**found)
+            entry = read_cached_image(json.loads(files.read_text(path, MAX_RECORD)), str(path))
             return entry if self.image(key).stat().st_size == entry.size else None
-        except (OSError, ValueError, TypeError, RecursionError, InputError):
+        except (OSError, ValueError, RecursionError, InputError, StoreError):
             return None
 
     def entries(self) -> dict[str, tuple[CachedImage, float]]:
@@ -141,7 +164,8 @@ class ImageCache:
 
     def put(self, folder: Path, key: str, entry: CachedImage) -> None:
         """FOLDER, made by `new_folder` and with its image, as KEY: there at once, and to be read by whom ENTRY says."""
-        write_text(folder / ENTRY, json.dumps(asdict(entry), indent=1) + "\n", 0o600)  # private images have names, too
+        record = {"format": CACHED_IMAGE.name, **asdict(entry)}
+        write_text(folder / ENTRY, json.dumps(record, indent=1) + "\n", 0o600)  # private images have names, too
         (folder / USED).touch()
         (folder / IMAGE).chmod(0o644 if entry.public else 0o600)
         folder.chmod(0o711)

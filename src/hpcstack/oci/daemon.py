@@ -69,10 +69,18 @@ class Daemon:
             yield {"error": str(error.explanation or error)}
 
     def copy_out(self, name: str, path: str, folder: Path) -> None:
-        """PATH of the image NAME below FOLDER; members are named by the daemon, and kept inside."""
+        """PATH of the image NAME below FOLDER; members are named by the daemon, and kept inside. BuildError where the
+        image has no PATH: a base's shell need not do what it is told."""
+        from docker.errors import NotFound
+
         made = self.client.api.create_container(name, command=["/"], network_disabled=True)
         try:
-            pieces, _ = self.client.api.get_archive(made["Id"], path)
+            try:
+                pieces, _ = self.client.api.get_archive(made["Id"], path)
+            except NotFound:
+                raise BuildError(
+                    f"the base ran our script, and left no {path}", "look at the base's /bin/bash"
+                ) from None
             with tempfile.TemporaryFile() as file:
                 for piece in pieces:
                     file.write(piece)

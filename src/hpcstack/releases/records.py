@@ -43,9 +43,9 @@ class ReleaseRecord(Record):
 RELEASE = Format("hpcstack/modules", 1, ReleaseRecord)
 
 
-def read_record(store: Store, name: str, release: str, *, to_change: bool = False) -> ReleaseRecord | None:
-    """What the RELEASE of NAME says of itself; None where there is none. StoreError where it is damaged, is another's,
-    or is of a newer hpcstack and TO_CHANGE."""
+def read_record(store: Store, name: str, release: str) -> ReleaseRecord | None:
+    """What the RELEASE of NAME says of itself; None where there is none. StoreError where it is damaged, or another's
+    release is described."""
     path = release_folder(store, name, release) / RECORD
     remedy = f"what {name}/{release} needs is not known: restore it, or hpcstack publish {name}-" + version_of(release)
     try:
@@ -54,7 +54,7 @@ def read_record(store: Store, name: str, release: str, *, to_change: bool = Fals
         return None
     except (OSError, ValueError, RecursionError, InputError) as error:
         raise StoreError(f"{path} cannot be read: {error}", remedy) from None
-    found = RELEASE.read(document, str(path), remedy, to_change=to_change)
+    found = RELEASE.read(document, str(path), remedy)
     if found.release != f"{name}/{release}":
         raise StoreError(f"{path} is damaged: it is the record of {found.release}", remedy)
     return found

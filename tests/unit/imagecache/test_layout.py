@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -150,3 +151,23 @@ def test_what_imports_leave_behind_goes_by_age(cache: ImageCache) -> None:
         os.utime(cache.top / path, (1, 1))
     cache.forget_imports(60)
     assert not list((cache.top / "partial").iterdir()) and not list((cache.top / "failed").iterdir())
+
+
+def test_a_record_of_the_cache_is_read_strictly(cache: ImageCache) -> None:
+    """One without a number is as version 1 was; a newer one is read as far as it is known; what is added is refused."""
+    entry = put(cache)
+    path = cache.image("k").with_name("entry.json")
+    written = json.loads(path.read_text())
+    assert written["format"] == "hpcstack/cached-image/v1"
+    for change, readable in [
+        ({}, True),
+        ({"format": None}, True),
+        ({"format": "hpcstack/cached-image/v2", "added": 1}, True),
+        ({"added": 1}, False),
+        ({"size": "4"}, False),
+        ({"format": "hpcstack/modules/v1"}, False),
+        ({"image": "a\x1b[2J"}, False),
+    ]:
+        document = {key: value for key, value in {**written, **change}.items() if value is not None}
+        path.write_text(json.dumps(document))
+        assert cache.entry("k") == (entry if readable else None), change

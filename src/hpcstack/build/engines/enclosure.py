@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hpcstack.build.engines.base import Job
-    from hpcstack.core.process import Fed, Runner
+    from hpcstack.core.process import Completed, Fed, Runner
 
 READY_S = 60
 TOOLS = ("mksquashfs", "unsquashfs", "squashfuse", "squashfuse_ll")
@@ -141,8 +142,12 @@ def list_shown(job: Job, runner: Runner) -> list[str]:
     tools = [runner.which(name) for name in TOOLS if runner.has(name)]
     for tool in (*tools, *bundled_squashfuses()):
         shown += with_libraries(Path(tool).resolve())
-    outside = [str(one) for one in shown if one.parts[1] not in SYSTEM]
-    return list(dict.fromkeys([*outside, str(job.base)]))
+    return list(dict.fromkeys([*_outside_of_system(shown), str(job.base)]))
+
+
+def _outside_of_system(paths: list[Path]) -> list[str]:
+    """Those of PATHS that no enclosure shows by itself."""
+    return [str(path) for path in paths if path.parts[1] not in SYSTEM]
 
 
 def with_libraries(tool: Path) -> list[Path]:
@@ -172,16 +177,31 @@ def enclosed(job: Job, runner: Runner, command: tuple[str, ...] = ()) -> Iterato
     ready, number, log = own / "ready", job.work / "enclosure.pid", job.work / "enclosure.log"
     for path in (ready, number, log):
         path.unlink(missing_ok=True)
-    argv = [*_python("enclose.py"), "make", *_as_user()]
-    argv += ["--root", str(job.work / "enclosure"), "--pid", str(number)]
-    for shown in list_shown(job, runner):
-        argv += ["--ro", shown]
-    for folder in dict.fromkeys((job.work, job.cache)):
-        argv += ["--rw", str(folder)]
+    argv = _words_to_make(job.work / "enclosure", number, list_shown(job, runner), [job.work, job.cache])
     open_to_builder(job.work)
     with runner.fed([*argv, "--", *(command or HOLD), str(ready)], log, clean=True, wait=False) as held:
         _wait(held, ready, number)
         yield Enclosure(int(number.read_text()))
+
+
+def _words_to_make(root: Path, number: Path, shown: list[str], writable: list[Path]) -> list[str]:
+    """The beginning of the argv of an enclosure's first process, which follows `--`. The enclosure is mounted at ROOT,
+    the first process's number is written to NUMBER, and what is SHOWN cannot be written."""
+    argv = [*_python("enclose.py"), "make", *_as_user(), "--root", str(root), "--pid", str(number)]
+    for path in shown:
+        argv += ["--ro", path]
+    for folder in dict.fromkeys(writable):
+        argv += ["--rw", str(folder)]
+    return argv
+
+
+def try_enclosed(folder: Path, command: list[str], runner: Runner) -> Completed:
+    """COMMAND as who runs the steps, in an enclosure that shows FOLDER, one of ours, and is gone when it ends."""
+    give_to_builder(folder)
+    with tempfile.TemporaryDirectory(prefix="hpcstack-") as own:
+        shown = _outside_of_system([data.folder("images")])
+        argv = _words_to_make(Path(own, "root"), Path(own, "pid"), shown, [folder])
+        return runner.output([*argv, "--", *command])
 
 
 def _wait(held: Fed, ready: Path, number: Path) -> None:

@@ -27,6 +27,7 @@ from hpcstack.build.engines.enclosure import (
     make_cache,
     prepare_output,
     script,
+    try_enclosed,
     work_folder,
 )
 from hpcstack.build.engines.finish import Layers, Packing, make_image, packed, to_read_all
@@ -40,7 +41,7 @@ from hpcstack.build.engines.lowest import (
     put_in_place,
     unpacked,
 )
-from hpcstack.build.engines.machine import UNSHARE, overlay_refused
+from hpcstack.build.engines.machine import overlay_refused
 from hpcstack.core import descriptors
 from hpcstack.core.bounds import MAX_DEPTH
 from hpcstack.core.errors import BuildError, StoreError
@@ -392,6 +393,7 @@ def takes_layers(folder: Path, runner: Runner) -> bool:
         options = "userxattr,lowerdir=lower,upperdir=upper,workdir=work"
         step = ["sh", script("overlay.sh"), str(tried), str(tried / "merged"), options,
                 "sh", "-c", change, "sh", str(tried / "merged")]  # fmt: skip
-        return not runner.output([*UNSHARE, *step]).status and (tried / "upper/folder").is_dir()
+        done = try_enclosed(tried, step, runner)  # as steps run: the machine's root cannot enter a builder's folder so
+        return not done.status and (tried / "upper/folder").is_dir()
     finally:
         remove_tree(tried)
