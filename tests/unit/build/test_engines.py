@@ -6,8 +6,10 @@ in the build's enclosure shows here.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from hpcstack.site.load import BuildSite
 from support.bases import make_base
 
 pytestmark = pytest.mark.squashfs
+SUPPORT = Path(__file__).parents[2] / "support"
 ENGINES = ["builtin", "apptainer", "enroot"]
 
 
@@ -148,3 +151,15 @@ def test_a_script_of_the_lock_answers(name: str, base: Path, tmp_path: Path) -> 
     assert done.status == 0, job.log.read_text()
     assert (inside / "answers/demo").read_text() == "a b\n"
     assert [Path(word).name for word in runner.steps()[0]].count("enclose.py") == 1
+
+
+def test_hpcstack_may_lie_behind_a_link(name: str, base: Path, tmp_path: Path) -> None:
+    """A site's /sw/hpcstack is a link to the version of the day: Python's prefix ends with it."""
+    (tmp_path / "hpcstack-1").symlink_to(sys.prefix)
+    (tmp_path / "hpcstack").symlink_to("hpcstack-1")
+    shutil.copy(base, tmp_path / "base.sqsh")
+    (tmp_path / "attack.sh").write_text("echo it ran\n")
+    argv = [str(tmp_path / "hpcstack/bin/python"), str(SUPPORT / "attack.py"), name, str(tmp_path), "build"]
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SUPPORT.parents[1] / "src")}
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd="/", check=False)
+    assert "it ran" in done.stdout.splitlines(), done.stdout + done.stderr

@@ -31,6 +31,7 @@ TOOLS = ("mksquashfs", "unsquashfs", "squashfuse", "squashfuse_ll")
 REFUSED = 125  # images/enclose.py's exit status where it could start nothing
 SYSTEM = ("usr", "bin", "sbin", "opt")  # folders of / that each enclosure shows
 HOLD = ("sh", "-c", ': >"$1"; exec cat >/dev/null', "sh")
+MOST_LINKS = 40  # path_resolution(7)
 BUNDLED = "*/bin/squashfuse_ll"  # below libexec
 
 
@@ -146,8 +147,19 @@ def list_shown(job: Job, runner: Runner) -> list[str]:
 
 
 def _outside_of_system(paths: list[Path]) -> list[str]:
-    """Those of PATHS that no enclosure shows by itself."""
-    return [str(path) for path in paths if path.parts[1] not in SYSTEM]
+    """Those of PATHS that no enclosure shows by itself, and what they lead to: a link is shown as the link it is, and
+    many a site has one in the place of the folder that holds hpcstack."""
+    found = [one for path in paths for one in _chain_of_links(path)]
+    return [str(path) for path in found if path.parts[1] not in SYSTEM]
+
+
+def _chain_of_links(path: Path) -> list[Path]:
+    """PATH; where it is a link, what it leads to as well, link by link."""
+    chain = [path]
+    while chain[-1].is_symlink() and len(chain) < MOST_LINKS:
+        link = chain[-1]
+        chain.append(Path(os.path.normpath(link.parent.resolve() / link.readlink())))
+    return chain
 
 
 def with_libraries(tool: Path) -> list[Path]:
