@@ -367,9 +367,11 @@ def make(words):
     else:
         os.setgroups([])
         call("unshare", spaces)
+    # Opened now: once the child has its root, that is ours as well, and need not hold this path.
+    number = os.open(words.pid, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     child = os.fork()
     if child:
-        write(words.pid, str(child))
+        os.write(number, str(child).encode())
         wait_for(child)
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     make_root(words)

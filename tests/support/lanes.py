@@ -1,7 +1,7 @@
 """Which tests may run beside which, for pytest-xdist: a pytest plugin (`-p support.lanes`).
 
 Tests of one lane run one after another, in one worker. What uses the testbed's own site is one lane, and so are the jobs
-that keep to themselves. Of all else a file is a lane, so that what its tests share is made once. Long lanes begin first.
+that keep to themselves, and the suite's runs, whose reports are kept apart. Of all else a file is a lane, so that what its tests share is made once. Long lanes begin first.
 
 xdist's own `loadgroup` marks a test by changing its name, which pytest 9.2 does not let it: each test would be a lane of
 its own, and nothing would say so. So workers write down the lanes that they have found, and the scheduler reads them.
@@ -54,8 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def lane_of(item: pytest.Item) -> tuple[int, str]:
     """(turn, name) of the lane of ITEM. Lanes of a lower turn begin first."""
     file = item.path.stem
-    if item.get_closest_marker("jobs"):
-        return 1, "jobs"
+    for mark in ("jobs", "suite"):
+        if item.get_closest_marker(mark):
+            return 1, mark
     for turn, mark in enumerate(("faults", "builds"), 2):
         if item.get_closest_marker(mark):
             return turn, f"{mark} {file}"

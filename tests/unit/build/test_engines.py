@@ -128,7 +128,7 @@ def test_a_finished_step_is_kept(name: str, base: Path, tmp_path: Path) -> None:
     changed = BuildStep("second", ("echo three >>/opt/first",))
     job = make_job(tmp_path, base, FIRST, changed)
     assert engine(name).build(job, runner).status == 0, job.log.read_text()
-    assert len(runner.steps()) == 1, "the first step ran again"
+    assert len(runner.steps()) == 1, "the first step ran again:\n" + job.log.read_text()
     assert read_image(job, "opt/first") == "one a b\nthree\n"
 
 

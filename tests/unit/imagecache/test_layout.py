@@ -159,7 +159,7 @@ def test_a_record_of_the_cache_is_read_strictly(cache: ImageCache) -> None:
     path = cache.image("k").with_name("entry.json")
     written = json.loads(path.read_text())
     assert written["format"] == "hpcstack/cached-image/v1"
-    for change, readable in [
+    changes: list[tuple[dict[str, object], bool]] = [
         ({}, True),
         ({"format": None}, True),
         ({"format": "hpcstack/cached-image/v2", "added": 1}, True),
@@ -167,7 +167,8 @@ def test_a_record_of_the_cache_is_read_strictly(cache: ImageCache) -> None:
         ({"size": "4"}, False),
         ({"format": "hpcstack/modules/v1"}, False),
         ({"image": "a\x1b[2J"}, False),
-    ]:
+    ]
+    for change, readable in changes:
         document = {key: value for key, value in {**written, **change}.items() if value is not None}
         path.write_text(json.dumps(document))
         assert cache.entry("k") == (entry if readable else None), change
