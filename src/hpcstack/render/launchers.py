@@ -12,7 +12,7 @@ from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.core.quote import sh, unbroken
 from hpcstack.render.template import fill, plain
 from hpcstack.site.model import NodeType
-from hpcstack_smoke.node.gpu import BAD_XIDS, EVER_MAX
+from hpcstack_smoke.node.gpu import BAD_XIDS, EVER_MAX, RESET_XIDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,10 +119,7 @@ HEALTH_LIMIT = 90
 HEALTH_SETTLE = 3  # until Slurm says what other nodes have done at the same moment
 MOST_MISSED = 2  # nodes an hour that are drained for one and the same answer that did not come
 HEALTH_WAIT_TENTHS, TMP_MIB = 50, 512  # how long whoever looks by hand waits; what /tmp should have left
-# Xids whose immediate action in NVIDIA's catalogue is a reset of the GPU or a restart of the machine
-# (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). 63 and 92 are to be ignored there.
-RESET_XIDS = (46, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158)
-IGNORED_XIDS = (63, 92, 154)  # 154 says itself what it wants
+SELF_EXPLAINING = 154  # an Xid that says itself what it wants
 
 
 def health(site: Site) -> str:
@@ -141,7 +138,7 @@ def health(site: Site) -> str:
         settle_seconds=HEALTH_SETTLE,
         tmp_mib=TMP_MIB,
         sram_ever=EVER_MAX,
-        xids="|".join(str(number) for number in BAD_XIDS if number not in IGNORED_XIDS),
+        xids="|".join(str(number) for number in BAD_XIDS if number != SELF_EXPLAINING),
         xids_reset="|".join(map(str, RESET_XIDS)),
         decision=plain("launchers", "on-node/health.awk"),
         misses=site.health.misses,

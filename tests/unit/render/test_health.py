@@ -200,6 +200,13 @@ FATAL = [
 HARMLESS = [
     "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",  # g
     "NVRM: Xid (PCI:0000:3b:00): 63, pid=1, name=x, Row Remapper: New row marked for remapping",
+    # what a program of any user brings about: NVIDIA's catalogue says to restart that
+    "NVRM: Xid (PCI:0000:3b:00): 69, pid=12, name=python3, Class Error: ChId 0005, Class 0000a097, Offset 00000d9c",
+    "NVRM: Xid (PCI:0000:3b:00): 68, pid=12, name=ffmpeg, NVDEC0 Exception",
+    "NVRM: Xid (PCI:0000:3b:00): 80, pid=12, name=python3, PBDMA: pushbuffer CRC mismatch",
+    "NVRM: Xid (PCI:0000:3b:00): 94, pid=12, name=python3, Contained: SM (0x1)",
+    "NVRM: Xid (PCI:0000:3b:00): 92, High single-bit ECC error rate",
+    "NVRM: Xid (PCI:0000:3b:00): 155, NVLINK: SW Defined Error",
     "NVRM: Xid (PCI:0000:3b:00): 13, pid=1, name=x): 79, y, Graphics Exception",
     "NVRM: Xid (PCI:0000:3b:00): 31, pid=12, name=python3, Ch 00000008, intr 10000000. MMU Fault",
     "pcieport 0000:00:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:00:01.0",
