@@ -124,7 +124,7 @@ class Session:
     def registry(self) -> Registry:
         from hpcstack.oci.client import Registry
 
-        return Registry(self.site)
+        return Registry(self.site, warn=say)
 
     def workbench(self, progress: Progress) -> Workbench:
         """What images are made with; PROGRESS is told how far it is."""

@@ -170,6 +170,11 @@ TOLD: dict[str, tuple[Status, str, str]] = {
         "no base can be looked up or fetched",
         "registries and build.proxy in site.yaml; curl -I https://.../v2/",
     ),
+    "registry.layers": (
+        "FAIL",
+        "a base can be looked up, and no build or import can fetch it",
+        "let this machine reach that host too: firewall, or build.proxy in site.yaml",
+    ),
     "place": ("WARN", "the first build or publish makes it", "mkdir -p {path}"),
     "place.closed": ("FAIL", "users cannot read what lies below", "chmod o+x {path}"),
     "place.room": ("WARN", "an image of NVIDIA's PyTorch takes 10 to 20 GiB", "hpcstack gc --dry-run"),

@@ -11,7 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import InputError, SlurmError, counted
+from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, SlurmError, counted
 from hpcstack.diagnose import checks
 from hpcstack.diagnose.advice import Finding, fine, skipped, wrong
 from hpcstack.diagnose.building import look_at_building
@@ -19,24 +19,28 @@ from hpcstack.diagnose.image_cache import look_at_image_cache
 from hpcstack.diagnose.mounting import look_at_mounting, measure_mounting
 from hpcstack.diagnose.pyxis import look_at_pyxis
 from hpcstack.oci.client import Registry
-from hpcstack.oci.credentials import credentials
+from hpcstack.oci.credentials import IDENTITY, find_login
 from hpcstack.publish.load_test import LMOD
 from hpcstack.render.template import plain
 from hpcstack.runtimes import choose
 from hpcstack.slurm.query import partitions, read_pmi
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
+    from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
 LABELLED = re.compile(r"^\s*(\d+): (.*)$")
 
 
-def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str, progress: Progress) -> list[Finding]:
-    """All that is right and wrong with this machine, with the cluster as seen from it, and with the nodes named."""
+def examine(
+    site: Site, runner: Runner, nodelist: str, job: str, partition: str, progress: Progress, bases: Iterable[Base] = ()
+) -> list[Finding]:
+    """All that is right and wrong with this machine, with the cluster as seen from it, and with the nodes named. Of the
+    BASES that stacks are made from one is asked for at each registry."""
     script = plain("launchers", "on-node/doctor.sh")
     paths = [str(site.store)] if site.store.exists() else []  # else `_places` says so
     askable = runner.has("srun") or runner.has("apptainer")
@@ -48,7 +52,7 @@ def examine(site: Site, runner: Runner, nodelist: str, job: str, partition: str,
     on = ["--jobid", job, "--overlap"] if job else [f"--nodelist={nodelist}", "--time=5"] if nodelist else []
     on += [f"--partition={partition}"] if partition and not job and on else []
     found += _cluster(site, runner, mine.get("host", "?"), runtime, on, progress)
-    found += _registries(site, mine.get("host", "?"))
+    found += look_at_registries(site, mine.get("host", "?"), list(bases))
     found += _places(site, mine.get("host", "?"))
     found += look_at_building(site, mine.get("host", "?"), runner)
     found += look_at_image_cache(site, mine.get("host", "?"))
@@ -144,20 +148,35 @@ def _plugins(
         yield wrong("pyxis", where, "Enroot is here, srun has no --container-image")
 
 
-def _registries(site: Site, where: str) -> Iterator[Finding]:
-    """Each registry that the site names: does it answer, and is there a login for it?"""
+def look_at_registries(site: Site, where: str, bases: list[Base]) -> Iterator[Finding]:
+    """Each registry that the site names: does it answer, is there a login for it, and can its layers be had?"""
     if site.build.ca_bundle and not Path(site.build.ca_bundle).is_file():
         return  # `_named` says so: without it nothing can be asked
     registry = Registry(site, timeout=5)
     for name in dict.fromkeys([*site.registries, "nvcr.io"]):
         status, who = registry.ping(name)
         if status in (200, 401):
-            user, _ = credentials(who, site.registry(name).credentials)
-            login = f"as {user}" if user and user != "$oauthtoken" else "with a key" if user else "without a login"
+            found = find_login(who, site.registry(name).credentials)
+            keys = ("$oauthtoken", IDENTITY)
+            login = "without a login" if not found else "with a key" if found.user in keys else f"as {found.user}"
             yield fine("registry", where, f"{name} answers at {who}, {login}")
+            base = next((one for one in bases if one.registry == name), None)
+            if base:
+                yield _layers(registry, base, where)
         else:
             said = f"{name}: answered {status}" if status else who if who.startswith(name) else f"{name}: {who}"
             yield wrong("registry", where, said, "FAIL" if name in site.registries else "WARN")
+
+
+def _layers(registry: Registry, base: Base, where: str) -> Finding:
+    """Whether layers of BASE can be had: a registry sends on to another host for them, that a firewall may not know."""
+    try:
+        host = registry.reach_layers(base)
+    except LoginRefused as error:
+        return skipped("registry.layers", where, f"not looked at: {error.message}")
+    except HpcstackError as error:
+        return wrong("registry.layers", where, error.message)
+    return fine("registry.layers", where, f"{host} gives the layers of {base.image}")
 
 
 def _places(site: Site, where: str) -> Iterator[Finding]:

@@ -79,11 +79,11 @@ def answer_challenge(said: Mapping[str, object], registry: str, site: Site, user
             raise InputError(f"{host} is not the registry that was asked for", "tell the site")
         if challenge.lower().startswith("basic") and not asking.wants_basic(base):
             raise InputError(f"{host} gives tokens, and yet a password was asked for", "tell the site")
-        return {"authorization": asking.authorization(challenge, host, base, str(said.get("repository")))}
+        return {"authorization": asking.authorization(challenge, host, base, str(said.get("repository"))).header}
     except LoginRefused as error:
         with contextlib.suppress(HpcstackError):  # a login that counts no more, for an image that needs none
             asking = Registry(site, anonymous=True)
-            return {"authorization": asking.authorization(challenge, host, base, str(said.get("repository")))}
+            return {"authorization": asking.authorization(challenge, host, base, str(said.get("repository"))).header}
         return {"refused": error.message, "hint": error.hint}
     except HpcstackError as error:
         return {"cannot": error.message, "hint": error.hint}

@@ -17,7 +17,7 @@ from hpcstack.core.progress import Progress
 from hpcstack.core.untrusted import document
 from hpcstack.imagecache.careful import CarefulRegistry
 from hpcstack.imagecache.refusals import HolderGone, NotHere
-from hpcstack.oci.tokens import HEADER
+from hpcstack.oci.tokens import HEADER, Authorization
 
 if TYPE_CHECKING:
     import socket
@@ -103,7 +103,7 @@ class AskingRegistry(CarefulRegistry):
         super().__init__(site)
         self.line = line
 
-    def authorization(self, challenge: str, host: str, base: Base, repository: str) -> str:
+    def authorization(self, challenge: str, host: str, base: Base, repository: str) -> Authorization:
         """What who asked answers to CHALLENGE. LoginRefused where he has no login that counts, NotHere where he
         cannot answer at all, HolderGone where he is gone: none of these is anybody else's."""
         try:
@@ -117,7 +117,7 @@ class AskingRegistry(CarefulRegistry):
             answer = {}
         found, refused = answer.get("authorization"), answer.get("refused")
         if isinstance(found, str) and HEADER.fullmatch(found):
-            return found
+            return Authorization(found)
         hint = visible(str(answer.get("hint") or "hpcstack doctor"))[:2000]
         if isinstance(refused, str):
             raise LoginRefused(visible(refused)[:2000], hint)

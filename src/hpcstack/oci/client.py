@@ -17,25 +17,28 @@ from hpcstack.hardware.facts import facts_of
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
 from hpcstack.oci.manifest import DIGEST, Image, digest_in, image, platform_of, platforms
 from hpcstack.oci.protocol import (
+    DOCKER_HUB,
     READ_S,
     content_of,
     document,
     nonsense,
     pause,
     refusal,
+    refused_elsewhere,
     repository_of,
     unreachable,
     verify,
     within,
 )
 from hpcstack.oci.rate import not_too_slow
-from hpcstack.oci.tokens import authorize
+from hpcstack.oci.tokens import Authorization, authorize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import requests
 
+    from hpcstack.oci.credentials import Login
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
@@ -51,9 +54,17 @@ TRIES, BACK_OFF = 4, 0.5
 PAGE, MAX_PAGES, MAX_TAGS = 1000, 50, 100_000
 TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-DOCKER_HUB = "registry-1.docker.io"  # what docker.io means to the distribution protocol
 PIECE = 1 << 20
 BUSY = (429, 500, 502, 503, 504)
+RENEWED = 0.9  # of a token's life is used: an answer may be long under way
+
+
+@dataclass(frozen=True)
+class _Token:
+    """A header for a registry, and until when it is good, as time.monotonic() counts."""
+
+    header: str
+    until: float
 
 
 @dataclass(frozen=True)
@@ -71,14 +82,15 @@ class Registry:
     """A client for the registries that a site names, with its mirrors and the user's own credentials.
 
     Credentials come from the file that the site names, from docker's config.json and its helpers, or from Enroot's
-    .credentials, and go to the registry that they are for, only.
+    .credentials, and go to the registry that they are for, only. WARN is told of a login that is refused.
     """
 
     def __init__(self, site: Site, *, timeout: float = 20, tries: int = TRIES, anonymous: bool = False,
-                 user: str = "") -> None:  # fmt: skip
+                 user: str = "", warn: Callable[[str], None] | None = None) -> None:  # fmt: skip
         self.site, self.tries, self.anonymous, self.user = site, tries, anonymous, user
-        self.tokens: dict[tuple[str, str], str] = {}
-        self.timeout = timeout
+        self.tokens: dict[tuple[str, str], _Token] = {}
+        self.ignored: dict[str, Login] = {}  # by host: what its token server refused
+        self.timeout, self.warn = timeout, warn
 
     @cached_property
     def bundle(self) -> str | None:
@@ -153,10 +165,19 @@ class Registry:
         with answer:
             if start and answer.status_code != 206:  # it does not know ranges: pass over what is there
                 start -= sum(len(block) for block in _some(answer, start))
+            asked = urlsplit(answer.url).netloc
             try:
-                yield from not_too_slow(lambda: answer.raw.read1(PIECE, decode_content=False), host)
+                yield from not_too_slow(lambda: answer.raw.read1(PIECE, decode_content=False), asked)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
-                raise RegistryError(*unreachable(host, base, error)) from None
+                raise RegistryError(*unreachable(host, base, error, asked)) from None
+
+    def reach_layers(self, base: Base) -> str:
+        """The host that gives the layers of BASE: a byte of its smallest was fetched. RegistryError for none."""
+        host, url = self.place(base)
+        smallest = min(self.image(base, base.platforms[0]).layers, key=lambda layer: layer.size)
+        answer, _ = self._get(f"{url}/blobs/{smallest.digest}", (), base, host, more={"Range": "bytes=0-0"})
+        with answer:
+            return urlsplit(answer.url).netloc
 
     def tags(self, base: Base) -> list[str]:
         """All tags of BASE's repository, in the registry's own order, page by page; what is no tag is left out."""
@@ -274,7 +295,10 @@ class Registry:
                 break
             time.sleep(pause(answer.headers.get("Retry-After", ""), BACK_OFF * 2**attempt))
         if answer.status_code not in (200, 206):
-            raise refusal(answer.status_code, host, base)
+            answer.close()
+            if _sent_on(answer, url):
+                raise refused_elsewhere(answer.status_code, urlsplit(answer.url).netloc, host, base)
+            raise refusal(answer.status_code, host, base, self.ignored.get(host))
         return answer, content
 
     def _small(
@@ -299,33 +323,69 @@ class Registry:
             return session.request(method, url, **how)
 
     def _once(
-        self,
-        url: str,
-        accept: tuple[str, ...],
-        base: Base,
-        host: str,
-        *,
-        again: bool = False,
-        more: Mapping[str, str] | None = None,
-        method: str = "GET",
-    ) -> requests.Response:
-        headers = {"Accept": ", ".join(accept)} if accept else {}
-        key = (host, base.repository)
-        if key in self.tokens:
-            headers["Authorization"] = self.tokens[key]
-        answer = self._fetch(url, method, headers=headers | dict(more or {}))
-        if answer.status_code == 401 and not again:  # no token yet, or it has expired: NVIDIA's live for minutes
-            self.tokens[key] = self.authorization(
-                answer.headers.get("WWW-Authenticate", ""), host, base, repository_of(url)
-            )
-            return self._once(url, accept, base, host, again=True, more=more, method=method)
-        return answer
+        self, url: str, accept: tuple[str, ...], base: Base, host: str, *,
+        more: Mapping[str, str] | None = None, method: str = "GET",
+    ) -> requests.Response:  # fmt: skip
+        """One answer to URL, with a token where one is wanted.
 
-    def authorization(self, challenge: str, host: str, base: Base, repository: str) -> str:
-        """The header that answers a 401 of HOST, from the user's own login."""
+        What a registry answers to a token that has run out is not believed: nvcr.io then names a server that gives
+        tokens to nobody without a login (NVIDIA/nvidia-container-toolkit 1945). Its answer to no token counts.
+        """
+        headers = {**({"Accept": ", ".join(accept)} if accept else {}), **(more or {})}
+        key = (host, base.repository)
+        token = self._token(key)
+        answer = self._ask(url, headers, token, method)
+        if token and _wants_login(answer, url):
+            answer.close()
+            self._forget(key, token)
+            answer = self._ask(url, headers, None, method)
+        if not _wants_login(answer, url):
+            return answer
+        answer.close()
+        challenge = answer.headers.get("WWW-Authenticate", "")
+        token = self._keep(key, self.authorization(challenge, host, base, repository_of(url)), base)
+        return self._ask(url, headers, token, method)
+
+    def _ask(self, url: str, headers: Mapping[str, str], token: _Token | None, method: str) -> requests.Response:
+        shown = {"Authorization": token.header} if token else {}
+        return self._fetch(url, method, headers={**headers, **shown})
+
+    def _token(self, key: tuple[str, str]) -> _Token | None:
+        """What is kept for KEY, if it is still good."""
+        token = self.tokens.get(key)
+        return token if token and time.monotonic() < token.until else None
+
+    def _forget(self, key: tuple[str, str], token: _Token) -> None:
+        """TOKEN is no longer kept for KEY; one that another thread has got meanwhile is."""
+        if self.tokens.get(key) is token:
+            self.tokens.pop(key, None)
+
+    def _keep(self, key: tuple[str, str], granted: Authorization, base: Base) -> _Token:
+        """GRANTED is kept for KEY. Who asked is told once if his login was refused."""
+        host, ignored = key[0], granted.ignored
+        if ignored and host not in self.ignored:
+            self.ignored[host] = ignored
+            if self.warn:
+                self.warn(f"{host} refuses the login in {ignored.source}: {base.image} is asked for without it")
+        token = _Token(granted.header, time.monotonic() + RENEWED * granted.lives_s)
+        self.tokens[key] = token
+        return token
+
+    def authorization(self, challenge: str, host: str, base: Base, repository: str) -> Authorization:
+        """What answers a 401 of HOST, from the user's own login."""
         return authorize(
             challenge, host, base, repository, self.site, self._fetch, anonymous=self.anonymous, wanted=self.user
         )
+
+
+def _sent_on(answer: requests.Response, url: str) -> bool:
+    """Whether ANSWER to URL came from another host, to which the registry has sent on."""
+    return urlsplit(answer.url).netloc.lower() != urlsplit(url).netloc.lower()
+
+
+def _wants_login(answer: requests.Response, url: str) -> bool:
+    """Whether ANSWER to URL is the registry's own challenge."""
+    return answer.status_code == 401 and not _sent_on(answer, url)
 
 
 def load() -> None:

@@ -17,8 +17,10 @@ from hpcstack.oci import config
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hpcstack.oci.credentials import Login
     from hpcstack.recipe.model import Base
 
+DOCKER_HUB = "registry-1.docker.io"  # what docker.io means to the distribution protocol
 ANOTHER = "is this the registry you meant? If so, tell its admin"
 TOKEN_SERVERS = {  # whose token servers have another name than the registry
     "docker.io": ("auth.docker.io",),
@@ -151,16 +153,33 @@ def verify(content: bytes, digest: str, host: str) -> None:
         raise RegistryError(f"{host} sent other bytes than {digest} names", "try again; if it persists, tell its admin")
 
 
-def unreachable(host: str, base: Base, error: Exception) -> tuple[str, str]:
+def unreachable(host: str, base: Base, error: Exception, asked: str = "") -> tuple[str, str]:
+    """What to say where the registry HOST, or ASKED, the place that it has sent on to, breaks off with ERROR."""
     reason = str(getattr(error, "args", [error])[0] or type(error).__name__)
     reason = re.sub(r"^.*(?:Caused by |: )", "", reason.splitlines()[0])[:200].rstrip("\"')")
+    asked = asked or urlsplit(getattr(getattr(error, "request", None), "url", None) or "").netloc or host
+    if asked.lower() not in (host.lower(), DOCKER_HUB):
+        return (
+            f"{asked}, where {host} sends for {base.image}, cannot be reached: {reason}",
+            f"let this machine reach {asked} too (firewall, proxy), or name a mirror under registries.{base.registry} "
+            "in site.yaml",
+        )
     return (
         f"{host} cannot be reached for {base.image}: {reason}",
         f"check the network and the proxy, or name a mirror under registries.{base.registry} in site.yaml",
     )
 
 
-def refused(status: int, host: str, base: Base) -> tuple[str, str]:
+def refused(status: int, host: str, base: Base, ignored: Login | None = None) -> tuple[str, str]:
+    """What to say of STATUS, which HOST has answered for BASE. IGNORED: the login that its token server refused."""
+    if status in (401, 403) and ignored:
+        return refused_login(ignored, status, host, base)
+    if status == 403 and base.registry == "nvcr.io":
+        return (
+            f"{host} refuses {base.image} (403)",
+            "accept its terms on catalog.ngc.nvidia.com, and see that your key's org and team may have it; without a "
+            f"key: docker login -u '$oauthtoken' {host}",
+        )
     if status in (401, 403):
         user = " -u '$oauthtoken'" if base.registry == "nvcr.io" else ""
         return (
@@ -177,6 +196,23 @@ def refused(status: int, host: str, base: Base) -> tuple[str, str]:
     return f"{host} answered {status} for {base.image}", "try again later"
 
 
-def refusal(status: int, host: str, base: Base) -> RegistryError:
+def refused_login(login: Login, status: int, host: str, base: Base) -> tuple[str, str]:
+    """What to say where HOST refuses LOGIN, and nobody else gets BASE either."""
+    user = " -u '$oauthtoken'" if base.registry == "nvcr.io" else ""
+    return (
+        f"{host} refuses the login in {login.source}, and gives {base.image} to nobody without one ({status})",
+        f"has the key expired or been revoked? Make a new one, then: docker login{user} {host}",
+    )
+
+
+def refusal(status: int, host: str, base: Base, ignored: Login | None = None) -> RegistryError:
     """What `refused` says, as the error: LoginRefused where another login may be let in."""
-    return (LoginRefused if status in (401, 403, 404) else RegistryError)(*refused(status, host, base))
+    return (LoginRefused if status in (401, 403, 404) else RegistryError)(*refused(status, host, base, ignored))
+
+
+def refused_elsewhere(status: int, asked: str, host: str, base: Base) -> RegistryError:
+    """The error where ASKED, to which HOST has sent on, answers with STATUS."""
+    return RegistryError(
+        f"{asked}, where {host} sends for {base.image}, answered {status}",
+        "try again; if it persists: does a proxy change what is asked of it, or is this machine's clock wrong?",
+    )

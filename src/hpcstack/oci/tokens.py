@@ -3,39 +3,64 @@
 from __future__ import annotations
 
 import base64
+import json
+import math
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from hpcstack.core.errors import RegistryError
+from hpcstack.core.errors import LoginRefused, RegistryError
 from hpcstack.oci.config import MAX_OTHER
-from hpcstack.oci.credentials import credentials
-from hpcstack.oci.protocol import content_of, document, may_be_asked, may_know, nonsense, realm_of, refusal
+from hpcstack.oci.credentials import IDENTITY, Login, find_login
+from hpcstack.oci.protocol import (
+    content_of,
+    document,
+    may_be_asked,
+    may_know,
+    nonsense,
+    realm_of,
+    refusal,
+    refused_login,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
 HEADER = re.compile(r"(Basic|Bearer) [\x21-\x7e]{0,65536}")
+LONGEST_S = 86400.0  # no token is believed to live longer
+REFUSED = (401, 403)
+
+
+@dataclass(frozen=True)
+class Authorization:
+    """What a registry is shown: the HEADER, good for LIVES_S seconds as far as is known. IGNORED is the login that was
+    refused, where the header says nothing of any."""
+
+    header: str
+    lives_s: float = math.inf
+    ignored: Login | None = None
 
 
 def authorize(
     challenge: str, host: str, base: Base, repository: str, site: Site, fetch: Callable[..., Any],
     *, anonymous: bool = False, wanted: str = "",
-) -> str:  # fmt: skip
-    """The header that answers a 401 of HOST: basic, or a bearer token from the realm that it names, asked with FETCH.
+) -> Authorization:  # fmt: skip
+    """What answers a 401 of HOST: basic, or a bearer token from the realm that it names, asked with FETCH.
 
-    The login is the user's own for HOST, of several that named WANTED; with ANONYMOUS there is none. RegistryError
-    where nobody gives a token.
+    The login is the user's own for HOST, of several that named WANTED; with ANONYMOUS there is none. A login that the
+    token server refuses is left out: the image may be one for everybody. RegistryError where nobody gives a token.
     """
     entry = site.registry(base.registry)
-    user, password = ("", "") if anonymous else credentials(host, entry.credentials, wanted)
+    login = None if anonymous else find_login(host, entry.credentials, wanted)
     if challenge.lower().startswith("basic"):
         if anonymous:
             raise refusal(401, host, base)
-        return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+        pair = f"{login.user}:{login.password}" if login else ":"
+        return Authorization("Basic " + base64.b64encode(pair.encode()).decode())
     realm, query = realm_of(challenge, repository)
     if not realm:
         raise refusal(401, host, base)
@@ -45,23 +70,66 @@ def authorize(
             f"if that is right, name it: registries.{base.registry}.token_server in site.yaml",
         )
     named = entry.token_server and urlsplit(realm).netloc == entry.token_server
-    trusted = user and (named or may_know(realm, host, plain_http=entry.plain_http))
-    how = {"params": query, "auth": (user, password) if trusted else None, "allow_redirects": False}
-    with fetch(realm, **how) as answer:
+    trusted = named or may_know(realm, host, plain_http=entry.plain_http)
+    known = login if login and trusted else None
+    status, body = _ask_realm(realm, query, known, host, fetch)
+    ignored = None
+    if known and status in REFUSED:
+        status, body = _ask_realm(realm, query, None, host, fetch)
+        ignored = known
+        if status != 200:
+            raise LoginRefused(*refused_login(known, status, host, base))
+    if status != 200 and login and not trusted:
+        raise RegistryError(
+            f"{host} refuses {base.image} ({status}); your login was not given to "
+            f"{urlsplit(realm).netloc}, which gives its tokens",
+            f"if that host is the registry's own: registries.{base.registry}.token_server in site.yaml",
+        )
+    if status != 200:
+        raise refusal(status, host, base)
+    token = body.get("token") or body.get("access_token", "")
+    if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]{0,65536}", token):
+        raise RegistryError(*nonsense(host))
+    return Authorization(f"Bearer {token}", _lifetime(body, token), ignored)
+
+
+def _ask_realm(
+    realm: str, query: Mapping[str, str], login: Login | None, host: str, fetch: Callable[..., Any]
+) -> tuple[int, dict[str, Any]]:
+    """The status and the answer of the token server at REALM to LOGIN, or to nobody."""
+    if login and login.user == IDENTITY:  # https://distribution.github.io/distribution/spec/auth/oauth/
+        form = {**query, "grant_type": "refresh_token", "refresh_token": login.password, "client_id": "hpcstack"}
+        asked = fetch(realm, "POST", data=form, allow_redirects=False)
+    else:
+        auth = (login.user, login.password) if login else None
+        asked = fetch(realm, params=query, auth=auth, allow_redirects=False)
+    with asked as answer:
         if answer.is_redirect:
             raise RegistryError(
                 f"the token server of {host} sends on to another place, which is not asked", "tell its admin"
             )
-        if answer.status_code != 200 and user and not trusted:
-            raise RegistryError(
-                f"{host} refuses {base.image} ({answer.status_code}); your login was not given to "
-                f"{urlsplit(realm).netloc}, which gives its tokens",
-                f"if that host is the registry's own: registries.{base.registry}.token_server in site.yaml",
-            )
         if answer.status_code != 200:
-            raise refusal(answer.status_code, host, base)
-        body = document(content_of(answer, MAX_OTHER, host), host)
-    token = body.get("token") or body.get("access_token", "")
-    if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]{0,65536}", token):
-        raise RegistryError(*nonsense(host))
-    return f"Bearer {token}"
+            return answer.status_code, {}
+        return 200, document(content_of(answer, MAX_OTHER, host), host)
+
+
+def _lifetime(body: Mapping[str, Any], token: str) -> float:
+    """For how many seconds TOKEN is good, by the answer that brought it or by what it says itself (RFC 7519: `exp` and
+    `iat` are the server's clock, so that ours does not matter). Infinite where neither says anything."""
+    claims = _claims_of(token)
+    for ends, begins in ((body.get("expires_in"), 0), (claims.get("exp"), claims.get("iat"))):
+        if isinstance(ends, int | float) and isinstance(begins, int | float) and ends > begins:
+            return min(float(ends - begins), LONGEST_S)
+    return math.inf
+
+
+def _claims_of(token: str) -> dict[str, Any]:
+    """What the JSON web token TOKEN claims; nothing for another kind of token."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        found = json.loads(base64.urlsafe_b64decode(parts[1] + "=="))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

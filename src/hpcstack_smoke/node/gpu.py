@@ -15,14 +15,14 @@ AZURE = "Azure/azurehpc-health-checks"
 # Xids that take a GPU out of service, if seen within two hours, by what NVIDIA's catalogue says to do at once
 # (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html): reset the GPU, or restart the machine ...
 RESET_XIDS = (46, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 156, 158)
-# ... follow NVIDIA's way for memory (48) and NVLink (74; 144 to 150 since Blackwell, which may call themselves Nonfatal;
-# leptonai/gpud #1160), and do what 154 asks for, unless that is None ...
+# ... follow NVIDIA's way for memory (48) and NVLink (74; 144 to 150 since Blackwell, which may call themselves
+# Nonfatal; leptonai/gpud #1160), and do what 154 asks for, unless that is None ...
 EXAMINED_XIDS = (48, 74, *range(144, 151), 154)
 # ... and of Volta and older, which the catalogue leaves out, those of Azure's node health checks.
 OLDER_XIDS = (56, 57, 58)
 # Not among them, though Azure's checks name them: what a program of any user can bring about (68, 69, 80: restart the
-# program), what needs nothing done (63, 92), and what no GPU since Ampere says (65, 73, 81). Nor 155, which is also said
-# of a link that was put to sleep.
+# program), what needs nothing done (63, 92), and what no GPU since Ampere says (65, 73, 81). Nor 155, which is also
+# said of a link that was put to sleep.
 BAD_XIDS = tuple(sorted((*RESET_XIDS, *EXAMINED_XIDS, *OLDER_XIDS)))
 HARMLESS = ("nonfatal", "(none)", "to 0x0 ")
 XID_SECONDS = 2 * 3600

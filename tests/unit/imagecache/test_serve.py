@@ -132,7 +132,7 @@ def answered(site: Site, answer: object) -> str:
         else:
             data = json.dumps(answer).encode() + b"\n"
             threading.Thread(target=send, args=(theirs, data), daemon=True).start()
-        return AskingRegistry(site, line).authorization('Bearer realm="x"', "nvcr.io", BASE, "a/b")
+        return AskingRegistry(site, line).authorization('Bearer realm="x"', "nvcr.io", BASE, "a/b").header
 
 
 @given(text=st.text())

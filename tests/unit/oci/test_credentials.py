@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from hpcstack.core.errors import InputError
-from hpcstack.oci.credentials import credentials
+from hpcstack.oci.credentials import find_login
+
+
+def credentials(host: str, named: str = "", wanted: str = "") -> tuple[str, str]:
+    """(user, password) of the login that is found, or two empty texts."""
+    found = find_login(host, named, wanted)
+    return (found.user, found.password) if found else ("", "")
 
 
 @pytest.fixture(autouse=True)
