@@ -4,6 +4,10 @@
 set -Eeuo pipefail
 umask 022
 
+# NVIDIA's images name scripts that each bash and sh reads when it starts. They are for the node that a job runs on: on a
+# node with a GPU they take compat/lib out of the image and write the node's name into it.
+unset BASH_ENV ENV
+
 # In the image, not in /tmp: Apptainer binds the host's /tmp, which other users and builds share.
 HPCSTACK_WORK=/opt/hpcstack/scratch
 HPCSTACK_CONSTRAINT=$HPCSTACK_WORK/constraint.txt
@@ -104,6 +108,7 @@ hpcstack_libraries() {
 HPCSTACK_LEFT=/opt/hpcstack/build/.guarded
 
 hpcstack_guard() {
+    hpcstack_leave_out_dead_indexes
     if [ "${HPCSTACK_LAYERS:-}" = yes ] && [ -s "$HPCSTACK_LEFT" ]; then
         cp "$HPCSTACK_LEFT" "$HPCSTACK_WORK/unsorted"
     else
@@ -147,6 +152,99 @@ hpcstack_lost() {
     fi
 }
 
+# What the base brings of packages that pip must not replace, for --constraint. No file is read for it.
+hpcstack_constrain() {
+    hpcstack_packages | { grep -vE "$HPCSTACK_ALLOWED" || true; } | sed -n 's/^pip //p' | sort >"$HPCSTACK_CONSTRAINT"
+}
+
+# pip, where it decides on versions. The base's own constraints are said on the command line: in the environment they
+# would hold for what source distributions are built with, too, and a base that pins packaging==23.2 builds few of them.
+hpcstack_pip() { # ARGUMENTS
+    local file words=()
+    for file in ${PIP_CONSTRAINT:-}; do words+=(--constraint "$file"); done
+    env -u PIP_CONSTRAINT python3 -m pip "$@" "${words[@]}" --constraint "$HPCSTACK_CONSTRAINT"
+}
+
+# Extra indexes that the base names for pip, and that nobody serves any more (NVIDIA's images up to 24.x name
+# pypi.ngc.nvidia.com): pip would ask each of them for every project, several times. They are asked once, for three
+# seconds, and left out for the time of the build. Those of the site are never left out: who names one wants it.
+HPCSTACK_INDEXES=/opt/hpcstack/build/.indexes # what was found: the URLs that answer, then what was left out, and why
+
+hpcstack_leave_out_dead_indexes() {
+    if [ -n "${HPCSTACK_SITE_INDEXES:-}" ] || [ -d /mnt/packages ] || ! command -v python3 >/dev/null; then return 0; fi
+    if [ ! -e "$HPCSTACK_INDEXES" ]; then
+        python3 - >"$HPCSTACK_INDEXES" <<'PYTHON' || : >"$HPCSTACK_INDEXES"
+import configparser
+import os
+import ssl
+import sys
+import threading
+import urllib.error
+import urllib.request
+from urllib.parse import urlsplit
+
+SECONDS = 3
+
+
+def configured():
+    """The extra indexes, as pip finds them: the last file that names some, an `install` section before a `global` one,
+    the environment before both."""
+    if os.environ.get("PIP_EXTRA_INDEX_URL"):
+        return os.environ["PIP_EXTRA_INDEX_URL"].split()
+    named = os.environ.get("PIP_CONFIG_FILE", "")
+    if named == os.devnull:
+        return []
+    home = os.path.expanduser("~")
+    files = ["/etc/xdg/pip/pip.conf", "/etc/pip.conf", home + "/.pip/pip.conf", home + "/.config/pip/pip.conf",
+             sys.prefix + "/pip.conf", named]
+    found = {}
+    for path in files:
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(path)
+        except (configparser.Error, UnicodeDecodeError):
+            continue
+        for section in parser.sections():
+            for name, value in parser.items(section):
+                if name.replace("_", "-") == "extra-index-url":
+                    found[section] = value.split()
+    return found.get("install") or found.get("global") or []
+
+
+def ask(url, answers):
+    """Whatever a server says, it is there; a wrong certificate is pip's to complain of."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=SECONDS):
+            answers[url] = ""
+    except urllib.error.HTTPError:
+        answers[url] = ""
+    except urllib.error.URLError as error:
+        answers[url] = "" if isinstance(error.reason, ssl.SSLError) else str(error.reason)
+    except (OSError, ValueError) as error:
+        answers[url] = str(error)
+
+
+urls, answers = configured(), {}
+threads = [threading.Thread(target=ask, args=(url, answers), daemon=True) for url in urls]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(SECONDS)
+dead = {url: answers.get(url, "no answer within {} s".format(SECONDS)) for url in urls if answers.get(url, "x")}
+if dead:
+    print(" ".join(url for url in urls if url not in dead) or " ")
+for url, reason in dead.items():
+    where = urlsplit(url)
+    print("{}://{}{}: {}".format(where.scheme, where.netloc.rpartition("@")[2], where.path, " ".join(reason.split())[:200]))
+sys.stdout.flush()
+os._exit(0)
+PYTHON
+        sed -n '2,$s/^/the base names an extra index that does not answer; it is left out: /p' "$HPCSTACK_INDEXES"
+    fi
+    # A blank overrides what the base's files say, and names none.
+    if [ -s "$HPCSTACK_INDEXES" ]; then PIP_EXTRA_INDEX_URL=$(head -n 1 "$HPCSTACK_INDEXES") && export PIP_EXTRA_INDEX_URL; fi
+}
+
 # git at one commit, with nothing of its history; submodules where they are asked for.
 hpcstack_source() { # NAME URL COMMIT SUBMODULES
     local folder=$HPCSTACK_WORK/source/$1
@@ -179,6 +277,7 @@ hpcstack_rattler() { # ARGUMENTS of conda.py
             return 1
         fi
         printf '%s' "$HPCSTACK_RATTLER" | tr '\n' ' ' >"$HPCSTACK_WORK/rattler.txt"
+        hpcstack_leave_out_dead_indexes
         env -u PIP_CONSTRAINT python3 -m pip install --quiet --no-cache-dir --no-deps --only-binary :all: --require-hashes \
             --target "$HPCSTACK_WORK/rattler" --requirement "$HPCSTACK_WORK/rattler.txt"
     fi
@@ -250,7 +349,11 @@ hpcstack_finish() {
     hpcstack_find -path '*/conda-meta/*-*-*.json' -printf '%f\n' |
         sed -E 's/\.json$//; s/-([^-]*)-([^-]*)$/=\1=\2/' | sort >/opt/hpcstack/packages/conda.txt
     python3 -m compileall -q /opt/hpcstack/smoke >/dev/null 2>&1 || true
-    rm -rf "$HPCSTACK_WORK" /opt/hpcstack/build/.known "$HPCSTACK_LEFT"
+    rm -rf "$HPCSTACK_WORK" /opt/hpcstack/build/.known "$HPCSTACK_LEFT" "$HPCSTACK_INDEXES"
+    # Where this link stays, NVIDIA's libcuda comes before that of a node under Apptainer, on every node, and fails where
+    # the node's is newer. The library itself stays beside it, and compat.sh finds it there where it is needed.
+    hpcstack_compat=${_CUDA_COMPAT_PATH:-/usr/local/cuda/compat}
+    if [ -L "$hpcstack_compat/lib" ] && [ -d "$hpcstack_compat/lib.real" ]; then rm -f "$hpcstack_compat/lib"; fi
     # What only says when and where the build ran.
     rm -f /var/cache/ldconfig/aux-cache /var/cache/debconf/*-old /var/lib/dpkg/*-old /etc/*- /root/.bash_history
     rm -rf /root/.cache

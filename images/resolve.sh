@@ -9,15 +9,15 @@ want=/opt/hpcstack/want
 answers=/opt/hpcstack/answers
 
 hpcstack_resolve_pip() {
-    local pip=(python3 -m pip)
-    hpcstack_guard
-    if ! "${pip[@]}" install --help | grep -e --report >/dev/null; then
+    hpcstack_constrain
+    hpcstack_leave_out_dead_indexes
+    sed 1d "$HPCSTACK_INDEXES" >"$answers/left-out.txt" 2>/dev/null || true
+    if ! python3 -m pip install --help | grep -e --report >/dev/null; then
         # Older than 22.2: a newer pip does the asking, and is gone afterwards.
-        "${pip[@]}" install --quiet --target "$HPCSTACK_WORK/pip" 'pip>=23,<25'
+        python3 -m pip install --quiet --target "$HPCSTACK_WORK/pip" 'pip>=23,<25'
         export PYTHONPATH=$HPCSTACK_WORK/pip${PYTHONPATH:+:$PYTHONPATH}
     fi
-    "${pip[@]}" install --progress-bar off --dry-run --report "$answers/pip.json" \
-        --constraint "$HPCSTACK_CONSTRAINT" --requirement "$want/pip.txt"
+    hpcstack_pip install --progress-bar off --dry-run --report "$answers/pip.json" --requirement "$want/pip.txt"
 }
 
 hpcstack_resolve_apt() {

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from layers import ENTRYPOINT_FILE, TORCH, common_layers, diff_id, month_layer, own_layer, plain_layer
+from layers import ENTRYPOINT_FILE, TORCH, common_layers, diff_id, files_layer, month_layer, own_layer, plain_layer
 from push import CONFIG, MANIFEST, MANIFEST_LIST, Target, descriptor, file_descriptor
 
 STAND_IN = f"Debian 12 with torch {TORCH}, re-tagged; stands in for NVIDIA's image, is not NVIDIA's image"
@@ -76,6 +76,8 @@ def main(facts_file: str, cache_folder: str, address: str) -> None:
     else:
         first = own_layer(cache, facts) if "packages" in facts else layers[0]
         layers = [first, *([plain_layer(cache, facts)] if "stands_in" in facts else [])]
+    if "files" in facts:
+        layers.append(files_layer(cache, facts))
     descriptors = [file_descriptor(layer) for layer in layers]
     for layer, entry in zip(layers, descriptors, strict=True):
         target.blob(str(entry["digest"]), layer)

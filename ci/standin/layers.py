@@ -183,6 +183,12 @@ class Layer:
         info.size, info.mode = len(data), mode
         self.tar.addfile(info, io.BytesIO(data))
 
+    def link(self, name: str, target: str) -> None:
+        self.folder(os.path.dirname(name))
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = tarfile.SYMTYPE, target
+        self.tar.addfile(info)
+
     def hard_link(self, name: str, target: str) -> None:
         self.folder(os.path.dirname(name))
         info = tarfile.TarInfo(name)
@@ -229,6 +235,19 @@ def plain_layer(cache: Path, facts: dict[str, object]) -> Path:
         layer.file(ENTRYPOINT_FILE.lstrip("/"), ENTRYPOINT, 0o755)
     if workdir := str(facts.get("workdir") or "").strip("/"):
         layer.folder(workdir)
+    return layer.done()
+
+
+def files_layer(cache: Path, facts: dict[str, object]) -> Path:
+    """The layer of what the facts say of single files: {path: {text, mode}, or {link: to what}}."""
+    files = facts["files"]
+    assert isinstance(files, dict)
+    layer = Layer(cache / f"files-{_file_name(facts)}.tar")
+    for path, about in files.items():
+        if "link" in about:
+            layer.link(path.lstrip("/"), about["link"])
+        else:
+            layer.file(path.lstrip("/"), about["text"], int(about.get("mode", "0644"), 8))
     return layer.done()
 
 

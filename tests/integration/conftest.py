@@ -42,14 +42,25 @@ def show(testbed: Testbed) -> str:
 @pytest.fixture(scope="session")
 def small_base(testbed: Testbed) -> str:
     """A small image in the testbed's registry, under nvcr.io's name."""
-    facts = REPO / "tests/fixtures/debian-python.json"
+    push_stand_in(testbed, "debian-python")
+    return "nvcr.io/hpcstack-tests/debian-python:12"
+
+
+@pytest.fixture(scope="session")
+def ngc_inside(testbed: Testbed) -> str:
+    """The same with settings that NVIDIA's images have: see its facts in tests/fixtures."""
+    push_stand_in(testbed, "ngc-inside")
+    return "nvcr.io/hpcstack-tests/ngc-inside:24.11-py3"
+
+
+def push_stand_in(testbed: Testbed, name: str) -> None:
+    """The image of tests/fixtures/NAME.json is in the testbed's registry."""
+    facts = REPO / f"tests/fixtures/{name}.json"
     cache, address = testbed.folder / "cache", _registry(testbed)
     with (testbed.folder / "small-base.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # each worker of pytest-xdist makes sure that it is there
-        subprocess.run(
-            [sys.executable, str(REPO / "ci/standin"), str(facts), str(cache), address], check=True, capture_output=True
-        )
-    return "nvcr.io/hpcstack-tests/debian-python:12"
+        argv = [sys.executable, str(REPO / "ci/standin"), str(facts), str(cache), address]
+        subprocess.run(argv, check=True, capture_output=True)
 
 
 def _registry(testbed: Testbed) -> str:

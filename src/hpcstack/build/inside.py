@@ -33,15 +33,16 @@ class FailedInBase(BuildError):
 
 def run_in_base(
     script: str, files: Mapping[str, str], work: Path, kept: Path, engine: Engine, base: Path, lock: Lock,
-    platform: str, bench: Workbench,
+    platform: str, bench: Workbench, allow_replace: tuple[str, ...] = (),
 ) -> Path:  # fmt: skip
     """images/SCRIPT in BASE, with FILES beside it at /opt/hpcstack. The folder in WORK that it was; the answers are in
     its ANSWERS, and are whatever programs of the base wrote. FailedInBase where it fails; the log is KEPT then.
+    What of the base is not guarded is in ALLOW_REPLACE.
     """
     job = make_job(work / script, {}, base, lock.base.registry, bench)
     job = replace(job, environment=lock.platform(platform).environment)
     folder = work / script / "hpcstack"
-    ours = {"build/lib.sh": plain("images", "lib.sh"), "build/guard.sh": guard.shell()}
+    ours = {"build/lib.sh": plain("images", "lib.sh"), "build/guard.sh": guard.shell(allow_replace)}
     write_tree(folder, {**ours, **files, f"build/{script}": plain("images", script)}, on_disk=False)
     done = engine.run_inside(f"build/{script}", folder, job, bench.runner)
     redact_log(job.log, bench.site)

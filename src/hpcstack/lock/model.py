@@ -26,7 +26,7 @@ FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
 MAX_LOCK = 16 << 20
 UNKNOWN = f"sha256:{'0' * 64}"  # the digest of a base that nobody has looked up: lock/known.py
 STAND_IN_LABEL = "org.hpcstack.stand-in"
-TEMPLATE_VERSION = "5"  # of images/ and render/: a test holds it to what is rendered
+TEMPLATE_VERSION = "6"  # of images/ and render/: a test holds it to what is rendered
 
 
 class LockedApt(Model):
@@ -73,6 +73,7 @@ class LockedPlatform(Model):
     apt: tuple[LockedApt, ...] | None = Field(None, description="None: not resolved")
     pip: tuple[LockedPip, ...] | None = None
     conda: tuple[LockedConda, ...] | None = None
+    left_out: tuple[Said, ...] | None = Field(None, description="extra indexes of the base's pip that did not answer")
 
     def built_in_place(self) -> list[str]:
         """pip's source distributions: their own hash is locked, what pip fetches to build them is not."""

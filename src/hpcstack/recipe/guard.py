@@ -11,7 +11,7 @@ import re
 PIP = (
     "torch", "torchvision", "torchaudio", "triton", "pytorch[-_]triton", "torch[-_]tensorrt",
     "transformer[-_]engine[-_a-z0-9]*", "flash[-_]attn", "apex", "numpy", "mpi4py", "jax", "jaxlib", "jax[-_]cuda.*",
-    "tensorflow", "tensorflow[-_]cpu", "horovod", "nvidia[-_].*", "cuda[-_].*", "cupy.*",
+    "tensorflow", "tensorflow[-_]cpu", "horovod", "torchao", "nvidia[-_].*", "cuda[-_].*", "cupy.*",
 )  # fmt: skip
 APT = (
     "libnccl", "libcudnn", "cuda-", "libcu", "libnv", "rdma-core", "libibverbs", "librdmacm", "libibumad",
@@ -42,6 +42,13 @@ APT_VARIABLES = {
     "libopenmpi": "OPENMPI_VERSION",
     "hpcx": "HPCX_VERSION",
 }
+
+
+def is_guarded_apt(name: str, allowed: tuple[str, ...] = ()) -> bool:
+    """Whether the Debian package NAME must stay as the base has it: it is NVIDIA's choice, and of no family or package
+    that a recipe ALLOWS to be replaced."""
+    free = [prefix for one in allowed for prefix in (FAMILIES[one][1] if one in FAMILIES else (one,))]
+    return bool(GUARDED_APT.match(name)) and not any(name.startswith(prefix) for prefix in free)
 
 
 def variable(name: str, variables: dict[str, str]) -> str:

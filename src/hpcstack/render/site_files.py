@@ -21,6 +21,7 @@ def lent_files(site: Site, build: BuildSite | None = None) -> dict[str, str]:
     """
     build = build or site.build
     return {"hpcstack-site.sh": fill("images", "site.sh.j2", variables=variables(build), apt=build.apt.mirrors,
+                                     indexes=build.pip.extra_index_urls,
                                      ca=f"/mnt/{CA_FILE}" if build.ca_bundle else "")}  # fmt: skip
 
 

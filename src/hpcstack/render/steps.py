@@ -135,11 +135,12 @@ def _conda(stack: Stack, locked: LockedPlatform) -> tuple[str, ...]:
 
 
 def _pip(wanted: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
-    install = ["python3", "-m", "pip", "install", "--no-cache-dir", "--no-compile"]
+    install = ["install", "--no-cache-dir", "--no-compile"]
     if locked.pip is None:
-        line = f'{words(install)} --constraint "$HPCSTACK_CONSTRAINT" {words(wanted)}'
+        line = words(["hpcstack_pip", *install, *wanted])
     else:  # every file is named by its hash, so no constraint can say more; the image's own would need hashes, too
-        line = f"env -u PIP_CONSTRAINT {words(install)} --no-deps --require-hashes -r {HOME}/{REQUIREMENTS}"
+        only = words(["python3", "-m", "pip", *install, "--no-deps", "--require-hashes"])
+        line = f"env -u PIP_CONSTRAINT {only} -r {HOME}/{REQUIREMENTS}"
     return ("hpcstack_guard", line, "hpcstack_guard_check")
 
 

@@ -9,9 +9,10 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
+from hpcstack.core.characters import CONTROL
 from hpcstack.core.errors import InputError
 from hpcstack.lock.model import LockedApt, LockedConda, LockedPip
-from hpcstack.recipe.guard import GUARDED_APT
+from hpcstack.recipe.guard import is_guarded_apt
 
 if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
@@ -20,6 +21,7 @@ SIMULATED = re.compile(
     r"^Inst (?P<name>\S+) (?:\[(?P<had>[^\]]+)\] )?\((?P<version>\S+) [^\[)]*(?:\[(?P<architecture>[^\]]+)\])?"
 )
 REMOVED = re.compile(r"^Remv (?P<name>\S+) ")
+MOST_INDEXES, MOST_SAID = 20, 500
 RECORD = re.compile(r"^(Package|Version|Architecture|Filename|SHA256): (.*)$", re.MULTILINE)
 
 
@@ -54,22 +56,29 @@ def _hashes(archive: dict[str, Any]) -> tuple[str, ...]:
     return tuple(f"{kind}:{value}" for kind, value in sorted(found.items()))
 
 
-def read_apt(simulated: str, records: str) -> tuple[LockedApt, ...]:
+def read_left_out(text: str) -> tuple[str, ...] | None:
+    """The base's extra indexes that did not answer, `URL: why`; None for none. What a base says of them is cut."""
+    lines = [CONTROL.sub("?", line)[:MOST_SAID] for line in text.splitlines() if line.strip()]
+    return tuple(lines[:MOST_INDEXES]) or None
+
+
+def read_apt(simulated: str, records: str, allow_replace: tuple[str, ...] = ()) -> tuple[LockedApt, ...]:
     """The set of `apt-get --simulate`, with file and hash out of `apt-cache show`, sorted by name.
 
-    InputError where apt would replace a package that NVIDIA chose for the base.
+    InputError where apt would replace a package that NVIDIA chose for the base, but for what ALLOW_REPLACE names.
     """
     known = _records(records)
     out = []
     for line in simulated.splitlines():
         removed = REMOVED.match(line)
-        if removed and GUARDED_APT.match(removed["name"]):
+        if removed and is_guarded_apt(removed["name"], allow_replace):
             raise InputError(
                 f"apt would remove {removed['name']} of the base",
-                "leave out the package that conflicts with it, or pin it to a version that fits the base",
+                "leave out the package that conflicts with it, or pin it to a version that fits the base; "
+                "packages.allow_replace lets it go",
             )
     for match in filter(None, map(SIMULATED.match, simulated.splitlines())):
-        if match["had"] and GUARDED_APT.match(match["name"]):
+        if match["had"] and is_guarded_apt(match["name"], allow_replace):
             raise InputError(
                 f"apt would replace {match['name']} {match['had']} of the base by {match['version']}",
                 "leave out the package that asks for it, or pin it to a version that fits the base",

@@ -20,7 +20,7 @@ from hpcstack.lock.check import unresolved
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.site_files import variables
 from hpcstack.render.steps import conda_files
-from hpcstack.resolve.answers import read_apt, read_conda, read_pip, want_files
+from hpcstack.resolve.answers import read_apt, read_conda, read_left_out, read_pip, want_files
 from hpcstack.store.cache import cache_of
 from hpcstack.store.workspace import workspace
 
@@ -87,8 +87,9 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
         kept = cache_of(bench.site).top / f"{stack.full_name}-lock.log"
         files = {**conda_files(stack, None), **want_files(stack)}
         quiet = replace(bench, progress=Progress())
+        allowed = stack.packages.allow_replace
         try:
-            folder = run_in_base("resolve.sh", files, work, kept, engine, base, lock, platform, quiet)
+            folder = run_in_base("resolve.sh", files, work, kept, engine, base, lock, platform, quiet, allowed)
         except FailedInBase as error:
             raise _refusal(error) from None
         answers = folder / ANSWERS
@@ -101,15 +102,20 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
             conda = read_conda(answer_of("conda.json")) if packages.conda.packages else None
             _own_python(conda or (), locked)
             found = {
-                "apt": read_apt(answer_of("apt.simulated"), answer_of("apt.records")) if packages.apt else None,
+                "apt": read_apt(answer_of("apt.simulated"), answer_of("apt.records"), allowed)
+                if packages.apt
+                else None,
                 "conda": conda,
                 "pip": read_pip(answer_of("pip.json")) if packages.pip else None,
+                "left_out": read_left_out(answer_of("left-out.txt")),
             }
         except NONSENSE as error:
             raise BuildError(
                 f"{stack.full_name} is not locked: the base's own tools answered with nonsense: {str(error)[:200]}",
                 f"is {lock.base.registry}/{lock.base.repository}:{lock.base.tag} what you meant?",
             ) from None
+        for index in found["left_out"] or ():
+            bench.progress(f"left out: the base's extra index {index}")
         return locked.model_copy(update=found)
 
 

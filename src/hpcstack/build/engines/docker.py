@@ -28,7 +28,7 @@ FROM = re.compile(r"^FROM .*$", re.MULTILINE)
 INSIDE = """\
 FROM {base}
 COPY hpcstack /opt/hpcstack
-RUN /bin/bash /opt/hpcstack/{script}
+RUN env -u BASH_ENV -u ENV /bin/bash /opt/hpcstack/{script}
 """
 
 
