@@ -43,6 +43,7 @@ for one in /proc/sys/kernel/core_pattern /proc/sys/kernel/modprobe /proc/sys/vm/
     [ "$one" = /proc/1/oom_score_adj ] && continue
     ( : >>"$one" ) 2>/dev/null && open "procfs $one"
 done
+grep -q " /proc/sys ro[, ]" /proc/self/mountinfo || open "/proc/sys can be written"
 [ -w /proc/sysrq-trigger ] && case $(stat -c %u:%a /proc/sysrq-trigger) in 0:*) open sysrq ;; esac
 find /sys/fs/cgroup -name release_agent -writable 2>/dev/null | grep -q . && open release_agent
 mount -t tmpfs none /mnt 2>/dev/null && open "mount tmpfs"
@@ -274,6 +275,17 @@ def test_links_of_a_base_lead_nowhere(place: Path, engine: str, links: dict[str,
     for how in ("lock", "build"):
         attack(place, engine, uid, how, "echo ran\n")
         assert list(out.iterdir()) == [], how
+
+
+@pytest.mark.parametrize("uid", users())
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_link_of_a_base_leads_into_no_folder_of_the_build(place: Path, engine: str, uid: int) -> None:
+    """N7 once more: what a build may write is in sight of what makes the places for its mounts."""
+    cache = place / f"{engine}-{uid}-build/cache"
+    make_base(place, links={"var": str(cache)})
+    attack(place, engine, uid, "build", "echo ran\n")
+    assert cache.is_dir()
+    assert not [path.name for path in cache.iterdir() if path.name in ("tmp", "hpcstack", "hosts")]
 
 
 @pytest.mark.parametrize("uid", users())

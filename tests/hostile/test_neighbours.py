@@ -19,7 +19,7 @@ import pytest
 from conftest import make_site
 from hpcstack.core import descriptors, files
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
-from hpcstack.core.files import write_text
+from hpcstack.core.files import private_folder, write_text
 from hpcstack.core.outputs import write_output
 from hpcstack.lock import model
 from hpcstack.lock.model import Lock
@@ -598,6 +598,28 @@ def test_h3_a_folder_whose_parent_anybody_can_change(tmp_path: Path) -> None:
     (tmp_path / "shared").chmod(0o777)
     with pytest.raises(StoreError, match="in the place of"):
         cache_of(make_site(tmp_path, build={"cachedir": str(tmp_path / "shared")}))
+
+
+@root
+@pytest.mark.parametrize("below", ["", "a", "a/b"])
+def test_a_private_folder_lies_below_nobody_elses(tmp_path: Path, below: str) -> None:
+    """N20: whoever owns a folder on the way can put another one in the place of what was looked at."""
+    theirs = tmp_path / "theirs"
+    (theirs / below).mkdir(parents=True)
+    os.chown(theirs, 12345, 12345)
+    with pytest.raises(StoreError, match="who can put something else in the place of"):
+        private_folder(theirs / below / "mine", "name another")
+
+
+def test_the_users_own_cache_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N8: a step may leave a set-uid file in a kept layer."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for folder in ("hpcstack/bases", "hpcstack/bases/steps"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder).chmod(0o755)
+    cache_of(make_site(tmp_path / "site"))
+    for folder in ("hpcstack/bases", "hpcstack/bases/steps"):
+        assert stat.S_IMODE((tmp_path / folder).stat().st_mode) == 0o700, folder
 
 
 def test_an_admins_own_link_in_the_store_is_followed(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpcstack.build.engines.builtin import ENGINE
+from hpcstack.build.request import BuildRequest
 from hpcstack.core import descriptors, sharing
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import write_text
@@ -25,7 +27,9 @@ from hpcstack.releases.ledger_format import from_json
 from hpcstack.releases.tree import Tree
 from hpcstack.site.load import Site
 from hpcstack.store.artifact import IMAGE
+from hpcstack.store.cache import cache_of, own_cache
 from hpcstack.store.store import Store
+from support.locks import example_lock
 from support.modules import Place
 
 SECONDS = float(os.environ.get("HPCSTACK_THIEF_SECONDS", "1.5"))  # ci/soak: 10
@@ -123,23 +127,55 @@ def test_another_owners_folder_is_not_entered(tmp_path: Path, group: None) -> No
     assert (tmp_path / "shared/theirs").stat().st_gid == 12345
 
 
-def test_what_is_written_goes_to_the_file_that_was_opened(tmp_path: Path, victim: Path, group: None) -> None:
-    """N10: the temporary file was swapped for a link before its mode was changed by name."""
+def test_what_is_written_goes_to_the_file_that_was_opened(
+    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N10: the temporary file was swapped for a link before its mode was changed by name. Here it is swapped at exactly
+    that moment, whichever way the mode is changed."""
     top = tmp_path / "shared"
     top.mkdir()
-    (top / "inner").mkdir()
+
+    def after_a_swap(act: Callable[..., None]) -> Callable[..., None]:
+        def acting(*words: Any) -> None:
+            for part in top.glob(".*.part"):
+                part.unlink()
+                part.symlink_to(victim / "file")
+            act(*words)
+
+        return acting
+
+    monkeypatch.setattr(descriptors, "set_marks", after_a_swap(descriptors.set_marks))
+    monkeypatch.setattr(Path, "chmod", after_a_swap(Path.chmod))
+    with contextlib.suppress(OSError, StoreError):
+        write_text(top / "file", "text", 0o664)
+    monkeypatch.undo()
+    thief = top / "thief"
+    thief.symlink_to(victim / "file")
+    write_text(thief, "text", 0o666)
+    assert not thief.is_symlink() and (victim / "file").read_text() == "mine"
+
+
+def test_what_is_written_goes_into_no_folder_that_becomes_a_link(tmp_path: Path, victim: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root makes what another owns")
+    top = tmp_path / "shared"
+    (top / "inner").mkdir(parents=True)
     (top / "link").symlink_to(victim)
+    top.chmod(0o2775)
+    os.chown(top / "link", 12345, 12345, follow_symlinks=False)
 
     def act() -> None:
         with contextlib.suppress(OSError, StoreError):
             write_text(top / "inner/file", "text")
 
-    (top / "other").mkdir()
-    during_swaps(top / "inner", top / "other", act)
-    thief = top / "inner/thief"
-    thief.symlink_to(victim / "file")
-    write_text(thief, "text", 0o666)
-    assert not thief.is_symlink() and (victim / "file").read_text() == "mine"
+    during_swaps(top / "inner", top / "link", act)
+
+
+def test_what_is_made_is_new(tmp_path: Path, victim: Path) -> None:
+    """N5: no link in the place of a file that is to be made is written through, nor emptied."""
+    (tmp_path / "link").symlink_to(victim / "file")
+    with pytest.raises(FileExistsError):
+        descriptors.create_file(tmp_path / "link")
 
 
 def test_a_link_that_another_made_is_not_followed(tmp_path: Path, victim: Path) -> None:
@@ -238,13 +274,11 @@ def test_gc_of_a_forged_ledger_removes_nothing(tmp_path: Path, victim: Path) -> 
     place.publish()
     path = place.site.module_root / "state/pytorch/current/ledger.json"
     document = json.loads(path.read_text())
-    document["entries"][0] |= {
-        "release": os.path.relpath(victim, place.store.top / "releases/pytorch"),
-        "state": "gone",
-    }
+    climbs = os.path.relpath(victim, place.store.top / "releases/pytorch")
+    document["entries"].append({**document["entries"][0], "release": climbs, "state": "gone"})
     path.chmod(0o644)
     path.write_text(json.dumps(document))
-    with pytest.raises(StoreError, match="damaged"):
+    with pytest.raises(StoreError, match=r"damaged: entries\.1\.release"):
         gc.items(place.site, Runner(), 0, slurm=False)
 
 
@@ -270,6 +304,37 @@ def test_a_key_that_is_none_becomes_no_path(site: Site, key: str) -> None:
     assert store.artifact(key) is None
     with pytest.raises(StoreError, match="not the key"), store.lease(key):
         pass
+
+
+@pytest.mark.parametrize("key", ["../x", "a/b", ""])
+def test_nothing_is_put_under_what_is_no_key(tmp_path: Path, key: str) -> None:
+    place = Place(tmp_path)
+    with pytest.raises(StoreError, match="not the key"):
+        place.artifact(place.stack(), b"image", key=key)
+
+
+def make_request(tmp_path: Path) -> tuple[Site, BuildRequest]:
+    place = Place(tmp_path, build={"cachedir": str(tmp_path / "cache")})
+    stack = place.stack("miniforge-26.3")
+    return place.site, BuildRequest(stack, example_lock(stack), place.site, "linux/amd64", ENGINE)
+
+
+@pytest.mark.parametrize("text", ["../" * 8 + "etc", "a" * 39, "a" * 41, "A" * 40, "a" * 40 + "\n"])
+def test_a_memo_that_holds_no_key_is_not_believed(tmp_path: Path, text: str) -> None:
+    """N9: what lay in a group's memo became the key, and the key a path that was deleted."""
+    site, request = make_request(tmp_path)
+    key = request.key
+    (memo,) = (own_cache(site).top / "keys").iterdir()
+    assert memo.read_text() == key
+    memo.write_text(text)
+    assert make_request(tmp_path)[1].key == key
+
+
+def test_memos_of_keys_are_not_the_groups(tmp_path: Path, group: None) -> None:
+    site, request = make_request(tmp_path)
+    assert request.key
+    assert list((own_cache(site).top / "keys").iterdir())
+    assert not list((cache_of(site).top / "keys").iterdir())
 
 
 def test_folders_without_end_are_removed_and_counted(tmp_path: Path) -> None:

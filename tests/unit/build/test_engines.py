@@ -6,12 +6,14 @@ in the build's enclosure shows here.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from hpcstack.build.engines import engine
 from hpcstack.build.engines.base import Job
 from hpcstack.build.engines.machine import enclosure_refused
 from hpcstack.core import data
+from hpcstack.core.errors import BuildError
 from hpcstack.core.process import Completed, Runner
 from hpcstack.core.progress import Progress
 from hpcstack.render.steps import BuildStep
@@ -163,3 +166,27 @@ def test_hpcstack_may_lie_behind_a_link(name: str, base: Path, tmp_path: Path) -
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SUPPORT.parents[1] / "src")}
     done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd="/", check=False)
     assert "it ran" in done.stdout.splitlines(), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["apptainer", "enroot"])
+def test_only_the_site_lets_steps_run_beside_the_builder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """N1: a base chose to run so. Where no enclosure can be made, nothing runs unless site.yaml says so."""
+    module = importlib.import_module(f"hpcstack.build.engines.{name}")
+    monkeypatch.setattr(module, "enclosure_refused", lambda _: "an old kernel")
+    begun: list[object] = []
+
+    class Nobody(Runner):
+        def logged(self, argv: Sequence[str], *_: Any, **__: Any) -> Completed:
+            begun.append(argv)
+            return Completed(tuple(argv), 1)
+
+        output = logged
+
+    (tmp_path / "apptainer.def").write_text("Bootstrap: docker\nFrom: x\n")
+    job = Job(tmp_path, tmp_path, tmp_path, tmp_path / "base.sqsh", tmp_path, tmp_path / "out", tmp_path / "log",
+              BuildSite(), Progress())  # fmt: skip
+    with pytest.raises(BuildError, match="would run them beside you"):
+        engine(name).build(job, Nobody())
+    assert begun == [] and job.unconfined == []

@@ -151,3 +151,5 @@ def test_the_unit_runs_the_service_as_its_account(tmp_path: Path) -> None:
     for line in ("User=images", "ExecStart=/opt/hpcstack/bin/hpcstack cache serve", "RequiresMountsFor=/shared/images",
                  "Environment=HPCSTACK_SITE=/etc/hpcstack/site.yaml", "RuntimeDirectory=hpcstack"):  # fmt: skip
         assert line in text.splitlines()
+    limits = dict(line.split("=") for line in text.splitlines() if line.startswith(("MemoryMax=", "TasksMax=")))
+    assert limits.keys() == {"MemoryMax", "TasksMax"} and "infinity" not in limits.values(), "N18"

@@ -18,6 +18,7 @@ from hpcstack.releases.layout import CURRENT, STATE
 from hpcstack.releases.lookup import find_released
 from hpcstack.releases.seal import renew_seal, take_seal
 from hpcstack.store.artifact import Artifact
+from hpcstack.store.signing import Statement
 from support.modules import Place
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHUfkB1mHZxcXqFSq3cXlW4rLvZ8m3nJt8xqPDwD0yqM site"
@@ -94,6 +95,20 @@ def test_a_launch_reads_next_to_nothing_of_an_image(tmp_path: Path) -> None:
 def bytes_read() -> int:
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
+
+
+def test_a_seal_is_of_the_bytes_that_were_published(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.publish()
+    seal = place.store.top / "releases/pytorch/24.11-r1/seal.json"
+    seal.write_text(json.dumps({**json.loads(seal.read_text()), "sha256": "0" * 64}))
+    assert "is not the one that was read when it was published" in released(place)[1]
+
+
+def test_who_signs_bytes_alone_signs_no_stack_and_no_lock() -> None:
+    """N11: what is wanted comes of the caller, and empty never equals it."""
+    signed, wanted = Statement("a" * 64), Statement("a" * 64, "pytorch-24.11", "b" * 64)
+    assert "stack unknown" in signed.differs(wanted) and "lock sha256 unknown" in signed.differs(wanted)
 
 
 def test_what_is_not_what_was_built_is_not_published(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import yaml
 
 from hpcstack.render.launchers import health
 from hpcstack.site.load import Site
+from support.journal import as_journal
 
 SITE = {
     "name": "demo", "node_types": {
@@ -48,7 +49,8 @@ def smi(
     for old in answers.iterdir():
         old.unlink()
     for field, text in {**GOOD, **(query or {})}.items():
-        (answers / field).write_text(text)
+        if not text.startswith("Field "):  # what a driver does not know, it refuses, and says so by its exit status
+            (answers / field).write_text(text)
     (folder / "links").write_text(links)
     (folder / "slices").write_text("GPU 0: A100 (UUID: GPU-aa)\n" + "  MIG 1g.10gb Device 0: (UUID: MIG-x)\n" * slices)
     tool = folder / "bin/nvidia-smi"
@@ -80,6 +82,7 @@ def node(tmp_path: Path) -> Path:
     port.mkdir(parents=True)
     (port / "state").write_text("4: ACTIVE\n")
     (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
+    (tmp_path / "proc/uptime").write_text("100000.00 1.00\n")
     smi(tmp_path)
     return tmp_path
 
@@ -177,10 +180,12 @@ def test_the_boards_of_two_public_corpora(node: Path, capture: dict[str, Any]) -
     assert (status, found["failed"]) == (0, []), (capture.get("why"), found)
 
 
-def log_of(node: Path, lines: str) -> dict[str, Any]:
-    """What the script says on a node whose kernel has logged LINES."""
-    (node / "journal").write_text(lines)
-    (node / "bin/journalctl").write_text(f"#!/bin/sh\ncat {node}/journal\n")
+def log_of(node: Path, *messages: str) -> dict[str, Any]:
+    """What the script says on a node whose kernel has logged MESSAGES."""
+    (node / "journal").write_text(as_journal(list(messages)))
+    (node / "bin/journalctl").write_text(
+        f"#!/bin/sh\ncase $* in *short-unix*) cat {node}/journal ;; *) exit 1 ;; esac\n"
+    )
     (node / "bin/journalctl").chmod(0o755)
     _, found, _ = told(node, site={"health": {"folder": "/nowhere"}}, HPCSTACK_NODE_TYPE="2")
     return found
@@ -217,27 +222,42 @@ HARMLESS = [
     "EDAC MC0: 1 UE [4711]: segfault at 0 ip 0000 sp 0000 error 4 in x[400000+1000] likely on CPU 3 (core 1, socket 0)",
     "NVRM: Xid : 79,[4711]: segfault at 0 ip 0000 sp 0000 error 4",
     "XFS Corruption[4711]: segfault at 0 ip 0000 sp 0000 error 4",
+    "nvidia-nvswitch0: SXid [4711]: segfault at 0 ip 0000 sp 0000 error 4",
+    # an image file of a user's, mounted
+    "EXT4-fs error (device loop0): ext4_find_entry:1455: inode #2: comm ls: reading directory lblock 0",
+    "XFS (loop1): Corruption of in-memory data (0x8) detected at xfs_trans_cancel. Shutting down filesystem.",
     "traps: EXT4-fs error[4711] general protection fault ip:0 sp:0 error:0",
 ]
 
 
 @pytest.mark.parametrize("line", FATAL)
 def test_what_the_kernel_logs_of_a_broken_node(node: Path, line: str) -> None:
-    found = log_of(node, f"usb 1-1: new device\n{line}\n")
+    found = log_of(node, "usb 1-1: new device", line)
     assert found["healthy"] is False and line[:40] in found["failed"][0]["why"], found
 
 
 def test_what_the_kernel_logs_of_a_healthy_one_and_what_users_make_it_log(node: Path) -> None:
-    found = log_of(node, "".join(f"{line}\n" for line in HARMLESS))
+    found = log_of(node, *HARMLESS)
+    assert found["healthy"] is True, found
+
+
+@pytest.mark.parametrize("line", FATAL)
+def test_no_user_writes_what_drains_a_node(node: Path, line: str) -> None:
+    """N13: the kernel names the program that failed, and the file in which it did: these are the user's to choose."""
+    of_program = f"{line[:15]}[4711]: segfault at 0 ip 0000 sp 0000 error 4 in x[400000+1000] likely on CPU 3"
+    of_file = f"a[4711]: segfault at 0 ip 0000 sp 0000 error 6 in {line}[1132,400000+1000]"
+    over_two_lines = f"a[4711]: segfault at 0 ip 0000 sp 0000 error 6 in a\n{line}[1132,400000+1000]"
+    found = log_of(node, of_program, of_file, over_two_lines)
     assert found["healthy"] is True, found
 
 
 def test_without_a_journal_dmesg_is_read_and_what_is_old_there_is_no_reason(node: Path) -> None:
-    now = float(Path("/proc/uptime").read_text().split()[0])
+    now = 100_000.0
+    (node / "proc/uptime").write_text(f"{now} 1\n")
     for age, healthy in ((60, False), (3 * 3600, True)):
         (node / "bin/dmesg").write_text(f"#!/bin/sh\necho '[{now - age:12.6f}] {FATAL[3]}'\n")
         (node / "bin/dmesg").chmod(0o755)
-        assert log_of(node, "")["healthy"] is healthy, age
+        assert log_of(node)["healthy"] is healthy, age
 
 
 @pytest.mark.parametrize(("file", "text", "says"), [
@@ -385,6 +405,20 @@ def test_one_miss_is_a_note_and_the_last_in_a_row_drains(node: Path) -> None:
 
 
 @needs_root
+def test_a_query_that_waits_in_the_kernel_is_evidence(node: Path) -> None:
+    """D state, where no signal ends it, so that the probe itself never ends either: the first miss drains."""
+    slurm = Slurm(node)
+    waits = node / "bin/timeout"
+    waits.write_text('#!/bin/sh\ncase $* in *nvlink*) sleep 20 ;; esac\nexec /usr/bin/timeout "$@"\n')
+    waits.chmod(0o755)
+    (node / "proc/4711").mkdir()
+    (node / "proc/4711/stat").write_text("4711 (nvidia-smi) D 1 1 1 0 -1 4194304\n")
+    found = rounds(node, 3, site={"health": {"folder": "/none", "ignore": ["kernel"], "misses": 5}})
+    assert [one["action"] for one in found] == ["none", "none", "drain"], found
+    assert "hangs in the kernel" in slurm.told()[0]
+
+
+@needs_root
 def test_what_several_nodes_miss_is_a_servers_fault(node: Path) -> None:
     """A file server that stalls all nodes would drain as many as the brake lets: two stay, the others are well."""
     slurm = Slurm(node)
@@ -429,7 +463,7 @@ def test_what_was_there_before_somebody_gave_a_node_back_does_not_drain_it_again
     """A line of the kernel's log of the last two hours, of a GPU that was replaced meanwhile."""
     slurm = Slurm(node)
     lines = node / "log"
-    lines.write_text("NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.\n")
+    lines.write_text(as_journal(["NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus."]))
     journal = node / "bin/journalctl"  # as the real one: nothing of before --since
     journal.write_text(f"""#!/bin/sh
 for word; do case $word in --since=@*) since=${{word#--since=@}} ;; esac; done

@@ -19,6 +19,7 @@ import pytest
 from hpcstack.render.launchers import health
 from hpcstack.site.load import Site
 from support import clusters
+from support.journal import as_journal
 from support.nodes import Node
 
 QUESTIONS = (
@@ -71,7 +72,8 @@ def lay_out(node: Node, folder: Path) -> None:
         pattern = question if "=" in question else words
         cases.append(f"{shlex.quote(pattern)}*) {answer} ;;")
     program(folder / "bin/nvidia-smi", 'case "$*" in\n' + "\n".join(cases) + "\nesac\n")
-    program(folder / "bin/journalctl", f"printf '%s\\n' {shlex.join(node.kernel_log())}\n")
+    (folder / "journal").write_text(as_journal(node.kernel_log()))
+    program(folder / "bin/journalctl", f"cat {folder}/journal\n")
     for path in (folder / "bin").iterdir():
         path.write_text("#!/bin/sh\n" + path.read_text())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -231,3 +232,12 @@ def test_the_template_version_is_that_of_the_templates() -> None:
     if os.environ.get("HPCSTACK_GOLDEN") == "write":
         record.write_text(f"{TEMPLATE_VERSION} {digest}\n")
     assert record.read_text() == f"{TEMPLATE_VERSION} {digest}\n", "raise TEMPLATE_VERSION in lock/model.py"
+
+
+def test_condas_installer_is_taken_by_its_hash() -> None:
+    """N17: a locked stack's own tools are locked, too."""
+    text = (data.folder("images") / "lib.sh").read_text()
+    (install,) = re.findall(r"python3 -m pip install (?:[^\n]*\\\n)*[^\n]*rattler\.txt", text)
+    assert {"--require-hashes", "--no-deps", "--only-binary"} <= set(install.split())
+    (wanted,) = re.findall(r"HPCSTACK_RATTLER='(.*?)'", text, re.DOTALL)
+    assert re.fullmatch(r"py-rattler==[0-9.]+(\s+--hash=sha256:[0-9a-f]{64}){2}", wanted)
