@@ -18,13 +18,25 @@ if [ -s "$want/apt.txt" ]; then
     cp "$HPCSTACK_WORK"/archives/*.deb "$answers/"
 fi
 
-if [ -s "$want/requirements.txt" ]; then
+hpcstack_fetch_pip() { # FILE ARGUMENTS of pip: all that FILE names, by its hashes
+    local file=$1
+    shift
+    env -u PIP_CONSTRAINT python3 -m pip download --progress-bar off --no-deps --require-hashes "$@" \
+        --requirement "$want/$file" --dest "$answers"
+}
+
+if [ -s "$want/requirements.txt" ] || [ -s "$want/requirements-of-base.txt" ]; then
     hpcstack_step 2/2 "pip: the locked files, and what source distributions are built with"
-    env -u PIP_CONSTRAINT python3 -m pip download --progress-bar off --no-deps --require-hashes \
-        --requirement "$want/requirements.txt" --dest "$answers"
+    hpcstack_leave_out_dead_indexes
+fi
+if [ -s "$want/requirements.txt" ]; then
+    hpcstack_fetch_pip requirements.txt
     for file in "$answers"/*.tar.gz "$answers"/*.zip; do
         [ -e "$file" ] || continue
         python3 /opt/hpcstack/build/needs.py "$file" >"$HPCSTACK_WORK/needs"
         env -u PIP_CONSTRAINT python3 -m pip download --progress-bar off --dest "$answers" --requirement "$HPCSTACK_WORK/needs"
     done
+fi
+if [ -s "$want/requirements-of-base.txt" ]; then
+    hpcstack_fetch_pip requirements-of-base.txt --no-build-isolation # it is built with what the base has
 fi

@@ -160,9 +160,13 @@ hpcstack_constrain() {
 # pip, where it decides on versions. The base's own constraints are said on the command line: in the environment they
 # would hold for what source distributions are built with, too, and a base that pins packaging==23.2 builds few of them.
 hpcstack_pip() { # ARGUMENTS
-    local file words=()
+    local file words=() against=$HPCSTACK_WORK/built-against.txt
     for file in ${PIP_CONSTRAINT:-}; do words+=(--constraint "$file"); done
-    env -u PIP_CONSTRAINT python3 -m pip "$@" "${words[@]}" --constraint "$HPCSTACK_CONSTRAINT"
+    # Only this is to hold there: an extension that is compiled against another torch than the base's is broken, and
+    # nothing would show it before it is imported. No index has NVIDIA's: pip says so, and names the project.
+    grep -iE "$HPCSTACK_BUILT_AGAINST" "$HPCSTACK_CONSTRAINT" >"$against" || true
+    PIP_CONSTRAINT=$against PIP_BUILD_CONSTRAINT=$against \
+        python3 -m pip "$@" "${words[@]}" --constraint "$HPCSTACK_CONSTRAINT"
 }
 
 # Extra indexes that the base names for pip, and that nobody serves any more (NVIDIA's images up to 24.x name

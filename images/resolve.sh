@@ -8,6 +8,13 @@ export HOME=$HPCSTACK_WORK/home
 want=/opt/hpcstack/want
 answers=/opt/hpcstack/answers
 
+hpcstack_versions() { # REPORT: what it has decided, for what is asked next
+    [ -s "$1" ] || return 0
+    python3 -c 'import json, sys
+for entry in json.load(open(sys.argv[1]))["install"]:
+    print("{name}=={version}".format(**entry["metadata"]))' "$1"
+}
+
 hpcstack_resolve_pip() {
     hpcstack_constrain
     hpcstack_leave_out_dead_indexes
@@ -17,7 +24,14 @@ hpcstack_resolve_pip() {
         python3 -m pip install --quiet --target "$HPCSTACK_WORK/pip" 'pip>=23,<25'
         export PYTHONPATH=$HPCSTACK_WORK/pip${PYTHONPATH:+:$PYTHONPATH}
     fi
-    hpcstack_pip install --progress-bar off --dry-run --report "$answers/pip.json" --requirement "$want/pip.txt"
+    if [ -s "$want/pip.txt" ]; then
+        hpcstack_pip install --progress-bar off --dry-run --report "$answers/pip.json" --requirement "$want/pip.txt"
+    fi
+    if [ -s "$want/pip-of-base.txt" ]; then
+        hpcstack_versions "$answers/pip.json" >"$HPCSTACK_WORK/decided.txt"
+        hpcstack_pip install --progress-bar off --dry-run --report "$answers/pip-of-base.json" --no-build-isolation \
+            --constraint "$HPCSTACK_WORK/decided.txt" --requirement "$want/pip-of-base.txt"
+    fi
 }
 
 hpcstack_resolve_apt() {
@@ -45,7 +59,7 @@ if [ -s "$want/apt.txt" ]; then
     hpcstack_step 2/3 "apt: what would be installed"
     hpcstack_resolve_apt
 fi
-if [ -s "$want/pip.txt" ]; then
+if [ -s "$want/pip.txt" ] || [ -s "$want/pip-of-base.txt" ]; then
     hpcstack_step 3/3 "pip: what would be installed"
     hpcstack_resolve_pip
 fi

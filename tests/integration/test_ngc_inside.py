@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from support.index import add_sdist, add_wheel, serve_index
 from support.recipes import Recipes
 from support.testbed import Testbed
 
@@ -80,3 +83,77 @@ def test_r10_the_link_that_hides_a_nodes_driver_is_gone(testbed: Testbed, image:
     assert "/usr/local/cuda-12.6/compat/lib" not in files
     assert "/usr/local/cuda-12.6/compat/lib.real" in files
     assert not [path for path in files if path.endswith("/build/.indexes")]
+
+
+TORCH = "2.6.0a0+df5bbc09d1.nv24.11"  # the stand-in's
+# A C extension that holds which torch it was compiled against, as an ABI does.
+EXTENSION = """
+import torch
+from setuptools import Extension, setup
+
+with open("against.c", "w") as file:
+    file.write('#include <Python.h>\\nstatic struct PyModuleDef about = {PyModuleDef_HEAD_INIT, "NAME", "%s", -1, 0};\\n'
+               'PyMODINIT_FUNC PyInit_NAME(void) { return PyModule_Create(&about); }\\n' % torch.__version__)
+setup(name="NAME", version="1.0", ext_modules=[Extension("NAME", ["against.c"])])
+"""
+NAMES_TORCH = '[build-system]\nrequires = ["setuptools", "wheel", "torch"]\nbuild-backend = "setuptools.build_meta"\n'
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An index with another torch, and extensions that want one: by name, and without a word as flash-attn does."""
+    folder = tmp_path_factory.mktemp("index")
+    for name, pyproject in (("needs-torch", NAMES_TORCH), ("flash-attn", "")):
+        module = name.replace("-", "_")
+        files = {"setup.py": EXTENSION.replace("NAME", module)}
+        add_sdist(folder, name, "1.0", {**files, **({"pyproject.toml": pyproject} if pyproject else {})})
+    add_wheel(folder, "torch", "2.15.0", {"torch/__init__.py": '__version__ = "2.15.0"\n'})
+    for name in ("setuptools", "wheel"):
+        argv = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "-d",
+            str(folder / "simple" / name),
+            name,
+        ]
+        subprocess.run(argv, check=True, capture_output=True)
+    with serve_index(folder) as url:
+        yield url
+
+
+def with_index(testbed: Testbed, base: str, name: str, index: str) -> Recipes:
+    recipes = Recipes(testbed, base, name)
+    recipes.site(f"{recipes.site_text}build: {{pip: {{index_url: '{index}', extra_index_urls: ['{index}']}}}}\n")
+    return recipes
+
+
+def test_r7_extensions_are_compiled_against_the_bases_torch(testbed: Testbed, ngc_inside: str, index: str) -> None:
+    """NVIDIA's torch is in no index; pip's build environments had PyPI's, of another ABI, or none."""
+    recipes = with_index(testbed, ngc_inside, "against-torch", index)
+    recipes.write(
+        "1",
+        packages="{apt: [gcc, libc6-dev, libpython3-dev], pip: [needs-torch, flash-attn], no_build_isolation: [needs-torch]}",
+    )
+    done = recipes.run("lock", "demo-1")
+    assert done.returncode == 0, done.stderr
+    done = recipes.run("build", "--locked", "demo-1", "--json")
+    assert done.returncode == 0, done.stderr
+    image = json.loads(done.stdout)["image"]
+    say = "import needs_torch, flash_attn; print(needs_torch.__doc__, flash_attn.__doc__)"
+    said = testbed.run("apptainer", "--quiet", "exec", "--no-home", image, "python3", "-c", say, check=True).stdout
+    assert said.split() == [TORCH, TORCH]
+
+
+def test_r7_what_would_be_compiled_against_another_torch_is_refused(
+    testbed: Testbed, ngc_inside: str, index: str
+) -> None:
+    recipes = with_index(testbed, ngc_inside, "against-another", index)
+    recipes.write("1", packages="{pip: [needs-torch]}")
+    done = recipes.run("lock", "demo-1")
+    assert done.returncode == 2, done.stderr
+    assert f"torch=={TORCH}" in done.stderr
+    assert "packages.no_build_isolation" in done.stderr.partition("TIP:")[2]

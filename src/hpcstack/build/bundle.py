@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_of
@@ -24,17 +25,16 @@ from hpcstack.core.outputs import new_file
 from hpcstack.core.replacing import replacing
 from hpcstack.lock.path import LOCK_SUFFIX
 from hpcstack.recipe.catalog import SUFFIX, Recipe
-from hpcstack.render.steps import requirements
+from hpcstack.render.steps import requirements, split_pip
 from hpcstack.render.template import plain
 from hpcstack.store import sbom
 from hpcstack.store.contents import read_distribution
 from hpcstack.store.workspace import workspace
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hpcstack.build.workbench import Workbench
     from hpcstack.lock.model import LockedPlatform
+    from hpcstack.recipe.model import Stack
     from hpcstack.store.artifact import Artifact
 
 
@@ -82,7 +82,7 @@ def _fetch(work: Path, request: BuildRequest, base: Path, bench: Workbench) -> l
     if not locked.apt and not locked.pip:
         return []
     bench.progress("fetching the locked packages")
-    files = {"build/needs.py": plain("images", "needs.py"), **_wanted(locked)}
+    files = {"build/needs.py": plain("images", "needs.py"), **_wanted(request.stack, locked)}
     kept = bench.store.top / "logs" / f"{request.stack.full_name}-bundle.log"
     folder = run_in_base("fetch.sh", files, work, kept, request.engine, base, request.lock, request.platform, bench)
     fetched = files_below(folder, folder / ANSWERS)  # programs of the base wrote there
@@ -92,9 +92,10 @@ def _fetch(work: Path, request: BuildRequest, base: Path, bench: Workbench) -> l
     return fetched
 
 
-def _wanted(locked: LockedPlatform) -> dict[str, str]:
+def _wanted(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
     apt = "".join(f"{entry.name}={entry.version}\n" for entry in locked.apt or ())
-    return {"want/apt.txt": apt, "want/requirements.txt": requirements(locked) if locked.pip else ""}
+    of_pip = {Path(path).name: requirements(entries) for path, entries in split_pip(stack.packages, locked).items()}
+    return {"want/apt.txt": apt, **{f"want/{name}": text for name, text in of_pip.items()}}
 
 
 def _recipes(recipe: Recipe) -> dict[str, str]:

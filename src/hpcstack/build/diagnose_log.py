@@ -81,6 +81,12 @@ def _advise(log: str) -> str:
             r"THESE PACKAGES DO NOT MATCH THE HASHES",
             "the index has other files than were locked: hpcstack lock STACK; ",
         ),
+        (
+            r"No matching distribution found for (torch|tensorflow|jax)==|No module named '(torch|tensorflow|jax)'|"
+            r"(?s:\(constraint\) (torch|tensorflow|jax)==.*subprocess to install build dependencies)",
+            "a source distribution is built against what the base brings, which no index has: name its project in "
+            "packages.no_build_isolation; ",
+        ),
         (r"ResolutionImpossible", "what is wanted does not go with what the base brings: loosen the requirement; "),
         (r"manifest unknown", "the registry no longer has what was locked: hpcstack lock STACK; "),
         (

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcstack.cli.session import Session, answer, json_option, show_progress
-from hpcstack.core.errors import HpcstackError
 
 if TYPE_CHECKING:
     from hpcstack.diagnose.advice import Finding
-    from hpcstack.recipe.model import Base
 
 
 @click.command("doctor")
@@ -24,27 +21,15 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(session: Session, nodelist: str, job: str, partition: str, as_json: bool) -> None:
     """Say what is wrong here for building and launching stacks, why it matters, and what to type. Exit 1: something."""
-    from hpcstack.diagnose.run import examine
+    from hpcstack.diagnose.run import examine, find_locked_bases
 
     with show_progress("looking") as progress:
-        found = examine(session.site, session.runner, nodelist, job, partition, progress, _locked_bases(session))
+        bases = find_locked_bases(session.catalog, session.site)
+        found = examine(session.site, session.runner, nodelist, job, partition, progress, bases)
     failed = sum(one.status == "FAIL" for one in found)
     document = {"findings": [asdict(one) for one in found], "failed": failed}
     answer(document, as_json, lambda: _text(found, failed))
     raise click.exceptions.Exit(1 if failed else 0)
-
-
-def _locked_bases(session: Session) -> list[Base]:
-    """The bases of stacks that are locked: they are there, and somebody will build on them."""
-    from hpcstack.lock.file import LockFile
-
-    found = []
-    for name in session.names:
-        with contextlib.suppress(HpcstackError):  # `lint` says what is wrong with a recipe
-            recipe = session.catalog.find(name)
-            if LockFile(recipe, session.site).path.exists():
-                found.append(recipe.stack.base)
-    return found
 
 
 def _text(found: list[Finding], failed: int) -> str:

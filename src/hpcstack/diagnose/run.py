@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import pwd
 import re
@@ -18,6 +19,7 @@ from hpcstack.diagnose.building import look_at_building
 from hpcstack.diagnose.image_cache import look_at_image_cache
 from hpcstack.diagnose.mounting import look_at_mounting, measure_mounting
 from hpcstack.diagnose.pyxis import look_at_pyxis
+from hpcstack.lock.file import LockFile
 from hpcstack.oci.client import Registry
 from hpcstack.oci.credentials import IDENTITY, find_login
 from hpcstack.publish.load_test import LMOD
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
+    from hpcstack.recipe.catalog import Catalog
     from hpcstack.recipe.model import Base
     from hpcstack.site.load import Site
 
@@ -65,6 +68,17 @@ def examine(
         for probe in probes:
             found += checks.machine(probe, runtime, node, compute=True)
         found += checks.clocks([{**mine, "epoch": now}, *probes], spent)
+    return found
+
+
+def find_locked_bases(catalog: Catalog, site: Site) -> list[Base]:
+    """The bases of stacks that are locked: they are there, and somebody will build on them."""
+    found = []
+    for name in catalog.names():
+        with contextlib.suppress(HpcstackError):  # `lint` says what is wrong with a recipe
+            recipe = catalog.find(name)
+            if LockFile(recipe, site).path.exists():
+                found.append(recipe.stack.base)
     return found
 
 

@@ -44,6 +44,12 @@ APT_VARIABLES = {
 }
 
 
+# Projects whose source distributions are compiled against torch: flash-attn imports it and names no build requirement,
+# the others name it, and would be compiled against PyPI's, which is another ABI than NVIDIA's.
+BUILT_AGAINST = ("torch", "tensorflow", "jax")  # what extensions are compiled against: another one has another ABI
+BUILT_AGAINST_TORCH = ("causal-conv1d", "flash-attn", "mamba-ssm")
+
+
 def is_guarded_apt(name: str, allowed: tuple[str, ...] = ()) -> bool:
     """Whether the Debian package NAME must stay as the base has it: it is NVIDIA's choice, and of no family or package
     that a recipe ALLOWS to be replaced."""
@@ -81,11 +87,13 @@ def shell(allowed: tuple[str, ...] = ()) -> str:
     plain = {name: re.sub(r"([.+])", r"\\\1", name) for name in allowed}
     pip = [pattern for name in allowed for pattern in FAMILIES.get(name, ((plain[name],), (), ()))[0]]
     apt = [pattern for name in allowed for pattern in FAMILIES.get(name, ((), (plain[name],), ()))[1]]
+    built = [name for name in BUILT_AGAINST if name not in allowed]
     files = [glob for name, (_, _, globs) in FAMILIES.items() if name not in allowed for glob in globs]
     globs = " -o ".join(f"-name '{glob}'" for glob in files)
     return (
         "# shellcheck shell=bash disable=SC2034\n"
         f"HPCSTACK_GUARDED_PIP='^({'|'.join(PIP)})=='\n"
+        f"HPCSTACK_BUILT_AGAINST='^({'|'.join(built) or '-'})=='\n"
         f"HPCSTACK_GUARDED_APT='^({'|'.join(APT)})'\n"
         f"HPCSTACK_GUARDED_FILES=({globs})\n"
         f"HPCSTACK_ALLOWED='^(pip ({'|'.join(pip) or '-'})==|apt ({'|'.join(apt) or '-'}))'\n"

@@ -20,7 +20,7 @@ from hpcstack.recipe.fields import (
     Requirement,
     Script,
 )
-from hpcstack.recipe.guard import FAMILIES
+from hpcstack.recipe.guard import BUILT_AGAINST_TORCH, FAMILIES
 
 
 class Conda(Model):
@@ -63,6 +63,18 @@ class Packages(Model):
     allow_replace: tuple[Replaceable, ...] = Field(
         (), description=f"what a step may replace of what NVIDIA built: {', '.join(FAMILIES)}, or a package's name"
     )
+
+    no_build_isolation: tuple[Replaceable, ...] = Field(
+        (),
+        description="pip's projects whose source distributions are built with what the base has, as against its torch; "
+        f"{', '.join(BUILT_AGAINST_TORCH)} always are",
+    )
+
+    def built_with_base(self, name: str) -> bool:
+        """Whether a source distribution of pip's project NAME is built with what the base has, in no environment of its
+        own."""
+        named = {project(one) for one in self.no_build_isolation}
+        return project(name) in (named | set(BUILT_AGAINST_TORCH))
 
     @field_validator("pip", mode="after")
     @classmethod

@@ -13,12 +13,15 @@ from hpcstack.core.quote import words
 from hpcstack.render.template import plain
 
 if TYPE_CHECKING:
-    from hpcstack.lock.model import LockedPlatform
+    from collections.abc import Iterable
+
+    from hpcstack.lock.model import LockedPip, LockedPlatform
     from hpcstack.recipe.model import Stack
-    from hpcstack.recipe.packages import Source
+    from hpcstack.recipe.packages import Packages, Source
 
 HOME = "/opt/hpcstack"
 REQUIREMENTS = "build/requirements.txt"  # below HOME: pip's set with hashes, where the lock has one
+REQUIREMENTS_OF_BASE = "build/requirements-of-base.txt"  # of it what is built with what the base has
 TITLE = 100
 ALL = "*"
 SHARED = ("build/lib.sh", "build/guard.sh")
@@ -44,7 +47,7 @@ def steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list
         reads = tuple(conda_files(stack, locked))
         out.append(_step("conda", packages.conda.packages, _conda(stack, locked), *reads))
     if packages.pip:
-        out.append(_step("pip", packages.pip, _pip(packages.pip, locked), REQUIREMENTS))
+        out.append(_step("pip", packages.pip, _pip(packages, locked), REQUIREMENTS, REQUIREMENTS_OF_BASE))
     for n, source in enumerate(packages.source):
         lines = _source(n, source, commits.get(source.name, source.commit))
         out.append(_step("source", (source.name,), lines, f"build/source-{n}.sh"))
@@ -79,7 +82,7 @@ def step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
         hashes = sorted({entry.hash.removeprefix("sha256:") for entry in locked.apt if entry.hash})
         out["build/apt.sha256"] = "".join(f"{found}\n" for found in hashes)
     if stack.packages.pip and locked.pip is not None:
-        out[REQUIREMENTS] = requirements(locked)
+        out |= {path: requirements(entries) for path, entries in split_pip(stack.packages, locked).items()}
     return out | conda_files(stack, locked)
 
 
@@ -102,11 +105,20 @@ def _bash(text: str) -> str:
     return f"# shellcheck shell=bash source=/dev/null\n. {HOME}/build/lib.sh\n\n{text.rstrip()}\n"
 
 
-def requirements(locked: LockedPlatform) -> str:
-    """pip's set as a requirements file that takes these files and no others."""
+def split_pip(packages: Packages, locked: LockedPlatform) -> dict[str, list[LockedPip]]:
+    """{path of a requirements file: what of the locked set is in it}; no file without any."""
+    out: dict[str, list[LockedPip]] = {}
+    for entry in locked.pip or ():
+        of_base = packages.built_with_base(entry.name) and not entry.file.endswith(".whl")
+        out.setdefault(REQUIREMENTS_OF_BASE if of_base else REQUIREMENTS, []).append(entry)
+    return out
+
+
+def requirements(entries: Iterable[LockedPip]) -> str:
+    """ENTRIES of pip's set as a requirements file that takes these files and no others."""
     head = "# Written by hpcstack from the lock: pip takes these files and no others.\n"
     lines = []
-    for package in locked.pip or ():
+    for package in entries:
         hashes = "".join(f" \\\n    --hash={found}" for found in package.hashes)
         lines.append(f"{package.name}=={package.version}{hashes}\n")
     return head + "".join(lines)
@@ -134,14 +146,20 @@ def _conda(stack: Stack, locked: LockedPlatform) -> tuple[str, ...]:
     return ("hpcstack_guard", words([does, stack.packages.conda.prefix]), "hpcstack_guard_check")
 
 
-def _pip(wanted: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
+def _pip(packages: Packages, locked: LockedPlatform) -> tuple[str, ...]:
     install = ["install", "--no-cache-dir", "--no-compile"]
+    lines = []
     if locked.pip is None:
-        line = words(["hpcstack_pip", *install, *wanted])
+        for of_base in (False, True):
+            wanted = [text for text in packages.pip if packages.built_with_base(text) == of_base]
+            how = ["--no-build-isolation"] if of_base else []
+            lines += [words(["hpcstack_pip", *install, *how, *wanted])] if wanted else []
     else:  # every file is named by its hash, so no constraint can say more; the image's own would need hashes, too
-        only = words(["python3", "-m", "pip", *install, "--no-deps", "--require-hashes"])
-        line = f"env -u PIP_CONSTRAINT {only} -r {HOME}/{REQUIREMENTS}"
-    return ("hpcstack_guard", line, "hpcstack_guard_check")
+        only = ["python3", "-m", "pip", *install, "--no-deps", "--require-hashes"]
+        for path in split_pip(packages, locked):
+            how = ["--no-build-isolation"] if path == REQUIREMENTS_OF_BASE else []
+            lines.append(f"env -u PIP_CONSTRAINT {words([*only, *how])} -r {HOME}/{path}")
+    return ("hpcstack_guard", *sorted(lines, key=lambda line: "--no-build-isolation" in line), "hpcstack_guard_check")
 
 
 def _source(number: int, source: Source, commit: str) -> tuple[str, ...]:

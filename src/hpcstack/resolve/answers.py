@@ -15,6 +15,8 @@ from hpcstack.lock.model import LockedApt, LockedConda, LockedPip
 from hpcstack.recipe.guard import is_guarded_apt
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hpcstack.recipe.model import Stack
 
 SIMULATED = re.compile(
@@ -28,13 +30,22 @@ RECORD = re.compile(r"^(Package|Version|Architecture|Filename|SHA256): (.*)$", r
 def want_files(stack: Stack) -> dict[str, str]:
     """{path: text}: the names that are to be resolved, one a line."""
     packages = stack.packages
-    wanted = {"want/apt.txt": packages.apt, "want/pip.txt": packages.pip}
+    isolated = tuple(text for text in packages.pip if not packages.built_with_base(text))
+    of_base = tuple(text for text in packages.pip if packages.built_with_base(text))
+    wanted = {"want/apt.txt": packages.apt, "want/pip.txt": isolated, "want/pip-of-base.txt": of_base}
     return {path: "".join(f"{name}\n" for name in names) for path, names in wanted.items()}
 
 
-def read_pip(text: str) -> tuple[LockedPip, ...]:
-    """The set of `pip install --dry-run --report`, sorted by name. InputError for what has no hash."""
-    out = []
+def read_pip(*reports: str) -> tuple[LockedPip, ...]:
+    """The sets of REPORTS of `pip install --dry-run`, sorted by name; an empty text is one that was not made.
+
+    InputError for what has no hash.
+    """
+    found = {entry.name: entry for text in reports if text for entry in _read_report(text)}
+    return tuple(sorted(found.values(), key=lambda package: package.name))
+
+
+def _read_report(text: str) -> Iterator[LockedPip]:
     for entry in json.loads(text)["install"]:
         meta, info = entry["metadata"], entry["download_info"]
         file = unquote(urlsplit(info["url"]).path.rpartition("/")[2])
@@ -43,8 +54,7 @@ def read_pip(text: str) -> tuple[LockedPip, ...]:
             raise InputError(
                 f"{meta['name']} {meta['version']} is not a file with a hash: {file}", "take it from an index"
             )
-        out.append(LockedPip(name=canonicalize_name(meta["name"]), version=meta["version"], hashes=hashes, file=file))
-    return tuple(sorted(out, key=lambda package: package.name))
+        yield LockedPip(name=canonicalize_name(meta["name"]), version=meta["version"], hashes=hashes, file=file)
 
 
 def _hashes(archive: dict[str, Any]) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
                 if packages.apt
                 else None,
                 "conda": conda,
-                "pip": read_pip(answer_of("pip.json")) if packages.pip else None,
+                "pip": read_pip(answer_of("pip.json"), answer_of("pip-of-base.json")) if packages.pip else None,
                 "left_out": read_left_out(answer_of("left-out.txt")),
             }
         except NONSENSE as error:

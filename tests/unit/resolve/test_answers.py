@@ -10,8 +10,8 @@ from hpcstack.core.errors import InputError
 from hpcstack.lock.model import LockedPip
 from hpcstack.recipe.model import Stack
 from hpcstack.render.steps import requirements, step_files, steps
-from hpcstack.resolve.answers import read_apt, read_conda, read_pip, want_files
-from support.locks import base_lock
+from hpcstack.resolve.answers import read_apt, read_conda, read_left_out, read_pip, want_files
+from support.locks import base_lock, example_lock
 
 SIMULATED = """\
 NOTE: This is only a simulation!
@@ -111,10 +111,49 @@ def test_a_resolved_lock_installs_these_files_and_no_others(stack: Stack) -> Non
     open_platform = lock.platform("linux/amd64")
     locked = open_platform.model_copy(update={"pip": read_pip(report(archive_info={"hashes": {"sha256": "aa"}})),
                                               "apt": read_apt(SIMULATED, RECORDS)})  # fmt: skip
-    assert "py-cpuinfo==9.0.0 \\\n    --hash=sha256:aa\n" in requirements(locked)
+    assert "py-cpuinfo==9.0.0 \\\n    --hash=sha256:aa\n" in requirements(locked.pip or ())
     lines = [line for step in steps(stack, locked, {}) for line in step.lines]
     assert any("--require-hashes" in line and "--no-deps" in line for line in lines)
     assert any("hpcstack_apt_locked" in line and "libibumad3=44.0-2 tzdata=1:2025b-0+deb12u2" in line for line in lines)
     assert step_files(stack, locked)["build/apt.sha256"].split() == ["0123", "abcd", "ffff"]
     loose = [line for step in steps(stack, open_platform, {}) for line in step.lines]
-    assert any("deepspeed==0.19.8" in line and "--constraint" in line for line in loose)
+    assert any("deepspeed==0.19.8" in line and line.startswith("hpcstack_pip ") for line in loose)
+
+
+def test_what_is_built_with_the_base_is_asked_and_installed_apart(stack: Stack) -> None:
+    """R7: in a build environment of its own it would be compiled against another torch than NVIDIA's."""
+    packages = stack.packages.model_copy(
+        update={"pip": ("einops", "Flash_Attn==2.7", "my-ext>=1"), "no_build_isolation": ("my-ext",)}
+    )
+    mine = stack.model_copy(update={"packages": packages})
+    wanted = want_files(mine)
+    assert wanted["want/pip.txt"] == "einops\n" and wanted["want/pip-of-base.txt"] == "Flash_Attn==2.7\nmy-ext>=1\n"
+    entries = [LockedPip(name=name, version="1", hashes=("sha256:aa",), file=file)
+               for name, file in (("einops", "e.whl"), ("flash-attn", "f.tar.gz"), ("my-ext", "m.whl"))]  # fmt: skip
+    locked = example_lock(mine).platform("linux/amd64").model_copy(update={"pip": tuple(entries)})
+    files = step_files(mine, locked)
+    assert "flash-attn==1" in files["build/requirements-of-base.txt"]
+    assert "my-ext==1" in files["build/requirements.txt"], "a wheel is built by nobody"
+    (step,) = [one for one in steps(mine, locked, {}) if one.title.startswith("pip:")]
+    isolated, of_base = (line for line in step.lines if " pip " in line)
+    assert "--no-build-isolation" not in isolated and "--no-build-isolation" in of_base
+    open_lines = [line for one in steps(mine, locked.model_copy(update={"pip": None}), {}) for line in one.lines]
+    assert "hpcstack_pip install --no-cache-dir --no-compile einops" in open_lines
+
+
+def test_r5_what_may_be_replaced_is_no_reason_to_refuse() -> None:
+    """`packages.allow_replace` held for builds, not for locks."""
+    simulated = "Inst libnccl2 [2.23.4-1] (2.25.1-1 NVIDIA:cuda [amd64])\n"
+    record = f"Package: libnccl2\nVersion: 2.25.1-1\nArchitecture: amd64\nFilename: pool/n.deb\nSHA256: {'a' * 64}\n"
+    with pytest.raises(InputError, match="apt would replace libnccl2"):
+        read_apt(simulated, record)
+    (entry,) = read_apt(simulated, record, ("nccl",))
+    assert entry.version == "2.25.1-1"
+    with pytest.raises(InputError, match="apt would replace libnccl2"):
+        read_apt(simulated, record, ("cudnn",))
+
+
+def test_r4_what_a_base_says_of_its_indexes_is_kept_short() -> None:
+    assert read_left_out("") is None
+    (said,) = read_left_out("https://x: \x1b[2Jgone" + "y" * 9000 + "\n\n") or ()
+    assert "\x1b" not in said and len(said) == 500
