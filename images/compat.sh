@@ -1,7 +1,12 @@
 #!/bin/sh
-# Forward compatibility: where this node's driver is older than the image's CUDA, the libcuda that the image brings must
-# come first. NVIDIA's entrypoint sees to it, but Pyxis and Apptainer run no entrypoint. What is native or minor-version
-# compatible is left alone, as is an image without such a library.
+# Forward compatibility: where this node's driver is older than the one that the image was made for, the libcuda that the
+# image brings comes first, if NVIDIA's own program says that it works on this GPU (cudaCheck; not on GeForce). NVIDIA's
+# entrypoint and the scripts that its bash reads see to it in the same way, but Pyxis and Apptainer run no entrypoint, and
+# sh and Python read no such scripts. Where an image has no cudaCheck, only what cannot run otherwise gets that libcuda:
+# the driver is of an older CUDA major. An image without such a library is left alone.
+#
+# cudaCheck is asked once a step: what it said is in HPCSTACK_COMPAT for all that is started from there. Nothing is
+# written anywhere.
 #
 #   . /opt/hpcstack/compat.sh            sets LD_LIBRARY_PATH where it is needed
 #   /opt/hpcstack/compat.sh COMMAND...   runs COMMAND so
@@ -32,21 +37,47 @@ case ${CUDA_VERSION:-} in
 *) hpcstack_first=0 ;;
 esac
 
-if [ -n "$hpcstack_driver" ] && [ "$hpcstack_driver" -lt "$hpcstack_first" ]; then
+hpcstack_image=${CUDA_DRIVER_VERSION:-} hpcstack_image=${hpcstack_image%%.*} # the driver that the image was made for
+case $hpcstack_image in '' | *[!0-9]*) hpcstack_image=$hpcstack_first ;; esac
+
+hpcstack_compat_works() { # FOLDER of a libcuda
+    if ! command -v cudaCheck >/dev/null 2>&1; then
+        [ "$hpcstack_driver" -lt "$hpcstack_first" ]
+        return
+    fi
+    case ${HPCSTACK_COMPAT:-} in
+    "$hpcstack_driver "*) ;;
+    *)
+        HPCSTACK_COMPAT="$hpcstack_driver no"
+        if LD_LIBRARY_PATH=$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+            timeout -s KILL "${_CUDA_COMPAT_TIMEOUT:-90}" cudaCheck >/dev/null 2>&1; then
+            HPCSTACK_COMPAT="$hpcstack_driver yes"
+        fi
+        export HPCSTACK_COMPAT
+        ;;
+    esac
+    [ "$HPCSTACK_COMPAT" = "$hpcstack_driver yes" ]
+}
+
+if [ -n "$hpcstack_driver" ] && [ "$hpcstack_driver" -lt "$hpcstack_image" ]; then
     for hpcstack_folder in "${_CUDA_COMPAT_PATH:-/usr/local/cuda/compat}/lib.real" \
         "${_CUDA_COMPAT_PATH:-/usr/local/cuda/compat}/lib" "${_CUDA_COMPAT_PATH:-/usr/local/cuda/compat}"; do
         if [ -e "$hpcstack_folder/libcuda.so.1" ]; then
             case :${LD_LIBRARY_PATH:-}: in
             ":$hpcstack_folder:"*) ;;
             *)
-                LD_LIBRARY_PATH=$hpcstack_folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-                export LD_LIBRARY_PATH
+                if hpcstack_compat_works "$hpcstack_folder"; then
+                    LD_LIBRARY_PATH=$hpcstack_folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+                    export LD_LIBRARY_PATH
+                fi
                 ;;
             esac
             break
         fi
     done
 fi
+unset -f hpcstack_compat_works
+unset hpcstack_image
 unset hpcstack_driver hpcstack_line hpcstack_word hpcstack_first hpcstack_folder
 case $0 in
 */hpcstack/compat.sh) exec "$@" ;;

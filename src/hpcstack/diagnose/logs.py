@@ -62,6 +62,12 @@ def signatures() -> tuple[Signature, ...]:
     )  # fmt: skip
 
 
+@cache
+def harmless() -> tuple[re.Pattern[str], ...]:
+    """Whole lines that are looked over."""
+    return tuple(re.compile(f"^{row['pattern']}$", re.MULTILINE) for row in table("signatures")["harmless"])
+
+
 def literals_of(pattern: str) -> tuple[str, ...]:
     """Texts, in small letters, of which every match of PATTERN holds one; none where that is not easily seen."""
     found = tuple(max(re.split("\0+", part), key=len).lower() for part in _ways(pattern))
@@ -137,7 +143,7 @@ def plain(text: str) -> str:
 
 def explain(log: str) -> list[KnownFailure]:
     """What is known of the lines of LOG, the likeliest root first; of equals the earlier one."""
-    text = plain(log)
+    text = without_harmless(plain(log))
     words = words_of_text(text)
     likely = [one for one in signatures() if not one.words or any(word in words for word in one.words)]
     small = text.lower()
@@ -145,6 +151,13 @@ def explain(log: str) -> list[KnownFailure]:
         small = text.translate(SMALL)
     found = [finding for signature in likely if (finding := _find(signature, text, small))]
     return sorted(found, key=lambda finding: (-finding.signature.rank, finding.number))
+
+
+def without_harmless(text: str) -> str:
+    """TEXT with each line empty that reads like a failure and is none."""
+    for pattern in harmless():
+        text = pattern.sub("", text)
+    return text
 
 
 def _find(signature: Signature, text: str, small: str) -> KnownFailure | None:

@@ -131,3 +131,12 @@ def test_pips_isolated_builds_are_named_where_pip_ran() -> None:
     line = "ModuleNotFoundError: No module named 'torch'\n"
     for text, first in ((line, "pip-module-missing"), (f"Building wheel for x\n{line}", "pip-build-module-missing")):
         assert select_relevant(explain(text), failure_in(text), text)[0].signature.id == first
+
+
+def test_r9_what_nvidias_scripts_say_on_every_start_is_not_blamed() -> None:
+    """Each bash of an image of NVIDIA's tries to remove a link, which a read-only root refuses: nothing comes of it."""
+    harmless = "rm: cannot remove '/usr/local/cuda/compat/lib': Read-only file system"
+    assert explain(f"{harmless}\n" * 8) == []
+    (found,) = explain(f"{harmless}\n{LINES['cuda-ptx-unsupported-toolchain']}\n")
+    assert found.signature.id == "cuda-ptx-unsupported-toolchain"
+    assert {found.number for found in explain(f"{harmless}\n{LINES['apptainer-read-only']}\n")} == {2}
