@@ -177,12 +177,15 @@ HPCSTACK_INDEXES=/opt/hpcstack/build/.indexes # what was found: the URLs that an
 hpcstack_leave_out_dead_indexes() {
     if [ -n "${HPCSTACK_SITE_INDEXES:-}" ] || [ -d /mnt/packages ] || ! command -v python3 >/dev/null; then return 0; fi
     if [ ! -e "$HPCSTACK_INDEXES" ]; then
+        # A step without a network has no route, and finds nobody: the next one asks.
+        if [ "$(wc -l </proc/net/route)" -le 1 ]; then return 0; fi
         python3 - >"$HPCSTACK_INDEXES" <<'PYTHON' || : >"$HPCSTACK_INDEXES"
 import configparser
 import os
 import ssl
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
@@ -216,9 +219,14 @@ def configured():
 
 
 def ask(url, answers):
-    """Whatever a server says, it is there; a wrong certificate is pip's to complain of."""
+    """Whatever a server says, it is there; a wrong certificate is pip's to complain of, and so is a folder."""
+    if not url.startswith(("http://", "https://")):
+        answers[url] = ""
+        return
+    where = urlsplit(url)
+    without_login = where._replace(netloc=where.netloc.rpartition("@")[2]).geturl()
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=SECONDS):
+        with urllib.request.urlopen(urllib.request.Request(without_login, method="HEAD"), timeout=SECONDS):
             answers[url] = ""
     except urllib.error.HTTPError:
         answers[url] = ""
@@ -232,8 +240,9 @@ urls, answers = configured(), {}
 threads = [threading.Thread(target=ask, args=(url, answers), daemon=True) for url in urls]
 for thread in threads:
     thread.start()
+until = time.monotonic() + SECONDS
 for thread in threads:
-    thread.join(SECONDS)
+    thread.join(max(0, until - time.monotonic()))
 dead = {url: answers.get(url, "no answer within {} s".format(SECONDS)) for url in urls if answers.get(url, "x")}
 if dead:
     print(" ".join(url for url in urls if url not in dead) or " ")

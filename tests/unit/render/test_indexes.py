@@ -1,0 +1,91 @@
+"""images/lib.sh: which extra indexes of a base's pip are left out, by the program that it runs inside the base (R4)."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from hpcstack.core import data
+
+LIB = (data.folder("images") / "lib.sh").read_text()
+(PROGRAM,) = re.findall(r"HPCSTACK_INDEXES\" <<'PYTHON'[^\n]*\n(.*?)\nPYTHON\n", LIB, re.DOTALL)
+
+
+def look(folder: Path, *indexes: str, conf: str = "", **env: str) -> list[str]:
+    """The lines that the program prints: the indexes that answer, then those that do not, and why; none where all do."""
+    variables = {"PATH": os.environ["PATH"], "HOME": str(folder), **env}
+    if indexes:
+        variables["PIP_EXTRA_INDEX_URL"] = " ".join(indexes)
+    if conf:
+        (folder / ".config/pip").mkdir(parents=True)
+        (folder / ".config/pip/pip.conf").write_text(conf)
+    argv = [sys.executable, "-I", "-"] if not conf else [sys.executable, "-"]
+    done = subprocess.run(argv, input=PROGRAM, env=variables, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def alive() -> Iterator[str]:
+    """A server that refuses everything: it is there."""
+
+    class Refuses(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(403)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/simple"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that takes a connection and never says a word, as a firewall that drops."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield f"http://user:secret@127.0.0.1:{listening.getsockname()[1]}/simple"
+
+
+def test_what_answers_or_is_no_server_is_left_in(tmp_path: Path, alive: str) -> None:
+    with_login = alive.replace("://", "://user:secret@")
+    assert look(tmp_path, alive, with_login, "file:///opt/wheels/simple", alive.replace("http:", "https:")) == []
+    assert look(tmp_path) == []
+
+
+def test_what_does_not_answer_is_left_out_within_three_seconds(tmp_path: Path, alive: str, silent: str) -> None:
+    began = time.monotonic()
+    live, *dead = look(tmp_path, "https://pypi.ngc.hpcstack.invalid", silent, alive, silent + "2")
+    assert time.monotonic() - began < 4.5, "three seconds for all of them, and Python's start"
+    assert live == alive
+    assert dead[0].startswith("https://pypi.ngc.hpcstack.invalid: ")
+    assert dead[1].endswith(": no answer within 3 s") or "timed out" in dead[1]
+    assert not [line for line in dead if "secret" in line], "a password stays out of the log and the lock"
+
+
+def test_where_none_is_left_pip_is_told_of_none(tmp_path: Path) -> None:
+    """pip takes an empty variable for none at all, and reads its files; a blank is a list without a word."""
+    conf = "[global]\nextra_index_url = https://a.hpcstack.invalid\n"
+    blank, _ = look(tmp_path, conf=conf)
+    assert blank.isspace()
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(tmp_path), "--index-url", "http://127.0.0.1:9",
+         "--retries", "0", "hpcstack-no-such-project"],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_EXTRA_INDEX_URL": blank}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert "127.0.0.1:9" in listed.stdout + listed.stderr and "hpcstack.invalid" not in listed.stdout + listed.stderr
