@@ -17,14 +17,15 @@ from hpcstack.core.bounds import Bounds, Tally, TooLarge, check_path
 from hpcstack.core.errors import HpcstackError, InputError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
+from hpcstack.oci.config import MAX_CONFIG
 from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan
 from hpcstack.oci.importer import pack_image
 from hpcstack.oci.pack import PACKERS, read_back
 from hpcstack.oci.reference import parse
-from hpcstack.oci.sources import FromLayout
+from hpcstack.oci.sources import FromArchive, FromLayout
 from hpcstack.oci.tar import Damaged, Flow, Members, check_pax
 from support.clock import processor_seconds
-from support.layers import folder, hard, layout, link, member, tar, zipped
+from support.layers import archive, folder, hard, layout, link, member, tar, zipped
 
 pytestmark = pytest.mark.squashfs
 
@@ -285,9 +286,6 @@ def test_m6_whiteouts_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("config", [{"Env": {"A": "1"}}, {"Labels": 5}, {"Env": ["A=\ud800"]}, {"Cmd": [1]}])
 def test_an_archive_whose_config_is_nonsense_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
-    from hpcstack.oci.sources import FromArchive
-    from support.layers import archive
-
     with pytest.raises(InputError):
         FromArchive(parse(f"docker-archive:{archive(tmp_path / 'a.tar', [tar([member('a')])], config)}"))
 
@@ -319,3 +317,12 @@ def test_an_image_that_becomes_larger_than_it_may_is_ended(
             most=1 << 20,
         )  # fmt: skip
     assert not list(tmp_path.glob("*.sqsh*"))
+
+
+def test_n18_a_config_of_megabytes_is_refused_wherever_it_comes_from(tmp_path: Path) -> None:
+    """Each variable of it becomes several objects: 7 MiB cost 260 MB."""
+    config = {"Env": ["A=" + "x" * MAX_CONFIG]}
+    with pytest.raises(HpcstackError):
+        FromLayout(parse(f"oci:{layout(tmp_path / 'image', [tar([member('a')])], config)}"), "linux/amd64")
+    with pytest.raises(HpcstackError):
+        FromArchive(parse(f"docker-archive:{archive(tmp_path / 'a.tar', [tar([member('a')])], config)}"))

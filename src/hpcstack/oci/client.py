@@ -237,6 +237,8 @@ class Registry:
         entry = self.site.registry(base.registry)
         host, _, path = (entry.mirror or base.registry).partition("/")
         repository = f"{path}/{base.repository}".lstrip("/")
+        if {".", ".."} & set(repository.split("/")):  # what sends it would fold them, and leave a mirror's project
+            raise InputError(f"{repository!r} is no repository's name", "registries in site.yaml")
         where = DOCKER_HUB if host == "docker.io" else host
         return host, f"{'http' if entry.plain_http else 'https'}://{where}/v2/{repository}"
 

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from conftest import make_site
-from hpcstack.core.errors import LoginRefused, RegistryError
+from hpcstack.core.errors import InputError, LoginRefused, RegistryError
 from hpcstack.diagnose.run import look_at_registries
 from hpcstack.oci import client
 from hpcstack.oci.client import Registry
@@ -192,6 +193,15 @@ def test_p9_podmans_login(
     if place.isupper():
         monkeypatch.setenv(place, str(path))
     assert fetch(Registry(site), base("1", "org/private")) == [layer("p")]
+
+
+@pytest.mark.parametrize("path", ["hub/..", "hub/../other", "hub/./x", ".."])
+def test_n16_what_is_sent_is_what_was_made(ngc: NgcRegistry, tmp_path: Path, path: str) -> None:
+    """urllib3 folds `..` in a URL: nothing with one is sent."""
+    mirror = {"nvcr.io": {"mirror": f"{ngc.address(REGISTRY)}/{path}"}}
+    with pytest.raises((InputError, ValidationError)):
+        Registry(make_site(tmp_path, registries=mirror)).look_up(base())
+    assert ngc.asked == []
 
 
 def test_a_registry_that_is_busy_at_first(ngc: NgcRegistry, site: Site) -> None:

@@ -30,7 +30,7 @@ def look(folder: Path, *indexes: str, conf: str = "", **env: str) -> list[str]:
         (folder / ".config/pip").mkdir(parents=True)
         (folder / ".config/pip/pip.conf").write_text(conf)
     argv = [sys.executable, "-I", "-"] if not conf else [sys.executable, "-"]
-    done = subprocess.run(argv, input=PROGRAM, env=variables, capture_output=True, text=True, check=True)
+    done = subprocess.run(argv, input=str(PROGRAM), env=variables, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
 
