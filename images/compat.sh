@@ -41,22 +41,23 @@ hpcstack_image=${CUDA_DRIVER_VERSION:-} hpcstack_image=${hpcstack_image%%.*} # t
 case $hpcstack_image in '' | *[!0-9]*) hpcstack_image=$hpcstack_first ;; esac
 
 hpcstack_compat_works() { # FOLDER of a libcuda
-    if ! command -v cudaCheck >/dev/null 2>&1; then
+    if ! command -v cudaCheck >/dev/null 2>&1 || ! command -v timeout >/dev/null 2>&1; then
         [ "$hpcstack_driver" -lt "$hpcstack_first" ]
         return
     fi
+    hpcstack_asked="$hpcstack_driver ${SLURM_JOB_ID:-}.${SLURM_STEP_ID:-}.${SLURM_NODEID:-} $1"
     case ${HPCSTACK_COMPAT:-} in
-    "$hpcstack_driver "*) ;;
+    "$hpcstack_asked "*) ;;
     *)
-        HPCSTACK_COMPAT="$hpcstack_driver no"
+        HPCSTACK_COMPAT="$hpcstack_asked no"
         if LD_LIBRARY_PATH=$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
             timeout -s KILL "${_CUDA_COMPAT_TIMEOUT:-90}" cudaCheck >/dev/null 2>&1; then
-            HPCSTACK_COMPAT="$hpcstack_driver yes"
+            HPCSTACK_COMPAT="$hpcstack_asked yes"
         fi
         export HPCSTACK_COMPAT
         ;;
     esac
-    [ "$HPCSTACK_COMPAT" = "$hpcstack_driver yes" ]
+    [ "$HPCSTACK_COMPAT" = "$hpcstack_asked yes" ]
 }
 
 if [ -n "$hpcstack_driver" ] && [ "$hpcstack_driver" -lt "$hpcstack_image" ]; then
@@ -77,7 +78,7 @@ if [ -n "$hpcstack_driver" ] && [ "$hpcstack_driver" -lt "$hpcstack_image" ]; th
     done
 fi
 unset -f hpcstack_compat_works
-unset hpcstack_image
+unset hpcstack_image hpcstack_asked
 unset hpcstack_driver hpcstack_line hpcstack_word hpcstack_first hpcstack_folder
 case $0 in
 */hpcstack/compat.sh) exec "$@" ;;

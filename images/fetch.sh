@@ -21,7 +21,7 @@ fi
 hpcstack_fetch_pip() { # FILE ARGUMENTS of pip: all that FILE names, by its hashes
     local file=$1
     shift
-    env -u PIP_CONSTRAINT python3 -m pip download --progress-bar off --no-deps --require-hashes "$@" \
+    env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT python3 -m pip download --progress-bar off --no-deps --require-hashes "$@" \
         --requirement "$want/$file" --dest "$answers"
 }
 

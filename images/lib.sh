@@ -165,22 +165,26 @@ hpcstack_pip() { # ARGUMENTS
     # Only this is to hold there: an extension that is compiled against another torch than the base's is broken, and
     # nothing would show it before it is imported. No index has NVIDIA's: pip says so, and names the project.
     grep -iE "$HPCSTACK_BUILT_AGAINST" "$HPCSTACK_CONSTRAINT" >"$against" || true
-    PIP_CONSTRAINT=$against PIP_BUILD_CONSTRAINT=$against \
-        python3 -m pip "$@" "${words[@]}" --constraint "$HPCSTACK_CONSTRAINT"
+    local how=(env "PIP_CONSTRAINT=$against" "PIP_BUILD_CONSTRAINT=$against")
+    case " $* " in
+    *" --no-build-isolation "*) how=(env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT) ;; # pip 25.3 takes both for a mistake
+    esac
+    "${how[@]}" python3 -m pip "$@" "${words[@]}" --constraint "$HPCSTACK_CONSTRAINT"
 }
 
 # Extra indexes that the base names for pip, and that nobody serves any more (NVIDIA's images up to 24.x name
-# pypi.ngc.nvidia.com): pip would ask each of them for every project, several times. They are asked once, for three
-# seconds, and left out for the time of the build. Those of the site are never left out: who names one wants it.
-HPCSTACK_INDEXES=/opt/hpcstack/build/.indexes # what was found: the URLs that answer, then what was left out, and why
+# pypi.ngc.nvidia.com): pip would ask each of them for every project, several times. They are asked once a step, for three
+# seconds, and left out of it. Those of the site are never left out: who names one wants it.
+HPCSTACK_INDEXES=/opt/hpcstack/scratch/indexes # of this step: the URLs that answer, then what was left out, and why
 
 hpcstack_leave_out_dead_indexes() {
     if [ -n "${HPCSTACK_SITE_INDEXES:-}" ] || [ -d /mnt/packages ] || ! command -v python3 >/dev/null; then return 0; fi
-    if [ ! -e "$HPCSTACK_INDEXES" ]; then
-        # A step without a network has no route, and finds nobody: the next one asks.
-        if [ "$(wc -l </proc/net/route)" -le 1 ]; then return 0; fi
-        python3 - >"$HPCSTACK_INDEXES" <<'PYTHON' || : >"$HPCSTACK_INDEXES"
+    if [ "${HPCSTACK_INDEXES_OF-nothing}" = "${HPCSTACK_STEP:-}" ]; then return 0; fi # this step knows
+    export HPCSTACK_INDEXES_OF=${HPCSTACK_STEP:-}
+    if [ "$(wc -l </proc/net/route)" -le 1 ]; then return 0; fi # without a network nobody answers
+    python3 - >"$HPCSTACK_INDEXES" <<'PYTHON' || : >"$HPCSTACK_INDEXES"
 import configparser
+import http.client
 import os
 import ssl
 import sys
@@ -228,7 +232,7 @@ def ask(url, answers):
     try:
         with urllib.request.urlopen(urllib.request.Request(without_login, method="HEAD"), timeout=SECONDS):
             answers[url] = ""
-    except urllib.error.HTTPError:
+    except (urllib.error.HTTPError, http.client.HTTPException):
         answers[url] = ""
     except urllib.error.URLError as error:
         answers[url] = "" if isinstance(error.reason, ssl.SSLError) else str(error.reason)
@@ -252,10 +256,11 @@ for url, reason in dead.items():
 sys.stdout.flush()
 os._exit(0)
 PYTHON
-        sed -n '2,$s/^/the base names an extra index that does not answer; it is left out: /p' "$HPCSTACK_INDEXES"
-    fi
+    if [ ! -s "$HPCSTACK_INDEXES" ]; then return 0; fi
+    sed -n '2,$s/^/the base names an extra index that does not answer; it is left out: /p' "$HPCSTACK_INDEXES"
     # A blank overrides what the base's files say, and names none.
-    if [ -s "$HPCSTACK_INDEXES" ]; then PIP_EXTRA_INDEX_URL=$(head -n 1 "$HPCSTACK_INDEXES") && export PIP_EXTRA_INDEX_URL; fi
+    PIP_EXTRA_INDEX_URL=$(head -n 1 "$HPCSTACK_INDEXES")
+    export PIP_EXTRA_INDEX_URL
 }
 
 # git at one commit, with nothing of its history; submodules where they are asked for.
@@ -362,7 +367,7 @@ hpcstack_finish() {
     hpcstack_find -path '*/conda-meta/*-*-*.json' -printf '%f\n' |
         sed -E 's/\.json$//; s/-([^-]*)-([^-]*)$/=\1=\2/' | sort >/opt/hpcstack/packages/conda.txt
     python3 -m compileall -q /opt/hpcstack/smoke >/dev/null 2>&1 || true
-    rm -rf "$HPCSTACK_WORK" /opt/hpcstack/build/.known "$HPCSTACK_LEFT" "$HPCSTACK_INDEXES"
+    rm -rf "$HPCSTACK_WORK" /opt/hpcstack/build/.known "$HPCSTACK_LEFT"
     # Where this link stays, NVIDIA's libcuda comes before that of a node under Apptainer, on every node, and fails where
     # the node's is newer. The library itself stays beside it, and compat.sh finds it there where it is needed.
     hpcstack_compat=${_CUDA_COMPAT_PATH:-/usr/local/cuda/compat}

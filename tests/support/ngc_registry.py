@@ -54,6 +54,7 @@ class NgcRegistry:
     busy: int = 0  # so many requests are answered 429 first
     cut_after: int = 0  # bytes of each answer of the server of layers
     layers_down: bool = False
+    down_for_nobody: bool = False  # who has no login gets a 503 for a token
     blobs: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[tuple[str, str], tuple[str, bytes]] = field(default_factory=dict)  # {(repository, tag or digest)}
     tags: dict[str, list[str]] = field(default_factory=dict)
@@ -172,7 +173,9 @@ def handler(ngc: NgcRegistry, name: str) -> type[BaseHTTPRequestHandler]:
 
         def token(self, query: dict[str, list[str]], key: str) -> None:
             repository = query.get("scope", ["::"])[0].split(":")[1]
-            if (key and key not in ngc.keys) or (repository in ngc.private and not key):
+            if ngc.down_for_nobody and not key:
+                self.refuse(503)
+            elif (key and key not in ngc.keys) or (repository in ngc.private and not key):
                 self.refuse(401)
             elif repository in ngc.private and repository not in ngc.keys[key]:
                 self.refuse(403)

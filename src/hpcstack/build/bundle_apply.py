@@ -228,7 +228,7 @@ def _link_to_base_here(link: Path, about: BundleMember, site: Site, progress: Pr
     cache = cache_of(site)
     with busy(cache):  # nothing of it is collected meanwhile
         brought = sorted(cache.top.glob(f"offline/*/base-{about.sha256}.sqsh"))
-        imported = [path for path in cache.top.glob(link.name) if path.lstat().st_size == about.size]
+        imported = [path for path in cache.top.glob(link.name) if _size_of(path) == about.size]
         for path in (*brought, *imported):
             progress(f"looking at the base that is here: {about.size / 1e9:.1f} GB")
             try:
@@ -243,6 +243,14 @@ def _link_to_base_here(link: Path, about: BundleMember, site: Site, progress: Pr
         f"the bundle was made without its base, and no earlier bundle has brought that (sha256 {about.sha256}){other}",
         "make it again without --without-base, or apply first the bundle of another stack on the same base",
     )
+
+
+def _size_of(path: Path) -> int:
+    """The size of PATH itself; -1 where it is gone meanwhile."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return -1
 
 
 def _link_or_copy(path: Path, link: Path, about: BundleMember) -> None:

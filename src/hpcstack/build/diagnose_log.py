@@ -84,8 +84,8 @@ def _advise(log: str) -> str:
         (
             r"No matching distribution found for (torch|tensorflow|jax)==|No module named '(torch|tensorflow|jax)'|"
             r"(?s:\(constraint\) (torch|tensorflow|jax)==.*subprocess to install build dependencies)",
-            "a source distribution is built against what the base brings, which no index has: name its project in "
-            "packages.no_build_isolation; ",
+            "a source distribution is built against what the base brings, which no index has: name its project, and "
+            "what of packages.pip asks for it, in packages.no_build_isolation; ",
         ),
         (r"ResolutionImpossible", "what is wanted does not go with what the base brings: loosen the requirement; "),
         (r"manifest unknown", "the registry no longer has what was locked: hpcstack lock STACK; "),

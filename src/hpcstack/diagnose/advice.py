@@ -170,6 +170,11 @@ TOLD: dict[str, tuple[Status, str, str]] = {
         "no base can be looked up or fetched",
         "registries and build.proxy in site.yaml; curl -I https://.../v2/",
     ),
+    "registry.login": (
+        "WARN",
+        "private images cannot be had, and public ones are asked for without it",
+        "make a new key, and log in again: docker login HOST",
+    ),
     "registry.layers": (
         "FAIL",
         "a base can be looked up, and no build or import can fetch it",

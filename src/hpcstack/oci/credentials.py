@@ -36,7 +36,7 @@ def find_login(host: str, named: str = "", wanted: str = "") -> Login | None:
     apptainer = Path.home() / ".apptainer/docker-config.json"
     files: list[Path | None] = [None, *_podman_files(), apptainer]
     for path in files:
-        found = _docker(host, path) if path is None or path.is_file() else None
+        found = _docker(host, path) if path is None or os.path.isfile(path) else None  # noqa: PTH113  closed: none
         if found and found.user == (wanted or found.user):
             return found
     return _netrc(enroot_file(), host, wanted)
@@ -72,12 +72,14 @@ def _docker(host: str, path: Path | None) -> Login | None:
     from docker.auth import load_config, resolve_authconfig
     from docker.errors import DockerException
 
+    source = str(path) if path else _docker_source()
     try:
         config = load_config(str(path) if path else None)
         found: dict[str, str] = resolve_authconfig(config, _docker_key(host)) or {}
     except DockerException:  # a credential helper that is not installed
         return None
-    source = str(path) if path else _docker_source()
+    except ValueError:
+        raise InputError(f"{source} holds a login that cannot be read", "log in again: that writes it anew") from None
     user = found.get("username") or found.get("Username", "")
     if user:
         return Login(user, found.get("password") or found.get("Password", ""), source)

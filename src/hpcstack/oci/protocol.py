@@ -174,7 +174,7 @@ def refused(status: int, host: str, base: Base, ignored: Login | None = None) ->
     """What to say of STATUS, which HOST has answered for BASE. IGNORED: the login that its token server refused."""
     if status in (401, 403) and ignored:
         return refused_login(ignored, status, host, base)
-    if status == 403 and base.registry == "nvcr.io":
+    if status == 403 and host.partition(":")[0] == "nvcr.io":
         return (
             f"{host} refuses {base.image} (403)",
             "accept its terms on catalog.ngc.nvidia.com, and see that your key's org and team may have it; without a "
@@ -201,7 +201,7 @@ def refused_login(login: Login, status: int, host: str, base: Base) -> tuple[str
     user = " -u '$oauthtoken'" if base.registry == "nvcr.io" else ""
     return (
         f"{host} refuses the login in {login.source}, and gives {base.image} to nobody without one ({status})",
-        f"has the key expired or been revoked? Make a new one, then: docker login{user} {host}",
+        f"has the key expired, been revoked, or no right to this image? With a new one: docker login{user} {host}",
     )
 
 

@@ -59,7 +59,7 @@ def authorize(
     if challenge.lower().startswith("basic"):
         if anonymous:
             raise refusal(401, host, base)
-        pair = f"{login.user}:{login.password}" if login else ":"
+        pair = f"{login.user}:{login.password}" if login and login.user != IDENTITY else ":"
         return Authorization("Basic " + base64.b64encode(pair.encode()).decode())
     realm, query = realm_of(challenge, repository)
     if not realm:
@@ -77,7 +77,7 @@ def authorize(
     if known and status in REFUSED:
         status, body = _ask_realm(realm, query, None, host, fetch)
         ignored = known
-        if status != 200:
+        if status in REFUSED:
             raise LoginRefused(*refused_login(known, status, host, base))
     if status != 200 and login and not trusted:
         raise RegistryError(
@@ -119,7 +119,7 @@ def _lifetime(body: Mapping[str, Any], token: str) -> float:
     claims = _claims_of(token)
     for ends, begins in ((body.get("expires_in"), 0), (claims.get("exp"), claims.get("iat"))):
         if isinstance(ends, int | float) and isinstance(begins, int | float) and ends > begins:
-            return min(float(ends - begins), LONGEST_S)
+            return float(min(ends - begins, LONGEST_S))
     return math.inf
 
 

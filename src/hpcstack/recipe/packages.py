@@ -66,7 +66,8 @@ class Packages(Model):
 
     no_build_isolation: tuple[Replaceable, ...] = Field(
         (),
-        description="pip's projects whose source distributions are built with what the base has, as against its torch; "
+        description="pip's projects whose source distributions are built with what the base has, as against its torch, "
+        "and those of `pip` that ask for them; "
         f"{', '.join(BUILT_AGAINST_TORCH)} always are",
     )
 

@@ -158,7 +158,7 @@ def _pip(packages: Packages, locked: LockedPlatform) -> tuple[str, ...]:
         only = ["python3", "-m", "pip", *install, "--no-deps", "--require-hashes"]
         for path in split_pip(packages, locked):
             how = ["--no-build-isolation"] if path == REQUIREMENTS_OF_BASE else []
-            lines.append(f"env -u PIP_CONSTRAINT {words([*only, *how])} -r {HOME}/{path}")
+            lines.append(f"env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT {words([*only, *how])} -r {HOME}/{path}")
     return ("hpcstack_guard", *sorted(lines, key=lambda line: "--no-build-isolation" in line), "hpcstack_guard_check")
 
 

@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from hpcstack.core.characters import CONTROL
 from hpcstack.core.errors import InputError
+from hpcstack.core.untrusted import UNSAFE
 from hpcstack.lock.model import LockedApt, LockedConda, LockedPip
 from hpcstack.recipe.guard import is_guarded_apt
 
@@ -68,7 +68,7 @@ def _hashes(archive: dict[str, Any]) -> tuple[str, ...]:
 
 def read_left_out(text: str) -> tuple[str, ...] | None:
     """The base's extra indexes that did not answer, `URL: why`; None for none. What a base says of them is cut."""
-    lines = [CONTROL.sub("?", line)[:MOST_SAID] for line in text.splitlines() if line.strip()]
+    lines = [UNSAFE.sub("?", line)[:MOST_SAID] for line in text.splitlines() if line.strip()]
     return tuple(lines[:MOST_INDEXES]) or None
 
 

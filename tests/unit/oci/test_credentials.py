@@ -111,3 +111,12 @@ def test_of_two_logins_the_one_that_was_named(home: Path) -> None:
     assert credentials("r.io") == ("one", "1")
     assert credentials("r.io", wanted="two") == ("two", "2")
     assert credentials("r.io", wanted="three") == ("", "")
+
+
+def test_a_login_that_is_none_is_named(home: Path) -> None:
+    """docker's library takes it for a wrong value, whatever host is asked for, and the client took that for the network."""
+    path = home / "docker/config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"auths": {"another.example": {"auth": "!!!"}}}))
+    with pytest.raises(InputError, match="docker/config.json holds a login that cannot be read"):
+        credentials("nvcr.io")

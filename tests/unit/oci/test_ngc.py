@@ -233,3 +233,12 @@ def test_r2_doctor_follows_a_pull_to_its_last_host(ngc: NgcRegistry, site: Site)
     ngc.layers_down = True
     (found,) = [one for one in look_at_registries(site, "here", [base()]) if one.code == "registry.layers"]
     assert found.status == "FAIL" and ngc.address(LAYERS) in found.found and found.remedy
+
+
+def test_r3_a_token_server_that_fails_refuses_no_login(ngc: NgcRegistry, site: Site, tmp_path: Path) -> None:
+    """An expired key, and then a server that is down: the key is not what keeps the image away."""
+    log_in(tmp_path, ngc, "expired")
+    ngc.down_for_nobody = True
+    with pytest.raises(RegistryError, match="503") as caught:
+        Registry(site, tries=1).look_up(base())
+    assert not isinstance(caught.value, LoginRefused)

@@ -89,3 +89,28 @@ def test_where_none_is_left_pip_is_told_of_none(tmp_path: Path) -> None:
         check=False,
     )  # fmt: skip
     assert "127.0.0.1:9" in listed.stdout + listed.stderr and "hpcstack.invalid" not in listed.stdout + listed.stderr
+
+
+(PIP,) = re.findall(r"^(hpcstack_pip\(\) \{.*?^\}\n)", LIB, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_r6_what_pip_is_told_and_what_its_build_environments_are(tmp_path: Path, isolated: bool) -> None:
+    """A base's constraints on the command line; to where source distributions are built only its torch, if there is a
+    place of its own for that: pip 25.3 takes a build constraint without one for a mistake."""
+    (tmp_path / "python3").write_text('#!/bin/sh\nenv | grep ^PIP_\necho "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+    (tmp_path / "constraint.txt").write_text("numpy==1.26.4\ntorch==2.6.0a0+nv24.11\n")
+    script = f"""set -Eeuo pipefail
+HPCSTACK_WORK={tmp_path} HPCSTACK_CONSTRAINT={tmp_path}/constraint.txt HPCSTACK_BUILT_AGAINST='^(torch|jax)=='
+export PIP_CONSTRAINT=/etc/pip/constraint.txt PIP_BUILD_CONSTRAINT=/etc/pip/build.txt
+{PIP}
+hpcstack_pip install {"" if isolated else "--no-build-isolation"} einops
+"""
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True)
+    *variables, argv = done.stdout.splitlines()
+    against = f"{tmp_path}/built-against.txt"
+    assert sorted(variables) == ([f"PIP_BUILD_CONSTRAINT={against}", f"PIP_CONSTRAINT={against}"] if isolated else [])
+    assert "--constraint /etc/pip/constraint.txt" in argv and f"--constraint {tmp_path}/constraint.txt" in argv
+    assert Path(against).read_text() == "torch==2.6.0a0+nv24.11\n"
