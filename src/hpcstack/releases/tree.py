@@ -190,7 +190,9 @@ class Tree:
         elif journal:
             self.marks.folder(self.root, self.root / SPIDER)
             stale = self.root / SPIDER / STALE
-            descriptors.write_file(stale, b"", sharing.mode(0o644))  # anew: another's file could not be marked
+            descriptors.remove_file(stale)  # anew: another's file could not be marked
+            with contextlib.suppress(FileExistsError), descriptors.create_file(stale) as file:  # or another change's
+                descriptors.set_marks(file.fileno(), sharing.mode(0o644))
             for part, final, record in journal["moves"]:
                 _move(Path(part), Path(final), record)
             *before, last = journal["generations"]
