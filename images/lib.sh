@@ -113,32 +113,28 @@ hpcstack_guard() {
         cp "$HPCSTACK_LEFT" "$HPCSTACK_WORK/unsorted"
     else
         hpcstack_packages >"$HPCSTACK_WORK/unsorted" # not `a && b`: there a failure is looked over
-        hpcstack_libraries >>"$HPCSTACK_WORK/unsorted"
+        if [ "${HPCSTACK_SEES_FILES:-}" != yes ]; then hpcstack_libraries >>"$HPCSTACK_WORK/unsorted"; fi
     fi
-    { grep '^file ' "$HPCSTACK_WORK/unsorted" || true; } >"$HPCSTACK_WORK/libraries"
     { grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" || true; } | sort >"$HPCSTACK_WORK/before"
     sed -n 's/^pip //p' "$HPCSTACK_WORK/before" >"$HPCSTACK_CONSTRAINT"
 }
 
-# Where each step is a layer, its engine sees whether one may have touched a library, and only then has all looked at
-# (hpcstack_guard_libraries): a walk through an image takes seconds.
+# Where each step is a layer, its engine sees which files one has changed (HPCSTACK_SEES_FILES), and has those compared
+# (hpcstack_guard_sums): the libraries of an image of NVIDIA's are 10 GB, and nearly no step touches one.
 hpcstack_guard_check() {
     hpcstack_packages >"$HPCSTACK_WORK/unsorted"
-    [ "${HPCSTACK_LAYERS:-}" = yes ] || hpcstack_libraries >"$HPCSTACK_WORK/libraries"
-    cat "$HPCSTACK_WORK/libraries" >>"$HPCSTACK_WORK/unsorted"
+    if [ "${HPCSTACK_SEES_FILES:-}" != yes ]; then hpcstack_libraries >>"$HPCSTACK_WORK/unsorted"; fi
     cp "$HPCSTACK_WORK/unsorted" "$HPCSTACK_LEFT"
     { grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" || true; } | sort >"$HPCSTACK_WORK/after"
     hpcstack_lost
 }
 
-hpcstack_guard_libraries() {
-    [ -s "$HPCSTACK_LEFT" ] || return 0 # the next step looks anew
-    { grep '^file ' "$HPCSTACK_LEFT" || true; } | sort >"$HPCSTACK_WORK/before"
-    hpcstack_libraries >"$HPCSTACK_WORK/libraries"
-    sort "$HPCSTACK_WORK/libraries" >"$HPCSTACK_WORK/after"
-    { grep -v '^file ' "$HPCSTACK_LEFT" || true; } | cat - "$HPCSTACK_WORK/libraries" >"$HPCSTACK_WORK/unsorted"
-    cp "$HPCSTACK_WORK/unsorted" "$HPCSTACK_LEFT"
-    hpcstack_lost
+# "file PATH SHA256" of the libraries at the PLACES, files and folders with a NUL behind each.
+hpcstack_guard_sums() { # PLACES
+    local place
+    while IFS= read -r -d '' place; do
+        find "$place" -xdev ! -path '/opt/hpcstack/*' -type f \( "${HPCSTACK_GUARDED_FILES[@]}" \) -print0 2>/dev/null || true
+    done <"$1" | xargs -0 -r -P 4 -n 4 sha256sum | sed -E 's/^\\?([0-9a-f]{64})  (.*)$/file \2 \1/' | sort
 }
 
 # Fails where something of `before` is not in `after`.

@@ -34,9 +34,24 @@ hpcstack_resolve_pip() {
     fi
 }
 
+# Files of packages that are asked for and already in the base, which somebody has removed: NVIDIA's images keep the
+# records of libibverbs-dev, and not its libraries. What images leave out of each package does not count.
+hpcstack_missing_files() { # PACKAGE...
+    local package file
+    for package in "${@%%[=:/]*}"; do
+        dpkg-query -L "$package" 2>/dev/null | grep -vE '^/usr/share/(doc|man|info|locale|lintian)(/|$)' |
+            while IFS= read -r file; do
+                if [ ! -e "$file" ] && [ ! -L "$file" ]; then printf '%s %s\n' "$package" "$file"; fi
+            done || true
+    done
+}
+
 hpcstack_resolve_apt() {
-    local packages lists=$HPCSTACK_WORK/lists options
+    local packages lists=$HPCSTACK_WORK/lists options held
     mapfile -t packages <"$want/apt.txt"
+    held=$(apt-mark showhold | tr '\n' ' ')
+    if [ -n "$held" ]; then printf 'the base holds: %s\n' "$held"; fi # apt does not say which it stumbles over
+    hpcstack_missing_files "${packages[@]}" >"$answers/apt.missing"
     mkdir -p "$lists/partial" "$HPCSTACK_WORK/archives/partial"
     options=(-o "Dir::State::lists=$lists" -o "Dir::Cache=$HPCSTACK_WORK" -o Debug::NoLocking=1
         -o APT::Get::Always-Include-Phased-Updates=true)

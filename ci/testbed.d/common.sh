@@ -105,7 +105,7 @@ sweep() {
             kill -KILL "$pid" 2>/dev/null || true
         fi
     done
-    for pid in $(pgrep -f -- "munged .*--socket=$RUN/munge" || true) $(pgrep -f -- "$ETC/(slurm|slurmdbd|registry)" || true) $(pgrep -f -- "$TESTBED/state/mariadb" || true) \
+    for pid in $(pgrep -f -- "munged .*--socket=$RUN/munge" || true) $(pgrep -f -- "$ETC/(slurm|slurmdbd|registry|ngc)" || true) $(pgrep -f -- "$TESTBED/state/mariadb" || true) \
         $(pgrep -f -- "$TESTBED/venv/bin/hpcstack cache serve" || true); do
         kill -KILL "$pid" 2>/dev/null || true
     done

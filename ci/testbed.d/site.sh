@@ -40,7 +40,6 @@ PROFILE
 
 # The machine's own proxy, CA bundle and pip index serve the builds; none of them enters an image.
 write_site() {
-    local ca=${PIP_CERT:-${SSL_CERT_FILE:-}}
     cat >"$ETC/site.yaml" <<SITE
 apiVersion: hpcstack/site/v1
 name: testbed
@@ -48,18 +47,18 @@ store: $TESTBED/site/store
 lock_dir: $TESTBED/site/locks
 module_root: $TESTBED/site/modules
 registries:
-  nvcr.io: {mirror: $REGISTRY, plain_http: true}
-  docker.io: {mirror: $REGISTRY, plain_http: true}
+  nvcr.io: {mirror: "$NGC"}
+  docker.io: {mirror: "$NGC"}
   $(control_address):$PRIVATE_PORT: {plain_http: true}
 image_cache: {folder: $TESTBED/images, account: hpcstack-images, socket: $TESTBED/run-images/images.sock}
 build:
   engine: apptainer
+  ca_bundle: $ETC/ca-bundle.pem
 SITE
     {
-        if [ -n "$ca" ]; then printf '  ca_bundle: "%s"\n' "$ca"; fi
         if [ -n "${PIP_INDEX_URL:-}" ]; then printf '  pip: {index_url: "%s"}\n' "$PIP_INDEX_URL"; fi
         if [ -n "${http_proxy:-}${https_proxy:-}" ]; then
-            printf '  proxy: {http: "%s", https: "%s", no: "%s"}\n' "${http_proxy:-}" "${https_proxy:-}" "${no_proxy:-}"
+            printf '  proxy: {http: "%s", https: "%s", no: "%s"}\n' "${http_proxy:-}" "${https_proxy:-}" "${no_proxy:+$no_proxy,}.testbed"
         fi
         cat <<SITE
 node_types:

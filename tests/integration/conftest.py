@@ -56,20 +56,11 @@ def ngc_inside(testbed: Testbed) -> str:
 def push_stand_in(testbed: Testbed, name: str) -> None:
     """The image of tests/fixtures/NAME.json is in the testbed's registry."""
     facts = REPO / f"tests/fixtures/{name}.json"
-    cache, address = testbed.folder / "cache", _registry(testbed)
+    cache, address = testbed.folder / "cache", testbed.registry
     with (testbed.folder / "small-base.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # each worker of pytest-xdist makes sure that it is there
         argv = [sys.executable, str(REPO / "ci/standin"), str(facts), str(cache), address]
         subprocess.run(argv, check=True, capture_output=True)
-
-
-def _registry(testbed: Testbed) -> str:
-    import re
-
-    text = (testbed.folder / "etc/registry.yml").read_text()
-    match = re.search(r'addr: "([^"]+)"', text)
-    assert match
-    return match[1]
 
 
 @pytest.fixture

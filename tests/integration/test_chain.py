@@ -301,7 +301,8 @@ def test_the_enroot_script_builds_an_image_that_runs(testbed: Testbed, built: di
         "set -e; rm -rf enroot-build && hpcstack render pytorch-24.11 -o enroot-build >&2 && cd enroot-build;"
         'mkdir lent && cp "${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}" lent/ca.pem;'
         'echo "export PIP_CERT=/mnt/ca.pem" >lent/hpcstack-site.sh;'
-        "export ENROOT_DATA_PATH=$PWD/data ENROOT_RUNTIME_PATH=$PWD/run ENROOT_CACHE_PATH=$PWD/cache ENROOT_TEMP_PATH=$PWD ENROOT_ALLOW_HTTP=yes;"
+        "export ENROOT_DATA_PATH=$PWD/data ENROOT_RUNTIME_PATH=$PWD/run ENROOT_CACHE_PATH=$PWD/cache ENROOT_TEMP_PATH=$PWD;"
+        f"export CURL_CA_BUNDLE={testbed.ca_bundle};"
         f'HPCSTACK_LENT=$PWD/lent HPCSTACK_BASE="{uri}" ./enroot.sh out.sqsh >&2;'
         'apptainer --quiet exec out.sqsh python3 -c "import deepspeed, torch; print(torch.__version__)" | tail -n1; rm -rf "$PWD"'
     )

@@ -226,11 +226,10 @@ def test_an_engine_of_layers_sees_what_became_of_libraries(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root unpacks owners that have no id in the build's namespace")
 def test_root_builds_with_no_engine_too(small_base: str, testbed: Testbed, tmp_path: Path) -> None:
     """dpkg meets folders of other owners in the base: apt's cache is _apt's, /var/mail is mail's."""
-    address = (testbed.folder / "etc/registry.yml").read_text().partition('addr: "')[2].partition('"')[0]
     (tmp_path / "site.yaml").write_text(
         f"apiVersion: hpcstack/site/v1\nname: root\nstore: {tmp_path}/store\nlock_dir: {tmp_path}/locks\n"
-        f"module_root: {tmp_path}/modules\nregistries: {{nvcr.io: {{mirror: '{address}', plain_http: true}}}}\n"
-        f"build: {{engine: builtin, tmpdir: {tmp_path}, cachedir: {tmp_path}/cache}}\n"
+        f"module_root: {tmp_path}/modules\nregistries: {{nvcr.io: {{mirror: '{testbed.ngc}'}}}}\n"
+        f"build: {{engine: builtin, ca_bundle: {testbed.ca_bundle}, tmpdir: {tmp_path}, cachedir: {tmp_path}/cache}}\n"
     )
     (tmp_path / "root-1.yaml").write_text(
         f"apiVersion: hpcstack/v1\nname: root\nversion: '1'\nsummary: a test\nbase: {{image: {small_base}}}\n"

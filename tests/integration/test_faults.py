@@ -48,14 +48,14 @@ class Place:
     """A site of this test's own, on a folder that may be small or vanish."""
 
     folder: Path
-    address: str
+    testbed: Testbed
 
     def __post_init__(self) -> None:
         text = (
             f"apiVersion: hpcstack/site/v1\nname: faults\nstore: {self.folder}/store\nlock_dir: {self.folder}/locks\n"
             f"module_root: {self.folder}/modules\n"
-            f'registries: {{nvcr.io: {{mirror: "{self.address}", plain_http: true}}}}\n'
-            f"build: {{engine: builtin, cachedir: {self.folder}/cache, tmpdir: {self.folder}/tmp}}\n"
+            f'registries: {{nvcr.io: {{mirror: "{self.testbed.ngc}"}}}}\n'
+            f"build: {{engine: builtin, ca_bundle: {self.testbed.ca_bundle}, cachedir: {self.folder}/cache, tmpdir: {self.folder}/tmp}}\n"
         )
         (self.folder / "tmp").mkdir(exist_ok=True)
         (self.folder / "recipes").mkdir(exist_ok=True)
@@ -95,12 +95,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, testbed: Testbed, small_base: str) -> Place:
-    return Place(tmp_path, registry_of(testbed))
-
-
-def registry_of(testbed: Testbed) -> str:
-    text = (testbed.folder / "etc/registry.yml").read_text()
-    return text.partition('addr: "')[2].partition('"')[0]
+    return Place(tmp_path, testbed)
 
 
 def gone(place: Place) -> None:
@@ -213,7 +208,7 @@ def fill(folder: Path) -> None:
 def test_an_import_on_a_disk_that_gets_full(place: Place, phase: str, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with small_disk(disk, 1500):
-        inner = Place(disk, place.address)
+        inner = Place(disk, place.testbed)
         words = ("import", IMAGE, "--output", f"{disk}/image.sqsh", "--events", f"{disk}/events")
         if phase == "start":
             fill(disk)
@@ -236,7 +231,7 @@ def test_an_import_on_a_disk_that_gets_full(place: Place, phase: str, tmp_path: 
 def test_a_build_on_a_disk_that_gets_full(place: Place, phase: str, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with small_disk(disk, 4000):
-        inner = Place(disk, place.address)
+        inner = Place(disk, place.testbed)
         assert inner.run("lock", "faulty-1").returncode == 0
         process = inner.start("build", "faulty-1", "--events", f"{disk}/events")
         while process.poll() is None and inner.phase() != phase:

@@ -5,7 +5,6 @@ The virtual nodes share one service and one disk: what waits on several nodes wa
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -22,6 +21,7 @@ from typing import Any
 import pytest
 
 from hpcstack.core.files import remove_tree
+from support.image_service import own_service
 from support.layers import layout, member, tar
 from support.private_registry import PrivateRegistry
 from support.testbed import Testbed
@@ -283,29 +283,6 @@ def test_many_connections_of_one_user_leave_the_service_to_others(
         greedy.communicate()
 
 
-@contextlib.contextmanager
-def own_service(folder: Path, registries: str) -> Iterator[Path]:
-    """The site.yaml of a service of this test's own, which runs, with its cache in FOLDER."""
-    site = folder / "site.yaml"
-    site.write_text(
-        f"apiVersion: hpcstack/site/v1\nname: own\nstore: {folder}/store\nlock_dir: {folder}/locks\n"
-        f"module_root: {folder}/modules\nregistries: {{{registries}}}\n"
-        f"image_cache: {{folder: {folder}/cache, socket: {folder}/s, account: root}}\n"
-    )
-    argv = [sys.executable, "-m", "hpcstack", "--site", str(site), "cache", "serve"]
-    with (folder / "service.log").open("w") as log:
-        service = subprocess.Popen(argv, start_new_session=True, stderr=log)
-    try:
-        for _ in range(200):
-            if "serving" in (folder / "service.log").read_text():
-                break
-            time.sleep(0.1)
-        yield site
-    finally:
-        os.killpg(service.pid, signal.SIGKILL)
-        service.wait()
-
-
 def test_a_registry_of_tokens_shows_the_service_no_password(
     testbed: Testbed, users: tuple[User, User, User], tmp_path: Path
 ) -> None:
@@ -343,7 +320,7 @@ def test_a_token_that_runs_out_in_the_middle_is_asked_for_again(
     """Tokens that live a second, and more layers than are fetched at once: who asked answers until all is there."""
     layers = [tar([member(f"opt/{n}", random.Random(n).randbytes(4 << 20))]) for n in range(100)]
     source = layout(tmp_path / "many", layers)
-    to = (testbed.folder / "etc/registry.yml").read_text().partition('addr: "')[2].partition('"')[0]
+    to = testbed.registry
     subprocess.run(["skopeo", "copy", "--quiet", "--dest-tls-verify=false", f"oci:{source}", f"docker://{to}/tests/many:1"],
                    check=True)  # fmt: skip
     one = users[0]
@@ -366,12 +343,11 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_half_there(testbed: Testbed,
     """A service of its own, on a filesystem of 200 MB: the image has 325."""
     folder = tmp_path / "cache"
     folder.mkdir()
-    registry = (testbed.folder / "etc/registry.yml").read_text().partition('addr: "')[2].partition('"')[0]
-    named = f"nvcr.io: {{mirror: '{registry}', plain_http: true}}"
+    named = f"nvcr.io: {{mirror: '{testbed.ngc}'}}"
     get = [sys.executable, "-m", "hpcstack", "--site", f"{tmp_path}/site.yaml", "cache", "get", OPEN]
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m,mode=755", "tmpfs", str(folder)], check=True)
     try:
-        with own_service(tmp_path, named):
+        with own_service(tmp_path, named, testbed.ca_bundle):
             done = subprocess.run(get, capture_output=True, text=True, check=False)
             assert done.returncode == 8 and "no room" in done.stderr, done.stderr
             assert not list((folder / "images").iterdir()) and not list((folder / "incoming").iterdir())

@@ -1,5 +1,9 @@
 """A registry that behaves as public sources say that nvcr.io does: PLAYED, never recorded from NVIDIA's.
 
+    python3 tests/support/ngc_registry.py FOLDER UPSTREAM STORAGE PORT
+
+stands before the docker-registry at UPSTREAM, as the testbed has it, on PORT and the two behind it.
+
 Three hosts, as a pull from NGC meets them: the registry, which also gives tokens; the server of layers, to which it
 sends on; and the server that a token which has run out is referred to. Each speaks TLS by a certificate authority of
 the stand-in's own.
@@ -10,17 +14,27 @@ the stand-in's own.
 - Tokens live for 600 s (sapcc/keppel PR 731), here for as long as a test says.
 - A blob is a 307 to the server of layers, with a signature in the URL that runs out.
 - Lists of manifests hold attestations, lists of tags signatures, and come in pages.
+
+NgcRegistry makes its images up. NgcFront stands before a docker-registry, which keeps them: what is asked about them is
+handed on to it, and bytes of blobs come from its storage, as from the object store behind NVIDIA's server of layers.
+Standard library and openssl only: the testbed runs this file by the system's Python.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import http.client
+import io
 import json
+import os
+import re
 import secrets
+import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -28,14 +42,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
 REGISTRY, LAYERS, AUTHN = "nvcr.io", "layers.nvcr.io", "authn.nvidia.com"
 INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+OCI = ("application/vnd.oci.image.index.v1+json", "application/vnd.oci.image.manifest.v1+json")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 PAGE = 100
+PIECE = 1 << 20
+# The testbed's names (ci/testbed.d/registry.sh makes them known): nothing asked for by them is taken for NVIDIA's own.
+TESTBED_HOSTS = {REGISTRY: "nvcr.testbed", LAYERS: "layers.nvcr.testbed", AUTHN: "authn.nvidia.testbed"}
+MAX_TOKENS = 10_000
 
 
 def digest_of(data: bytes) -> str:
@@ -48,9 +68,12 @@ class NgcRegistry:
 
     folder: Path
     token_lives_s: float = 600
+    token_says_s: float | None = None  # how long a token says that it lives, where that is not true
+    pause_s: float = 0  # before each answer of the server of layers
     keys: dict[str, set[str]] = field(default_factory=dict)  # {key: the private repositories that it opens}
     private: set[str] = field(default_factory=set)
     terms: set[str] = field(default_factory=set)  # repositories whose terms nobody has accepted
+    remembers: bool = True  # whether who asked what is kept, in `asked`
     busy: int = 0  # so many requests are answered 429 first
     cut_after: int = 0  # bytes of each answer of the server of layers
     layers_down: bool = False
@@ -60,7 +83,9 @@ class NgcRegistry:
     tags: dict[str, list[str]] = field(default_factory=dict)
     asked: list[tuple[str, str, str]] = field(default_factory=list)  # (host, method and path, who it was asked by)
     tokens: dict[str, tuple[str, float]] = field(default_factory=dict)  # {token: (repository, good until)}
-    ports: dict[str, int] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=lambda: {name: name for name in (REGISTRY, LAYERS, AUTHN)})
+    stale: int = 0  # requests with a token that had run out
+    ports: dict[str, int] = field(default_factory=dict)  # those that are not named are any that are free
 
     def add_image(self, repository: str, tag: str, layers: list[bytes], env: list[str] | None = None) -> str:
         """An image of gzipped tars, with an attestation beside it; the digest of its list."""
@@ -94,7 +119,7 @@ class NgcRegistry:
 
     @contextmanager
     def running(self) -> Iterator[NgcRegistry]:
-        make_certificates(self.folder)
+        make_certificates(self.folder, list(self.hosts.values()))
         servers = [self._serve(name) for name in (REGISTRY, LAYERS, AUTHN)]
         try:
             yield self
@@ -109,10 +134,23 @@ class NgcRegistry:
         return self.folder / "ca.pem"
 
     def address(self, name: str) -> str:
-        return f"{name}:{self.ports[name]}"
+        """HOST:PORT of REGISTRY, LAYERS or AUTHN."""
+        return f"{self.hosts[name]}:{self.ports[name]}"
+
+    def find_manifest(self, repository: str, reference: str) -> tuple[str, bytes] | None:
+        """(media type, bytes) of what REFERENCE, a tag or a digest, means in REPOSITORY."""
+        return self.manifests.get((repository, reference))
+
+    def open_blob(self, digest: str) -> tuple[BinaryIO, int] | None:
+        """The blob DIGEST to read, and its bytes."""
+        data = self.blobs.get(digest)
+        return None if data is None else (io.BytesIO(data), len(data))
+
+    def list_tags(self, repository: str) -> list[str]:
+        return self.tags.get(repository, [])
 
     def _serve(self, name: str) -> ThreadingHTTPServer:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self, name))
+        server = ThreadingHTTPServer(("127.0.0.1", self.ports.get(name, 0)), handler(self, name))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.folder / "server.pem", self.folder / "server.key")
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -123,10 +161,13 @@ class NgcRegistry:
     def give_token(self, repository: str) -> dict[str, Any]:
         """A token for REPOSITORY, which says itself how long it is good."""
         now = time.time()
-        claims = {"iat": int(now), "exp": int(now + self.token_lives_s), "jti": secrets.token_hex(8)}
+        says = self.token_lives_s if self.token_says_s is None else self.token_says_s
+        claims = {"iat": int(now), "exp": int(now + says), "jti": secrets.token_hex(8)}
         token = f"e30.{base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b'=').decode()}.c2ln"
+        if len(self.tokens) > MAX_TOKENS:
+            self.tokens.clear()  # who has one is told that it has run out
         self.tokens[token] = (repository, now + self.token_lives_s)
-        return {"token": token, "expires_in": self.token_lives_s}
+        return {"token": token, "expires_in": says}
 
     def key_of(self, header: str) -> str:
         """The key that a basic login shows; empty for none."""
@@ -143,12 +184,16 @@ def handler(ngc: NgcRegistry, name: str) -> type[BaseHTTPRequestHandler]:
 
         def log_message(self, *_: object) -> None: ...
 
+        def note(self, shown: str) -> None:
+            if ngc.remembers:
+                ngc.asked.append((name, f"{self.command} {self.path}", shown))
+
         def do_HEAD(self) -> None:
             self.do_GET()
 
         def do_GET(self) -> None:
             shown = self.headers.get("Authorization", "")
-            ngc.asked.append((name, f"{self.command} {self.path}", shown))
+            self.note(shown)
             parts = urlsplit(self.path)
             if name == AUTHN:
                 self.refuse(401)
@@ -165,14 +210,15 @@ def handler(ngc: NgcRegistry, name: str) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             """An identity token in the place of a user and a password."""
             form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            ngc.asked.append((name, f"POST {self.path}", ""))
+            self.note("")
             if form.get("grant_type") != ["refresh_token"] or name != REGISTRY:
                 self.refuse(400)
                 return
             self.token(form, form["refresh_token"][0])
 
         def token(self, query: dict[str, list[str]], key: str) -> None:
-            repository = query.get("scope", ["::"])[0].split(":")[1]
+            # Clients that know of no scope in the realm add theirs behind it: the last one counts.
+            repository = query.get("scope", ["::"])[-1].split(":")[1]
             if ngc.down_for_nobody and not key:
                 self.refuse(503)
             elif (key and key not in ngc.keys) or (repository in ngc.private and not key):
@@ -197,10 +243,11 @@ def handler(ngc: NgcRegistry, name: str) -> type[BaseHTTPRequestHandler]:
             elif repository in ngc.terms:
                 self.refuse(403)
             elif kind == "manifests":
-                self.manifest(ngc.manifests.get((repository, what)))
+                self.manifest(ngc.find_manifest(repository, what))
             elif kind == "tags":
-                self.list_tags(path, ngc.tags.get(repository, []), int(query.get("page", ["0"])[0]))
-            elif what in ngc.blobs:
+                self.list_tags(path, ngc.list_tags(repository), int(query.get("page", ["0"])[0]))
+            elif found := ngc.open_blob(what):
+                found[0].close()
                 signed = f"https://{ngc.address(LAYERS)}/{what}?expires={time.time() + 30:.0f}&signature=abc"
                 self.answer(307, b"", {"Location": signed})
             else:
@@ -211,6 +258,7 @@ def handler(ngc: NgcRegistry, name: str) -> type[BaseHTTPRequestHandler]:
             self.answer(401, b'{"errors":[]}', {"WWW-Authenticate": f'Bearer realm="{realm}"'})
 
         def stale(self) -> None:
+            ngc.stale += 1
             said = f'Bearer realm="https://{ngc.address(AUTHN)}/token",service="registry",error="invalid_token"'
             self.answer(401, b'{"errors":[]}', {"WWW-Authenticate": said})
 
@@ -231,14 +279,29 @@ def handler(ngc: NgcRegistry, name: str) -> type[BaseHTTPRequestHandler]:
             if self.headers.get("Authorization") or float(query["expires"][0]) < time.time():
                 self.refuse(403)  # signed requests take no other login
                 return
-            data = ngc.blobs[path.strip("/")]
-            asked = self.headers.get("Range", "")
-            start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0
-            piece = data[start:]
-            self.send_response(206 if asked else 200)
-            self.send_header("Content-Length", str(len(piece)))
-            self.end_headers()
-            self.wfile.write(piece[: ngc.cut_after] if ngc.cut_after else piece)
+            found = ngc.open_blob(path.strip("/"))
+            if found is None:
+                self.refuse(404)
+                return
+            time.sleep(ngc.pause_s)
+            blob, size = found
+            with blob:
+                asked = self.headers.get("Range", "")
+                first, _, last = asked.removeprefix("bytes=").partition("-")
+                start, end = (int(first), int(last or size - 1) + 1) if asked else (0, size)
+                end = min(end, size)
+                self.send_response(206 if asked else 200)
+                self.send_header("Content-Length", str(end - start))
+                if asked:
+                    self.send_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
+                self.end_headers()
+                if self.command == "HEAD":
+                    return
+                left = min(end - start, ngc.cut_after or end - start)
+                blob.seek(start)
+                while left and (piece := blob.read(min(PIECE, left))):
+                    self.wfile.write(piece)
+                    left -= len(piece)
             if ngc.cut_after:
                 self.close_connection = True
 
@@ -256,17 +319,58 @@ def handler(ngc: NgcRegistry, name: str) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def make_certificates(folder: Path) -> None:
-    """FOLDER/ca.pem, and server.pem with its key, by openssl."""
-    names = ",".join(f"DNS:{name}" for name in (REGISTRY, LAYERS, AUTHN))
-    (folder / "names").write_text(f"subjectAltName={names}\n")
+@dataclass
+class NgcFront(NgcRegistry):
+    """The three hosts before the docker-registry at UPSTREAM, whose blobs lie in STORAGE."""
+
+    upstream: str = ""
+    storage: Path = Path()
+
+    def find_manifest(self, repository: str, reference: str) -> tuple[str, bytes] | None:
+        status, headers, content = self._ask(
+            f"/v2/{repository}/manifests/{reference}", ", ".join((INDEX, MANIFEST, *OCI))
+        )
+        return (headers["Content-Type"], content) if status == 200 else None
+
+    def open_blob(self, digest: str) -> tuple[BinaryIO, int] | None:
+        if not DIGEST.fullmatch(digest):
+            return None
+        name = digest.removeprefix("sha256:")
+        try:
+            file = (self.storage / f"docker/registry/v2/blobs/sha256/{name[:2]}/{name}/data").open("rb")
+        except FileNotFoundError:
+            return None
+        return file, os.fstat(file.fileno()).st_size
+
+    def list_tags(self, repository: str) -> list[str]:
+        status, _, content = self._ask(f"/v2/{repository}/tags/list", "*/*")
+        return list(json.loads(content)["tags"] or []) if status == 200 else []
+
+    def _ask(self, path: str, accept: str) -> tuple[int, Any, bytes]:
+        connection = http.client.HTTPConnection(self.upstream, timeout=30)
+        try:
+            connection.request("GET", path, headers={"Accept": accept})
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+
+def make_certificates(folder: Path, names: list[str]) -> None:
+    """FOLDER/ca.pem, and server.pem with its key for NAMES, by openssl. What is there is kept."""
+    if (folder / "server.pem").exists():
+        return
+    (folder / "names").write_text("subjectAltName=" + ",".join(f"DNS:{name}" for name in names) + "\n")
     for words in (
-        f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=stand-in -keyout {folder}/ca.key -out {folder}/ca.pem",
-        f"req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN={REGISTRY} -keyout {folder}/server.key -out {folder}/server.csr",
-        f"x509 -req -in {folder}/server.csr -CA {folder}/ca.pem -CAkey {folder}/ca.key -CAcreateserial -days 2 "
-        f"-extfile {folder}/names -out {folder}/server.pem",
+        f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 365 -subj /CN=stand-in "
+        f"-keyout {folder}/ca.key -out {folder}/ca.pem",
+        f"req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN={names[0]} "
+        f"-keyout {folder}/server.key -out {folder}/server.csr",
+        f"x509 -req -in {folder}/server.csr -CA {folder}/ca.pem -CAkey {folder}/ca.key -CAcreateserial -days 365 "
+        f"-extfile {folder}/names -out {folder}/server.part",
     ):
         subprocess.run(["openssl", *words.split()], check=True, capture_output=True)
+    (folder / "server.part").rename(folder / "server.pem")
 
 
 def resolve_here(ngc: NgcRegistry, real: Any = socket.getaddrinfo) -> Any:
@@ -278,3 +382,18 @@ def resolve_here(ngc: NgcRegistry, real: Any = socket.getaddrinfo) -> Any:
         return real("127.0.0.1" if host in ngc.ports else host, port, *more, **named)
 
     return getaddrinfo
+
+
+def main(folder: Path, upstream: str, storage: Path, port: int) -> None:
+    """The testbed's three hosts, until this process is ended."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    ports = {name: port + place for place, name in enumerate(TESTBED_HOSTS)}
+    front = NgcFront(
+        folder, hosts=dict(TESTBED_HOSTS), ports=ports, upstream=upstream, storage=storage, remembers=False
+    )
+    with front.running():
+        signal.sigwait({signal.SIGTERM, signal.SIGINT})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))

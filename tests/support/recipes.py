@@ -28,7 +28,7 @@ class Recipes:
             "name: demo",
             f'version: "{version}"',
             "summary: a test",
-            f"base: {{image: {self.base}}}",
+            f"base: {parts.pop('base', f'{{image: {self.base}}}')}",
         ]
         lines += [f"{key}: {value}" for key, value in parts.items()]
         path = self.folder / f"recipes/demo-{version}.yaml"

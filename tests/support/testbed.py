@@ -57,6 +57,22 @@ class Testbed:
     def home(self) -> Path:
         return Path(self.bash("echo $HOME").stdout.strip())
 
+    @property
+    def registry(self) -> str:
+        """HOST:PORT of what keeps the images, by plain http and without a login: for those who push."""
+        text = (self.folder / "etc/registry.yml").read_text()
+        return text.partition('addr: "')[2].partition('"')[0]
+
+    @property
+    def ngc(self) -> str:
+        """HOST:PORT of what stands where nvcr.io stands, by TLS."""
+        return (self.folder / "etc/ngc/address").read_text().strip()
+
+    @property
+    def ca_bundle(self) -> Path:
+        """The certificates that vouch for `ngc`, and those that this machine trusts."""
+        return self.folder / "etc/ca-bundle.pem"
+
     def unpublish(self, name: str) -> None:
         """NAME as if it had never been published: a testbed that is up may have seen these tests before."""
         site = self.folder / "site"

@@ -88,6 +88,11 @@ def _advise(log: str) -> str:
             "what of packages.pip asks for it, in packages.no_build_isolation; ",
         ),
         (r"ResolutionImpossible", "what is wanted does not go with what the base brings: loosen the requirement; "),
+        (
+            r"Held packages were changed|--allow-change-held-packages|you have held broken packages",
+            "what is wanted needs another version of a package that the base holds, since NVIDIA chose it for its "
+            "libraries: leave it out, or take a version that goes with what is held; ",
+        ),
         (r"manifest unknown", "the registry no longer has what was locked: hpcstack lock STACK; "),
         (
             r"== hpcstack status 137|\bKilled\b",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
+import re
 import signal
 import tarfile
 import time
@@ -21,7 +23,7 @@ from hpcstack.core.progress import Progress
 from hpcstack.core.replacing import replacing, written_out
 from hpcstack.oci.decompress import Ahead
 from hpcstack.oci.download import refusals, room
-from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan
+from hpcstack.oci.flatten import WHITEOUT, ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan
 from hpcstack.oci.headers import END, header
 from hpcstack.oci.manifest import Image
 from hpcstack.oci.metadata import Added, below
@@ -35,10 +37,14 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Fed, Runner
     from hpcstack.oci.sources import LayerSource
 
-VERSION = "2"  # of what import adds to an image; it is part of the name under which a base is kept
+VERSION = "3"  # of what import adds to an image; it is part of the name under which a base is kept
 REFUSED = "do not use this image: no tool makes such a layer by accident"
 TOO_LARGE = (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
 GATHERED, PADDING = 1 << 18, bytes(BLOCK)
+# NVIDIA's images keep a libcuda in compat/lib.real, and some have a link `lib` to it where their search path leads.
+# On a node their scripts take the link away where the driver is newer. In an image that nobody can write to they
+# cannot, and under Apptainer the older library wins over the node's: CUDA's error 803 on every node.
+COMPAT_LINK, COMPAT_LIBRARIES = re.compile(r"usr/local/cuda(-[0-9.]+)?/compat/lib"), "lib.real"
 Body = Iterable[bytes | memoryview]
 AddedTo = Callable[[Image], Added]
 
@@ -219,7 +225,18 @@ def _members(pieces: Iterable[bytes], count: Tally, *, rooted: bool = False) -> 
         if rooted and (member.uid or member.gid):
             member.uid = member.gid = 0
             member.block = b""
-        yield member, members.body(member)
+        if _hides_drivers(member):
+            yield tarfile.TarInfo(posixpath.join(posixpath.dirname(member.name), f"{WHITEOUT}lib")), ()
+        else:
+            yield member, members.body(member)
+
+
+def _hides_drivers(member: tarfile.TarInfo) -> bool:
+    """Whether MEMBER is the link by which NVIDIA's libcuda comes before a node's. As a whiteout it is not in the image,
+    and nothing of the layers below is seen in its place."""
+    if not member.issym() or posixpath.basename(member.linkname.rstrip("/")) != COMPAT_LIBRARIES:
+        return False
+    return COMPAT_LINK.fullmatch(posixpath.normpath(member.name.lstrip("/"))) is not None
 
 
 def _entries(tar: Tar) -> list[TreeEntry]:

@@ -15,7 +15,7 @@ from hpcstack.lock.model import LockedApt, LockedConda, LockedPip
 from hpcstack.recipe.guard import is_guarded_apt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hpcstack.recipe.model import Stack
 
@@ -23,6 +23,7 @@ SIMULATED = re.compile(
     r"^Inst (?P<name>\S+) (?:\[(?P<had>[^\]]+)\] )?\((?P<version>\S+) [^\[)]*(?:\[(?P<architecture>[^\]]+)\])?"
 )
 REMOVED = re.compile(r"^Remv (?P<name>\S+) ")
+OTHER_MPI = re.compile(r"(lib)?(openmpi|mpich)[-0-9]|(openmpi|mpich|lam4?)$")
 MOST_INDEXES, MOST_SAID = 20, 500
 RECORD = re.compile(r"^(Package|Version|Architecture|Filename|SHA256): (.*)$", re.MULTILINE)
 
@@ -72,10 +73,26 @@ def read_left_out(text: str) -> tuple[str, ...] | None:
     return tuple(lines[:MOST_INDEXES]) or None
 
 
-def read_apt(simulated: str, records: str, allow_replace: tuple[str, ...] = ()) -> tuple[LockedApt, ...]:
+def read_missing(text: str) -> dict[str, list[str]]:
+    """{package that is in the base already: files of it that are not}, as images/resolve.sh writes them."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        package, _, path = UNSAFE.sub("?", line)[:MOST_SAID].partition(" ")
+        found.setdefault(package, []).append(path)
+    return found
+
+
+def own_mpi(environment: Mapping[str, str]) -> str:
+    """The MPI that a base of these variables brings, which no package of the distribution is; empty for none."""
+    known = (("HPC-X", "HPCX_VERSION"), ("Open MPI", "OPENMPI_VERSION"))
+    return " with ".join(f"{name} {environment[variable]}" for name, variable in known if environment.get(variable))
+
+
+def read_apt(simulated: str, records: str, allow_replace: tuple[str, ...] = (), mpi: str = "") -> tuple[LockedApt, ...]:
     """The set of `apt-get --simulate`, with file and hash out of `apt-cache show`, sorted by name.
 
-    InputError where apt would replace a package that NVIDIA chose for the base, but for what ALLOW_REPLACE names.
+    InputError where apt would replace a package that NVIDIA chose for the base, or put another MPI beside MPI, the
+    base's own; but for what ALLOW_REPLACE names.
     """
     known = _records(records)
     out = []
@@ -88,6 +105,13 @@ def read_apt(simulated: str, records: str, allow_replace: tuple[str, ...] = ()) 
                 "packages.allow_replace lets it go",
             )
     for match in filter(None, map(SIMULATED.match, simulated.splitlines())):
+        if mpi and not match["had"] and OTHER_MPI.match(match["name"]) and "mpi" not in allow_replace:
+            raise InputError(
+                f"apt would install {match['name']} {match['version']} beside the base's own {mpi}: programs would be "
+                "built with the one and started with the other",
+                "leave out the package that asks for it: the base has mpicc and its headers; packages.allow_replace: "
+                "[mpi] lets it in",
+            )
         if match["had"] and is_guarded_apt(match["name"], allow_replace):
             raise InputError(
                 f"apt would replace {match['name']} {match['had']} of the base by {match['version']}",

@@ -20,7 +20,7 @@ from hpcstack.lock.check import unresolved
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.site_files import variables
 from hpcstack.render.steps import conda_files
-from hpcstack.resolve.answers import read_apt, read_conda, read_left_out, read_pip, want_files
+from hpcstack.resolve.answers import own_mpi, read_apt, read_conda, read_left_out, read_missing, read_pip, want_files
 from hpcstack.store.cache import cache_of
 from hpcstack.store.workspace import workspace
 
@@ -102,7 +102,9 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
             conda = read_conda(answer_of("conda.json")) if packages.conda.packages else None
             _own_python(conda or (), locked)
             found = {
-                "apt": read_apt(answer_of("apt.simulated"), answer_of("apt.records"), allowed)
+                "apt": read_apt(
+                    answer_of("apt.simulated"), answer_of("apt.records"), allowed, own_mpi(locked.environment)
+                )
                 if packages.apt
                 else None,
                 "conda": conda,
@@ -116,6 +118,12 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
             ) from None
         for index in found["left_out"] or ():
             bench.progress(f"left out: the base's extra index {index}")
+        for package, paths in list(read_missing(answer_of("apt.missing")).items())[:MOST_NAMED]:
+            more = f" and {len(paths) - 1} more" if paths[1:] else ""
+            bench.progress(
+                f"{package} is in the base already, without some of its files: {paths[0]}{more}. apt does not bring "
+                "them back: do what needs them without it, or put them there by a step of `run`"
+            )
         return locked.model_copy(update=found)
 
 
@@ -130,6 +138,7 @@ def _asks(stack: Stack) -> bool:
     return bool(stack.packages.apt or stack.packages.pip or stack.packages.conda.packages)
 
 
+MOST_NAMED = 20
 MAX_ANSWER = 24 << 20  # bytes: pip's report of 1,000 packages is 10 MB
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 ASKED_WRONGLY = re.compile(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.build.engines.guarded import libraries_script, may_touch_libraries
+from hpcstack.build.engines.guarded import compare_script, remember_script, touched_places
 from hpcstack.recipe.guard import LIBRARIES
 from hpcstack.render.steps import BuildStep, step_script
 
@@ -40,44 +40,52 @@ def make(upper: Path, *names: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("names", "touches"),
+    ("names", "places"),
     [
-        (("usr/lib/libnccl.so.2",), True),
-        (("usr/lib/new/libnccl.so.2.1",), True),
-        (("usr/lib/torch",), True),  # a file, or a whiteout, in a folder's place
-        (("usr/lib/torch/lib",), True),
-        (("usr/lib/torch/lib/libother.so", "usr/lib/new/deep/a.py", "etc/libs"), False),
-        (("usr/share/doc/a", "usr/lib/torch/"), False),
-        (("opt/hpcstack/build/libnccl.so",), False),
-        ((), False),
+        (("usr/lib/libnccl.so.2",), ["/usr/lib/libnccl.so.2"]),
+        (("usr/lib/new/libnccl.so.2.1",), []),  # in a folder that was not there
+        (("usr/lib/libcudnn.so.9",), ["/usr/lib/libcudnn.so.9"]),
+        (("usr/lib/torch",), ["/usr/lib/torch"]),  # a file, or a whiteout, in a folder's place
+        (("usr/lib/torch/lib",), ["/usr/lib/torch/lib"]),
+        (("usr/lib/libnccl.so.2/",), ["/usr/lib/libnccl.so.2"]),  # a folder in a library's place
+        (("usr/lib/torch/lib/libother.so", "usr/lib/new/deep/a.py", "etc/libs"), []),
+        (("usr/share/doc/a", "usr/lib/torch/"), []),
+        (("opt/hpcstack/build/libnccl.so",), []),
+        ((), []),
     ],
 )
-def test_a_layer_is_judged_by_its_names(tmp_path: Path, base: Path, names: tuple[str, ...], touches: bool) -> None:
-    assert may_touch_libraries(make(tmp_path / "upper", *names), base, []) is touches
+def test_a_layer_is_judged_by_its_names(tmp_path: Path, base: Path, names: tuple[str, ...], places: list[str]) -> None:
+    assert touched(make(tmp_path / "upper", *names), base) == places
+
+
+def touched(upper: Path, base: Path, *layers: Path) -> list[str]:
+    return [os.fsdecode(place) for place in touched_places(upper, base, layers)]
 
 
 def test_a_folder_that_hides_the_one_below_is_looked_at(tmp_path: Path, base: Path) -> None:
     upper = make(tmp_path / "upper", "usr/lib/torch/", "usr/new/")
     os.setxattr(upper / "usr/new", "user.overlay.opaque", b"y")
-    assert not may_touch_libraries(upper, base, [])
+    assert not touched(upper, base)
     os.setxattr(upper / "usr/lib/torch", "user.overlay.opaque", b"y")
-    assert may_touch_libraries(upper, base, [])
+    assert touched(upper, base) == ["/usr/lib/torch"]
 
 
 def test_folders_of_earlier_layers_count(tmp_path: Path, base: Path) -> None:
     upper, earlier = make(tmp_path / "upper", "opt/conda"), make(tmp_path / "earlier", "opt/conda/")
-    assert not may_touch_libraries(upper, base, [])
-    assert may_touch_libraries(upper, base, [earlier])
+    assert not touched(upper, base)
+    assert touched(upper, base, earlier) == ["/opt/conda"]
 
 
 def test_what_cannot_be_told_is_looked_at(tmp_path: Path, base: Path) -> None:
     upper = make(tmp_path / "upper", "etc/a")
     (tmp_path / "torn").write_bytes(base.read_bytes()[:50])
-    assert may_touch_libraries(upper, tmp_path / "torn", [])
-    assert may_touch_libraries(tmp_path / "missing", base, [])
+    assert touched(upper, tmp_path / "torn") == ["/"]
+    assert touched(upper, tmp_path / "missing") == ["/"]
 
 
 def test_the_look_at_libraries_is_the_steps_own() -> None:
-    text = libraries_script(step_script(BuildStep("it's pip", ("hpcstack_guard", "pip install x")), 3, 9))
-    assert "pip install" not in text and "hpcstack_step 3/9" in text and text.endswith("hpcstack_guard_libraries\n")
+    lines = step_script(BuildStep("it's pip", ("hpcstack_guard", "pip install x")), 3, 9)
+    for text in (remember_script(lines), compare_script(lines)):
+        assert "pip install" not in text and "hpcstack_step 3/9" in text
+    assert compare_script(lines).endswith("hpcstack_lost\n")
     assert LIBRARIES.fullmatch("libtorch_cuda.so.2") and not LIBRARIES.fullmatch("libother.so")

@@ -84,6 +84,19 @@ def test_what_the_image_brings_itself_stays(contents: Import, tmp_path: Path) ->
     assert found[".singularity.d/notes"] == ("file", b"NVIDIA") and found["etc/hosts"] == ("file", b"own")
 
 
+@pytest.mark.parametrize("cuda", ["cuda-12.6", "cuda"])
+def test_r10_no_library_of_the_image_hides_a_nodes_driver(contents: Import, tmp_path: Path, cuda: str) -> None:
+    """NVIDIA's images have a link by which theirs comes first under Apptainer; what a lower layer has there stays away."""
+    place = f"usr/local/{cuda}/compat"
+    below = tar([folder("usr/local"), member(f"{place}/lib/libcuda.so.1", b"old")])
+    above = tar([member(f"{place}/lib.real/libcuda.so.1", b"560"), link(f"./{place}/lib", f"/{place}/lib.real"),
+                 link(f"{place}/other", "lib.real"), link("opt/lib", "lib.real")])  # fmt: skip
+    found = contents(layout(tmp_path / "image", [below, above]))
+    assert not [path for path in found if path == f"{place}/lib" or path.startswith(f"{place}/lib/")]
+    assert found[f"{place}/lib.real/libcuda.so.1"] == ("file", b"560")
+    assert found[f"{place}/other"] == ("link", b"lib.real") and found["opt/lib"] == ("link", b"lib.real")
+
+
 def test_links_long_names_and_no_devices(imported: Callable[[Path | str], Imported], tmp_path: Path) -> None:
     long = "/".join(["d" * 90] * 4)
     base = tar([member("a", b"one"), hard("b", "a"), link("c", "a"), member(long, b"deep"), member("ü/ñ", b"u"),

@@ -10,7 +10,15 @@ from hpcstack.core.errors import InputError
 from hpcstack.lock.model import LockedPip
 from hpcstack.recipe.model import Stack
 from hpcstack.render.steps import requirements, step_files, steps
-from hpcstack.resolve.answers import read_apt, read_conda, read_left_out, read_pip, want_files
+from hpcstack.resolve.answers import (
+    own_mpi,
+    read_apt,
+    read_conda,
+    read_left_out,
+    read_missing,
+    read_pip,
+    want_files,
+)
 from support.locks import base_lock, example_lock
 
 SIMULATED = """\
@@ -157,3 +165,23 @@ def test_r4_what_a_base_says_of_its_indexes_is_kept_short() -> None:
     assert read_left_out("") is None
     (said,) = read_left_out("https://x: \x1b[2Jgone" + "y" * 9000 + "\n\n") or ()
     assert "\x1b" not in said and len(said) == 500
+
+
+@pytest.mark.parametrize("package", ["libopenmpi-dev", "openmpi-bin", "libopenmpi3", "libmpich12", "mpich"])
+def test_r11_no_second_mpi_comes_beside_the_bases_own(package: str) -> None:
+    """Debian's Open MPI beside HPC-X locked without a word; programs were then built with one and started with the other."""
+    simulated = f"Inst {package} (4.1.4-3 Debian:12/stable [amd64])\n"
+    records = f"Package: {package}\nArchitecture: amd64\nVersion: 4.1.4-3\nFilename: x/{package}.deb\nSHA256: 00ff\n"
+    mpi = own_mpi({"HPCX_VERSION": "2.21", "OPENMPI_VERSION": "4.1.7"})
+    with pytest.raises(
+        InputError, match=rf"install {package} 4.1.4-3 beside the base's own HPC-X 2.21 with Open MPI 4"
+    ):
+        read_apt(simulated, records, mpi=mpi)
+    assert read_apt(simulated, records, ("mpi",), mpi) and read_apt(simulated, records, (), own_mpi({}))
+
+
+def test_r11_files_that_the_base_has_removed_are_named() -> None:
+    text = "libibverbs-dev /usr/lib/x86_64-linux-gnu/libibverbs.so\nlibibverbs-dev /usr/include/a b\x1b[2J\nx /y\n"
+    found = read_missing(text)
+    assert found["libibverbs-dev"][0] == "/usr/lib/x86_64-linux-gnu/libibverbs.so" and found["x"] == ["/y"]
+    assert "\x1b" not in found["libibverbs-dev"][1]

@@ -27,9 +27,10 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 READ_BY_SHELLS = ("BASH_ENV", "ENV")  # scripts of the base for nodes that it runs on: what images/lib.sh says of them
 
 
-def container_words(job: Job, tree: Path, binds: dict[Path, str], command: list[str]) -> list[str]:
+def container_words(job: Job, tree: Path, binds: dict[Path, str], command: list[str], *, sees_files: bool) -> list[str]:
     """Words of `enclose.py enter` that run COMMAND in TREE: of this machine it sees what the site lends, BINDS
-    ({a folder of the build's: its place in the tree}), and the network's names."""
+    ({a folder of the build's: its place in the tree}), and the network's names. SEES_FILES: the engine sees which files
+    a step changes, and its script need not look."""
     own = Path(tempfile.mkdtemp(prefix="container-", dir=job.work))  # new: nothing that ran before has been in it
     of_base = {name: value for name, value in job.environment.items() if name not in READ_BY_SHELLS}
     variables = {
@@ -39,6 +40,7 @@ def container_words(job: Job, tree: Path, binds: dict[Path, str], command: list[
         **of_base,
         "HPCSTACK_ONE_ID": "yes",
         "HPCSTACK_LAYERS": "yes",
+        **({"HPCSTACK_SEES_FILES": "yes"} if sees_files else {}),
     }
     (own / "environment.json").write_text(json.dumps(variables))
     (own / "filter").write_bytes(program(platform.machine()))

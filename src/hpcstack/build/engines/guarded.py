@@ -1,7 +1,7 @@
-"""Whether a step may have changed a library of the base's, by what its layer holds: without a walk through the image.
+"""Which libraries of the base's a step may have changed, by what its layer holds: without a look at any other.
 
-What may have is looked at inside, all of it (images/lib.sh, hpcstack_guard_libraries): a walk through a mounted image
-of NVIDIA's takes seconds, and nearly no step touches one.
+Those are compared inside, as they are without its layer and with it (images/lib.sh, hpcstack_guard_sums). To read all
+libraries of an image of NVIDIA's takes minutes, and nearly no step touches one.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from hpcstack.squashfs.inode import DIR
 from hpcstack.squashfs.read import Squashfs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 CHECK = "hpcstack_guard_check"  # of a step that may change none
+STEP = "/hpcstack-step"  # where a step finds its script, and these
+PLACES, BEFORE, COMPARE = "places", "before", "compare.sh"
 OWN_AROUND, OWN_NAME = "opt", "hpcstack"
 OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
-def may_touch_libraries(upper: Path, base: Path, layers: Sequence[Path]) -> bool:
-    """Whether the layer in UPPER names a library, or takes away a folder of the BASE, a squashfs, or of LAYERS.
-
-    Also true where that cannot be told.
-    """
+def touched_places(upper: Path, base: Path, layers: Sequence[Path]) -> list[bytes]:
+    """Where the layer in UPPER may have changed a library that the BASE, a squashfs, or LAYERS hold: files that have
+    a library's name, and folders of which something is hidden. All of the image where that cannot be told."""
     try:
         with Squashfs(base) as image:
 
@@ -38,14 +38,14 @@ def may_touch_libraries(upper: Path, base: Path, layers: Sequence[Path]) -> bool
                 found = image.find(os.fsencode(path))
                 return (found is not None and found.kind == DIR) or any(_is_folder(one / path) for one in layers)
 
-            return _touches(upper, is_folder)
+            return [b"/" + os.fsencode(path) for path in _find_touched(upper, is_folder)]
     except (OSError, Unreadable, StoreError):
-        return True
+        return [b"/"]
 
 
-def _touches(upper: Path, is_folder: Callable[[str], bool]) -> bool:
-    """The same, where IS_FOLDER says what is a folder below the layer UPPER."""
-    new: set[str] = set()  # folders that are not there below
+def _find_touched(upper: Path, is_folder: Callable[[str], bool]) -> Iterator[str]:
+    """The same from the image's root on, where IS_FOLDER says what is a folder below the layer UPPER."""
+    new: set[str] = set()  # folders that are not there below: they hide nothing, and what they hold replaces nothing
     for visit in descriptors.walk(upper, anyones=True):
         if visit.path == OWN_AROUND and OWN_NAME in visit.folders:
             visit.folders.remove(OWN_NAME)
@@ -54,13 +54,13 @@ def _touches(upper: Path, is_folder: Callable[[str], bool]) -> bool:
             if around in new or not is_folder(visit.path):
                 new.add(visit.path)
             elif _is_opaque(visit.descriptor):
-                return True
-        if any(LIBRARIES.fullmatch(name) for name in (*visit.folders, *visit.others)):
-            return True
-        hidden = () if visit.path in new else visit.others
-        if any(is_folder(f"{visit.path}/{name}".lstrip("/")) for name in hidden):
-            return True
-    return False
+                yield visit.path
+        if visit.path in new:
+            continue
+        for name in (*visit.folders, *visit.others):
+            path = f"{visit.path}/{name}".lstrip("/")
+            if LIBRARIES.fullmatch(name) or (name in visit.others and is_folder(path)):
+                yield path
 
 
 def _is_folder(path: Path) -> bool:
@@ -79,7 +79,20 @@ def _is_opaque(descriptor: int) -> bool:
     return False
 
 
-def libraries_script(lines: str) -> str:
-    """Of a step's script, LINES: its head and name, and a look at all libraries."""
+def remember_script(lines: str) -> str:
+    """Of a step's script, LINES: its head and name, and the sums of the libraries at PLACES."""
+    return f"{_head(lines)}hpcstack_guard_sums {STEP}/{PLACES} >{STEP}/{BEFORE}\n"
+
+
+def compare_script(lines: str) -> str:
+    """The same after the step; it fails where one of them is another now, or gone."""
+    return (
+        f'{_head(lines)}cp {STEP}/{BEFORE} "$HPCSTACK_WORK/before"\n'
+        f'hpcstack_guard_sums {STEP}/{PLACES} >"$HPCSTACK_WORK/after"\n'
+        "hpcstack_lost\n"
+    )
+
+
+def _head(lines: str) -> str:
     head, title, *_ = lines.splitlines()
-    return f"{head}\n{title} >/dev/null\nhpcstack_guard_libraries\n"
+    return f"{head}\n{title} >/dev/null\n"

@@ -31,7 +31,7 @@ from hpcstack.build.engines.enclosure import (
     work_folder,
 )
 from hpcstack.build.engines.finish import Layers, Packing, make_image, packed, to_read_all
-from hpcstack.build.engines.guarded import CHECK, libraries_script, may_touch_libraries
+from hpcstack.build.engines.guarded import CHECK, COMPARE, PLACES, STEP, compare_script, remember_script, touched_places
 from hpcstack.build.engines.lowest import (
     Lowest,
     base_folder,
@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Runner
 
 CONTEXT = "context/hpcstack"
-VERSION = "5"  # of how steps are run: part of every step's key
-STEP = "/hpcstack-step"
+VERSION = "6"  # of how steps are run: part of every step's key
 LEFT_BEHIND = (STEP.lstrip("/"), "mnt")  # places of ours in a tree: they are not the image's
 COMMAND = ["/bin/bash", f"{STEP}/step.sh"]
 TICK = 0.1  # seconds: times of files are those of the kernel's last tick, and what comes with a step is made in its own
@@ -141,9 +140,6 @@ class Layered:
         give_to_builder(tree / HOME.lstrip("/"))
         offline = job.offline or not step.network
         done = _run_in_tree(job, tree, enclosure, {step_folder(job, lines): STEP}, COMMAND, runner, offline=offline)
-        if not done.status and CHECK in step.lines:
-            binds = {step_folder(job, libraries_script(lines)): STEP}
-            done = _run_in_tree(job, tree, enclosure, binds, COMMAND, runner, offline=True)
         if done.status:
             return done
         _check_depth(tree)
@@ -212,9 +208,8 @@ class Layered:
                 job, base, options, merged, {step_folder(job, lines): STEP}, COMMAND, runner, offline=offline
             )
             below = [job.cache / layer for layer in layers[:-1]]
-            if not done.status and guarded and may_touch_libraries(upper, job.base, below):
-                binds = {step_folder(job, libraries_script(lines)): STEP}
-                done = self._inside(job, base, options, merged, binds, COMMAND, runner, offline=True)
+            if not done.status and guarded and (places := touched_places(upper, job.base, below)):
+                done = self._compare(job, base, options, part, lines, places, runner)
             if not done.status:
                 _check_depth(upper)
                 for left in LEFT_BEHIND:
@@ -230,6 +225,27 @@ class Layered:
         finally:
             remove_tree(part)
 
+    def _compare(
+        self, job: Job, base: Lowest, options: str, part: Path, lines: str, places: list[bytes], runner: Runner
+    ) -> Completed:
+        """The libraries at PLACES before a step, in all layers but its own, and after it. Fails as the step does that
+        has changed one; LINES are its script, OPTIONS its overlay's."""
+        below = options.partition(",upperdir=")[0]
+        for name in ("unused", "unused-work", "below"):
+            (part / name).mkdir()
+            (part / name).chmod(0o755)
+            give_to_builder(part / name)
+        before = f"{below},upperdir={part.name}/unused,workdir={part.name}/unused-work"
+        shared = step_folder(job, remember_script(lines))
+        (shared / PLACES).write_bytes(b"".join(place + b"\0" for place in places))
+        (shared / COMPARE).write_text(compare_script(lines))
+        give_to_builder(shared)
+        done = self._inside(job, base, before, part / "below", {shared: STEP}, COMMAND, runner, offline=True)
+        if done.status:
+            return done
+        command = ["/bin/bash", f"{STEP}/{COMPARE}"]
+        return self._inside(job, base, options, part / "merged", {shared: STEP}, command, runner, offline=True)
+
     def _inside(
         self,
         job: Job,
@@ -243,7 +259,7 @@ class Layered:
         offline: bool,
     ) -> Completed:
         """COMMAND in a container whose tree is the overlay that OPTIONS say."""
-        words = [*_overlay_words(job, options, merged), *container_words(job, merged, binds, command)]
+        words = [*_overlay_words(job, options, merged), *container_words(job, merged, binds, command, sees_files=True)]
         return _run_enclosed(job, base.enclosure, words, runner, offline=offline)
 
     def run_inside(self, name: str, folder: Path, job: Job, runner: Runner) -> Completed:
@@ -291,7 +307,9 @@ def _run_in_tree(
     offline: bool,
 ) -> Completed:
     """COMMAND in a container whose tree is TREE itself."""
-    return _run_enclosed(job, enclosure, container_words(job, tree, binds, command), runner, offline=offline)
+    return _run_enclosed(
+        job, enclosure, container_words(job, tree, binds, command, sees_files=False), runner, offline=offline
+    )
 
 
 def _run_enclosed(job: Job, enclosure: Enclosure, words: list[str], runner: Runner, *, offline: bool) -> Completed:
