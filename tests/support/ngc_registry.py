@@ -23,6 +23,7 @@ Standard library and openssl only: the testbed runs this file by the system's Py
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import http.client
 import io
@@ -73,6 +74,10 @@ class NgcRegistry:
     keys: dict[str, set[str]] = field(default_factory=dict)  # {key: the private repositories that it opens}
     private: set[str] = field(default_factory=set)
     terms: set[str] = field(default_factory=set)  # repositories whose terms nobody has accepted
+    # As the registry says them; {registry}, {authn}: its and the refusing server's HOST:PORT, {name}: the repository.
+    cold_challenge: str = 'Bearer realm="https://{registry}/proxy_auth?scope=repository:{name}:pull,push"'
+    stale_challenge: str = 'Bearer realm="https://{authn}/token",service="registry",error="invalid_token"'
+    token_reply: dict[str, Any] = field(default_factory=lambda: {"token": "", "expires_in": 0})  # filled as it is given
     remembers: bool = True  # whether who asked what is kept, in `asked`
     busy: int = 0  # so many requests are answered 429 first
     cut_after: int = 0  # bytes of each answer of the server of layers
@@ -87,10 +92,14 @@ class NgcRegistry:
     stale: int = 0  # requests with a token that had run out
     ports: dict[str, int] = field(default_factory=dict)  # those that are not named are any that are free
 
-    def add_image(self, repository: str, tag: str, layers: list[bytes], env: list[str] | None = None) -> str:
-        """An image of gzipped tars, with an attestation beside it; the digest of its list."""
-        config = {"os": "linux", "architecture": "amd64", "config": {"Env": env or ["CUDA_VERSION=12.6.3"]},
-                  "rootfs": {"type": "layers", "diff_ids": [digest_of(layer) for layer in layers]}}  # fmt: skip
+    def add_image(
+        self, repository: str, tag: str, layers: list[bytes], env: list[str] | None = None,
+        config: dict[str, Any] | None = None,
+    ) -> str:  # fmt: skip
+        """An image of gzipped tars, with an attestation beside it; the digest of its list. CONFIG: one of its own."""
+        made = {"os": "linux", "architecture": "amd64", "config": {"Env": env or ["CUDA_VERSION=12.6.3"]}}
+        rootfs = {"type": "layers", "diff_ids": [digest_of(gzip.decompress(layer)) for layer in layers]}
+        config = {**(config or made), "rootfs": rootfs}
         manifest = {
             "schemaVersion": 2, "mediaType": MANIFEST, "config": self._blob(json.dumps(config).encode()),
             "layers": [{"mediaType": LAYER, **self._blob(layer)} for layer in layers],
@@ -167,7 +176,8 @@ class NgcRegistry:
         if len(self.tokens) > MAX_TOKENS:
             self.tokens.clear()  # who has one is told that it has run out
         self.tokens[token] = (repository, now + self.token_lives_s)
-        return {"token": token, "expires_in": says}
+        filled = {"token": token, "access_token": token, "expires_in": says}
+        return {name: filled.get(name, value) for name, value in self.token_reply.items()}
 
     def key_of(self, header: str) -> str:
         """The key that a basic login shows; empty for none."""
@@ -239,7 +249,7 @@ def handler(ngc: NgcRegistry, name: str) -> type[BaseHTTPRequestHandler]:
             if not shown:
                 self.challenge(repository)
             elif allowed != repository or time.time() > until:
-                self.stale()
+                self.stale(repository)
             elif repository in ngc.terms:
                 self.refuse(403)
             elif kind == "manifests":
@@ -254,12 +264,16 @@ def handler(ngc: NgcRegistry, name: str) -> type[BaseHTTPRequestHandler]:
                 self.refuse(404)
 
         def challenge(self, repository: str) -> None:
-            realm = f"https://{ngc.address(REGISTRY)}/proxy_auth?scope=repository:{repository}:pull,push"
-            self.answer(401, b'{"errors":[]}', {"WWW-Authenticate": f'Bearer realm="{realm}"'})
+            said = self.said(ngc.cold_challenge, repository)
+            self.answer(401, b'{"errors":[]}', {"WWW-Authenticate": said})
 
-        def stale(self) -> None:
+        def said(self, challenge: str, repository: str) -> str:
+            hosts = {"registry": ngc.address(REGISTRY), "authn": ngc.address(AUTHN)}
+            return challenge.format(name=repository, **hosts)
+
+        def stale(self, repository: str) -> None:
             ngc.stale += 1
-            said = f'Bearer realm="https://{ngc.address(AUTHN)}/token",service="registry",error="invalid_token"'
+            said = self.said(ngc.stale_challenge, repository)
             self.answer(401, b'{"errors":[]}', {"WWW-Authenticate": said})
 
         def manifest(self, found: tuple[str, bytes] | None) -> None:

@@ -228,6 +228,18 @@ class Squashfs:
             found = self.inode(entry.reference)
         return found
 
+    def may_hold(self, name: bytes) -> bool:
+        """Whether any folder may call something NAME: false only where none does. No folder is looked at by itself."""
+        with readable():
+            at, before = 0, b""
+            while at < self.folders.size:
+                data, at = self.folders.block(at)
+                seen = before + data
+                if name in seen:
+                    return True
+                before = seen[-len(name) :]  # names lie over the ends of blocks, too
+        return False
+
     # -- attributes
 
     @cached_property

@@ -44,7 +44,7 @@ def make(upper: Path, *names: str) -> Path:
     [
         (("usr/lib/libnccl.so.2",), ["/usr/lib/libnccl.so.2"]),
         (("usr/lib/new/libnccl.so.2.1",), []),  # in a folder that was not there
-        (("usr/lib/libcudnn.so.9",), ["/usr/lib/libcudnn.so.9"]),
+        (("usr/lib/libcudnn.so.9",), []),  # the first of its name
         (("usr/lib/torch",), ["/usr/lib/torch"]),  # a file, or a whiteout, in a folder's place
         (("usr/lib/torch/lib",), ["/usr/lib/torch/lib"]),
         (("usr/lib/libnccl.so.2/",), ["/usr/lib/libnccl.so.2"]),  # a folder in a library's place

@@ -116,13 +116,13 @@ def test_r1_a_token_is_renewed_before_it_runs_out(ngc: NgcRegistry, site: Site) 
 
 
 def test_r1_many_stacks_outlive_many_tokens(ngc: NgcRegistry, site: Site) -> None:
-    ngc.token_lives_s = 0.2
     registry = Registry(site)
     for month in range(1, 9):
         ngc.add_image(REPOSITORY, f"25.{month:02}-py3", [layer(f"{month}")])
         assert fetch(registry, base(f"25.{month:02}-py3")) == [layer(f"{month}")]
-        time.sleep(0.1)
-    assert asked_of(ngc, AUTHN) == []
+        for token, (repository, _) in ngc.tokens.items():
+            ngc.tokens[token] = (repository, 0.0)  # by no clock of the test's: a busy machine has its own
+    assert ngc.stale == 7 and asked_of(ngc, AUTHN) == []
 
 
 def test_r2_the_host_that_cannot_be_reached_is_named(ngc: NgcRegistry, site: Site) -> None:

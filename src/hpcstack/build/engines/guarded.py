@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors
@@ -25,6 +26,7 @@ CHECK = "hpcstack_guard_check"  # of a step that may change none
 STEP = "/hpcstack-step"  # where a step finds its script, and these
 PLACES, BEFORE, COMPARE = "places", "before", "compare.sh"
 OWN_AROUND, OWN_NAME = "opt", "hpcstack"
+CONDA_META = "conda-meta"
 OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
@@ -34,24 +36,38 @@ def touched_places(upper: Path, base: Path, layers: Sequence[Path]) -> list[byte
     try:
         with Squashfs(base) as image:
 
-            def is_folder(path: str) -> bool:
+            def modes_below(path: str) -> list[int]:
                 found = image.find(os.fsencode(path))
-                return (found is not None and found.kind == DIR) or any(_is_folder(one / path) for one in layers)
+                modes = [] if found is None else [stat.S_IFDIR if found.kind == DIR else stat.S_IFREG]
+                return modes + [mode for layer in layers if (mode := _mode_of(layer / path))]
 
-            return [b"/" + os.fsencode(path) for path in _find_touched(upper, is_folder)]
+            return [b"/" + os.fsencode(path) for path in _find_touched(upper, modes_below)]
     except (OSError, Unreadable, StoreError):
         return [b"/"]
 
 
-def _find_touched(upper: Path, is_folder: Callable[[str], bool]) -> Iterator[str]:
-    """The same from the image's root on, where IS_FOLDER says what is a folder below the layer UPPER."""
+def has_no_conda(base: Path, layers: Sequence[Path]) -> bool:
+    """Whether neither the BASE, a squashfs, nor one of LAYERS has a folder of conda's records. False for not known."""
+    try:
+        with Squashfs(base) as image:
+            if image.may_hold(CONDA_META.encode()):
+                return False
+        return not any(
+            CONDA_META in visit.folders for layer in layers for visit in descriptors.walk(layer, anyones=True)
+        )
+    except (OSError, Unreadable, StoreError):
+        return False
+
+
+def _find_touched(upper: Path, modes_below: Callable[[str], list[int]]) -> Iterator[str]:
+    """The same from the image's root on. MODES_BELOW says what kinds of things have a name in what is below UPPER."""
     new: set[str] = set()  # folders that are not there below: they hide nothing, and what they hold replaces nothing
     for visit in descriptors.walk(upper, anyones=True):
         if visit.path == OWN_AROUND and OWN_NAME in visit.folders:
             visit.folders.remove(OWN_NAME)
         if visit.path:
             around = visit.path.rpartition("/")[0]
-            if around in new or not is_folder(visit.path):
+            if around in new or stat.S_IFDIR not in modes_below(visit.path):
                 new.add(visit.path)
             elif _is_opaque(visit.descriptor):
                 yield visit.path
@@ -59,12 +75,19 @@ def _find_touched(upper: Path, is_folder: Callable[[str], bool]) -> Iterator[str
             continue
         for name in (*visit.folders, *visit.others):
             path = f"{visit.path}/{name}".lstrip("/")
-            if LIBRARIES.fullmatch(name) or (name in visit.others and is_folder(path)):
+            if LIBRARIES.fullmatch(name):
+                if modes_below(path):
+                    yield path
+            elif name in visit.others and stat.S_IFDIR in modes_below(path):
                 yield path
 
 
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+def _mode_of(path: Path) -> int:
+    """The kind of thing that PATH is; 0 where there is nothing."""
+    try:
+        return stat.S_IFMT(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
 
 
 def _is_opaque(descriptor: int) -> bool:

@@ -31,7 +31,16 @@ from hpcstack.build.engines.enclosure import (
     work_folder,
 )
 from hpcstack.build.engines.finish import Layers, Packing, make_image, packed, to_read_all
-from hpcstack.build.engines.guarded import CHECK, COMPARE, PLACES, STEP, compare_script, remember_script, touched_places
+from hpcstack.build.engines.guarded import (
+    CHECK,
+    COMPARE,
+    PLACES,
+    STEP,
+    compare_script,
+    has_no_conda,
+    remember_script,
+    touched_places,
+)
 from hpcstack.build.engines.lowest import (
     Lowest,
     base_folder,
@@ -168,6 +177,8 @@ class Layered:
                 own += [job.cache / name] if job.fresh else []
                 packed(job.cache / name).unlink(missing_ok=True)  # of a layer that somebody has removed
                 lines = step_script(step, number, len(job.steps))
+                if ALL in step.reads and has_no_conda(job.base, [job.cache / layer for layer in layers[:-1]]):
+                    lines = f"export HPCSTACK_NO_CONDA=yes\n{lines}"
                 done = self._step(job, base, layers, name, lines, files, step, runner)
                 if done.status:
                     return done
@@ -234,6 +245,9 @@ class Layered:
         for name in ("unused", "unused-work", "below"):
             (part / name).mkdir()
             (part / name).chmod(0o755)
+        top = job.context / CONTEXT
+        _place_files(part / "unused", {path: (top / path).read_bytes() for path in SHARED})
+        for name in ("unused", "unused-work", "below"):
             give_to_builder(part / name)
         before = f"{below},upperdir={part.name}/unused,workdir={part.name}/unused-work"
         shared = step_folder(job, remember_script(lines))
