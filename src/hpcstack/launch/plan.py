@@ -114,7 +114,9 @@ def plan(
     _check(mode, command, resources, taken, chosen, site, runner, extras, inside, job=job)
     bound = binding(resources, node, taken) if extras.bind and not here else None
     staged = extras.staged if not here else None
-    given = told(site) + [Variable(name, value, OPTION) for name, value in (environment or {}).items()]
+    given = told(site, resources.nodes, artifact.environment) + [
+        Variable(name, value, OPTION) for name, value in (environment or {}).items()
+    ]
     given += of_mode(mode, chosen.name, artifact.environment, bound, extras.grace)
     workdir = workdir or Path.cwd()
     if mode in ("mpi", "plain") and (command[0] == "-m" or is_python(workdir / command[0])):

@@ -44,11 +44,13 @@ def users(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, **inside}
 
 
-def told(site: Site, environ: Mapping[str, str] | None = None) -> list[Variable]:
+def told(site: Site, nodes: int, image: Mapping[str, str], environ: Mapping[str, str] | None = None) -> list[Variable]:
     """What every step is told: the fabric's settings, and no packages of ~/.local. What the user has set wins."""
     environ = users(os.environ if environ is None else environ)
     out = [Variable("PYTHONNOUSERSITE", "1", OWN, "packages in ~/.local are not the image's")]
-    out += [Variable(name, row.value, FABRIC, row.reason) for name, row in site.fabric.settings.items()]
+    out += [
+        Variable(name, row.value, FABRIC, row.reason) for name, row in site.fabric.settings_for(nodes, image).items()
+    ]
     return [
         Variable(one.name, environ[one.name], USER, f"{one.origin} would say {one.value!r}")
         if one.name in environ and environ[one.name] != one.value

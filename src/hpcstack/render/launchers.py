@@ -69,7 +69,10 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
         "real_gpus": bool(node.real_gpus),
         "compat": COMPAT,
         "fabric": site.fabric.settings,
-        "forced": [*([] if node.real_gpus else ["NVIDIA_VISIBLE_DEVICES"]), *site.fabric.settings],
+        "between_nodes": {
+            name: row for name, row in site.fabric.settings_for(2, {}).items() if name not in site.fabric.settings
+        },
+        "forced": [*([] if node.real_gpus else ["NVIDIA_VISIBLE_DEVICES"]), *site.fabric.settings_for(2, {})],
         "runtime": site.runtime if site.runtime in ("pyxis", "apptainer") else "auto",
         "mounts": "".join(f"{mount}," for mount in site.mounts),
     }

@@ -243,6 +243,30 @@ def test_the_fabrics_settings_reach_every_step_and_the_user_wins(
     assert "NCCL_IB_HCA" in next(word for word in argv if word.startswith("--container-env="))
 
 
+@pytest.mark.parametrize(("kind", "net"), [("efa", "AWS Libfabric"), ("slingshot", "AWS Libfabric"), ("gib", "gIB")])
+def test_p4_between_nodes_nccl_has_the_fabrics_own_plugin_or_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, net: str
+) -> None:
+    """Images of 26.07 and later say NCCL_NET_PLUGIN=spcx, and NCCL then goes on over sockets without a word."""
+    for name in ("NCCL_NET", "NCCL_NET_PLUGIN"):
+        monkeypatch.delenv(name, raising=False)
+    of_2607 = replace(ARTIFACT, environment={"NCCL_NET_PLUGIN": "spcx"})
+    site = make_site(tmp_path, fabric={"kind": kind})
+    two = line(site, PYXIS, artifact=of_2607, nodes=2)
+    assert {f"NCCL_NET={net}", "NCCL_NET_PLUGIN=libnccl-net.so"} <= set(two)
+    passed = next(word for word in two if word.startswith("--container-env=")).partition("=")[2].split(",")
+    assert {"NCCL_NET", "NCCL_NET_PLUGIN"} <= set(passed), "else the image's own would count"
+    assert not [word for word in line(site, PYXIS, nodes=2) if word.startswith("NCCL_NET_PLUGIN=")]
+    assert not [word for word in line(site, PYXIS, artifact=of_2607) if word.startswith("NCCL_NET")], "on one node"
+    own = {"NCCL_NET_PLUGIN": {"value": "ofi", "reason": "r"}}
+    settled = line(make_site(tmp_path, fabric={"kind": kind, "settings": own}), PYXIS, artifact=of_2607, nodes=2)
+    assert "NCCL_NET_PLUGIN=ofi" in settled
+    monkeypatch.setenv("NCCL_NET", "Socket")
+    assert "NCCL_NET=Socket" in line(site, PYXIS, artifact=of_2607, nodes=2)
+    infiniband = make_site(tmp_path, fabric={"kind": "infiniband"})
+    assert not [word for word in line(infiniband, PYXIS, nodes=2) if word.startswith("NCCL_NET=A")]
+
+
 def test_pyxis_without_gpus_asks_for_none(tmp_path: Path) -> None:
     argv = line(gpu_site(tmp_path, "virtual", 4), PYXIS)
     assert argv[0] == "NVIDIA_VISIBLE_DEVICES=void"
