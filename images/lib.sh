@@ -359,7 +359,7 @@ hpcstack_finish() {
     if command -v dpkg-query >/dev/null; then
         hpcstack_dpkg | sort >/opt/hpcstack/packages/apt.txt
     fi
-    python3 -m pip list --format=freeze 2>/dev/null | sort >/opt/hpcstack/packages/pip.txt || true
+    hpcstack_python_packages 2>/dev/null | sort >/opt/hpcstack/packages/pip.txt || true
     # A walk through an image takes seconds: an engine that sees all names says where there is no conda.
     { [ "${HPCSTACK_NO_CONDA:-}" = yes ] || hpcstack_find -path '*/conda-meta/*-*-*.json' -printf '%f\n'; } |
         sed -E 's/\.json$//; s/-([^-]*)-([^-]*)$/=\1=\2/' | sort >/opt/hpcstack/packages/conda.txt
