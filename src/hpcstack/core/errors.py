@@ -61,6 +61,10 @@ class LoginRefused(RegistryError):
     """A registry does not let this login read that; it may be there for another one."""
 
 
+class NotInRegistry(LoginRefused):
+    """A registry has no such image, or hides it from this login."""
+
+
 class SlurmError(HpcstackError):
     """Slurm refused or failed."""
 

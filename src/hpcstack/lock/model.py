@@ -88,6 +88,7 @@ class LockedBase(Model):
     tag: str = Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")
     index_digest: Digest
     answered_by: Line
+    signed_by: Digest | None = Field(None, description="fingerprint of the site's key that has signed it")
     platforms: dict[PlatformName, LockedPlatform] = Field(min_length=1)
 
 

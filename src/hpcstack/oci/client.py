@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
-from hpcstack.core.errors import InputError, RegistryError
+from hpcstack.core.errors import InputError, NotInRegistry, RegistryError
 from hpcstack.hardware.facts import facts_of
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
 from hpcstack.oci.manifest import DIGEST, Image, digest_in, image, platform_of, platforms
@@ -31,6 +31,7 @@ from hpcstack.oci.protocol import (
     within,
 )
 from hpcstack.oci.rate import not_too_slow
+from hpcstack.oci.signed import MAX_STATEMENT, CosignStatement, signature_tag, statements_in
 from hpcstack.oci.tokens import Authorization, authorize
 
 if TYPE_CHECKING:
@@ -179,6 +180,21 @@ class Registry:
         with answer:
             return urlsplit(answer.url).netloc
 
+    def statements(self, base: Base, digest: str) -> list[CosignStatement]:
+        """What somebody has signed of the image DIGEST, as cosign puts it beside it; empty for nothing."""
+        host, url = self.place(base)
+        try:
+            _, manifest = self._manifest(url, signature_tag(digest), base, host)
+        except NotInRegistry:
+            return []
+        try:
+            return [
+                CosignStatement(self._blob(url, statement, base, host, MAX_STATEMENT), signature)
+                for statement, signature in statements_in(manifest)
+            ]
+        except NONSENSE:
+            raise RegistryError(*nonsense(host)) from None
+
     def tags(self, base: Base) -> list[str]:
         """All tags of BASE's repository, in the registry's own order, page by page; what is no tag is left out."""
         host, url = self.place(base)
@@ -266,9 +282,13 @@ class Registry:
     def _config(self, url: str, manifest: Mapping[str, Any], base: Base, host: str) -> dict[str, Any]:
         """The config that MANIFEST names, as the registry has it."""
         digest = digest_in(manifest["config"]["digest"])
-        _, content = self._get(f"{url}/blobs/{digest}", (), base, host, MAX_CONFIG)
+        return document(self._blob(url, digest, base, host, MAX_CONFIG), host, MAX_CONFIG)
+
+    def _blob(self, url: str, digest: str, base: Base, host: str, limit: int) -> bytes:
+        """The blob DIGEST, of LIMIT bytes at most, which is what its name says."""
+        _, content = self._get(f"{url}/blobs/{digest}", (), base, host, limit)
         verify(content, digest, host)
-        return document(content, host, MAX_CONFIG)
+        return content
 
     def _get(
         self, url: str, accept: tuple[str, ...], base: Base, host: str, limit: int = 0, *,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from hpcstack.core import untrusted
-from hpcstack.core.errors import LoginRefused, RegistryError
+from hpcstack.core.errors import LoginRefused, NotInRegistry, RegistryError
 from hpcstack.oci import config
 
 if TYPE_CHECKING:
@@ -207,7 +207,8 @@ def refused_login(login: Login, status: int, host: str, base: Base) -> tuple[str
 
 def refusal(status: int, host: str, base: Base, ignored: Login | None = None) -> RegistryError:
     """What `refused` says, as the error: LoginRefused where another login may be let in."""
-    return (LoginRefused if status in (401, 403, 404) else RegistryError)(*refused(status, host, base, ignored))
+    kind = {401: LoginRefused, 403: LoginRefused, 404: NotInRegistry}.get(status, RegistryError)
+    return kind(*refused(status, host, base, ignored))
 
 
 def refused_elsewhere(status: int, asked: str, host: str, base: Base) -> RegistryError:

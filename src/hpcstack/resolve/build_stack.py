@@ -10,6 +10,7 @@ from hpcstack.build.request import find_built, request_build
 from hpcstack.core.outputs import new_file
 from hpcstack.lock.file import LockFile
 from hpcstack.resolve.make_lock import lock_to_build, lock_to_show
+from hpcstack.resolve.signed_base import refuse_unsigned
 
 if TYPE_CHECKING:
     from hpcstack.build.request import BuildRequest
@@ -61,6 +62,8 @@ def request_stack(recipe: Recipe, options: BuildOptions, bench: Workbench, *, dr
         lock = file.offline()
     else:
         lock = lock_to_build(recipe, bench)
+    if not dry:
+        refuse_unsigned(lock, bench.site)
     return request_build(
         recipe, lock, bench.site, bench.runner, options.platform, options.engine, offline=options.offline,
         squash=options.squash,

@@ -8,6 +8,7 @@ from hpcstack.core.errors import RegistryError
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.known import known_lock
 from hpcstack.resolve.base import resolve
+from hpcstack.resolve.signed_base import record_signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,7 @@ def make_lock(recipe: Recipe, bench: Workbench, *, base_only: bool = False) -> L
     """A new lock. BASE_ONLY asks the registry alone and says in `unresolved` what that leaves open."""
     from hpcstack.resolve.packages import resolve_packages
 
-    lock = resolve(recipe.stack, bench.registry)
+    lock = record_signature(resolve(recipe.stack, bench.registry), recipe.stack.base, bench)
     if base_only:
         return lock
     before = LockFile(recipe, bench.site).read() if len(lock.base.platforms) > 1 else None

@@ -184,7 +184,8 @@ def load(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded
         raise ProblemsError(_problems(error, documents)) from None
     policy = _policy(documents, [values for values, _ in forced])
     effective = {kind: part.value for kind, part in (("defaults", policy.defaults), ("force", policy.force)) if part}
-    return Loaded(site.model_copy(update={"policy": PolicySite.model_construct(**effective)}), origins, policy)
+    stated = site.policy.model_copy(update=effective)
+    return Loaded(site.model_copy(update={"policy": stated}), origins, policy)
 
 
 def _policy(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
@@ -197,10 +198,11 @@ def _policy(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
                 part = fragment(document, ("policy", kind))
                 parts[kind] = merge(so_far, part) if so_far else part
     for values in forced:
-        for kind, part in (values.get("policy") or {}).items():
-            document = Document(f"{SYSTEM} (force)", part)
-            so_far = parts[kind]
-            parts[kind] = merge(so_far, document) if so_far else document
+        for kind, so_far in list(parts.items()):
+            part = (values.get("policy") or {}).get(kind)
+            if part:
+                forced_part = Document(f"{SYSTEM} (force)", part)
+                parts[kind] = merge(so_far, forced_part) if so_far else forced_part
     return Policy(parts["defaults"], parts["force"])
 
 

@@ -36,6 +36,10 @@ class RegistrySite(Model):
         "", pattern=r"^([A-Za-z0-9.-]+(:[0-9]+)?)?$", description="a host that may be given the login for a token"
     )
 
+    signature_key: str = Field(
+        "", pattern=r"^(~?/[^\x00-\x1f]*)?$", description="a public key, PEM, that signs its images as cosign does"
+    )
+
     @field_validator("mirror", mode="before")
     @classmethod
     def _without_scheme(cls, value: object) -> object:
@@ -284,6 +288,9 @@ class PolicySite(Model):
 
     defaults: dict[str, Any] = Field({}, description="what a recipe may override")
     force: dict[str, Any] = Field({}, description="what no recipe overrides")
+    require_signed_base: bool = Field(
+        False, description="only bases are locked and built that the registry's signature_key has signed"
+    )
 
     @field_validator("defaults", "force")
     @classmethod

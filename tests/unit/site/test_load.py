@@ -48,6 +48,15 @@ def test_what_etc_forces_nothing_overrides(environ: dict[str, str], tmp_path: Pa
     assert loaded.origins["store"].endswith("(force)")
 
 
+def test_a_signature_that_etc_requires_is_required_of_everybody(environ: dict[str, str], tmp_path: Path) -> None:
+    wants = "{policy: {require_signed_base: true, defaults: {environment: {A: '1'}}}}"
+    put(tmp_path / "etc.yaml", f"store: /a\nforce: {wants}\n")
+    explicit = put(tmp_path / "explicit.yaml", "policy: {require_signed_base: false}\n")
+    loaded = load.load(explicit, environ)
+    assert loaded.site.policy.require_signed_base and loaded.site.policy.defaults == {"environment": {"A": "1"}}
+    assert not load.load("", {**environ, "HPCSTACK_SITE": ""}).site.policy.force
+
+
 def test_force_elsewhere_is_refused_and_not_ignored(environ: dict[str, str], tmp_path: Path) -> None:
     explicit = put(tmp_path / "explicit.yaml", "force: {store: /mine}\n")
     with pytest.raises(ProblemsError, match="explicit.yaml:1:1: force: `force` counts in"):
