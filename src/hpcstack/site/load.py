@@ -199,10 +199,9 @@ def _policy(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
                 parts[kind] = merge(so_far, part) if so_far else part
     for values in forced:
         for kind, so_far in list(parts.items()):
-            part = (values.get("policy") or {}).get(kind)
-            if part:
-                forced_part = Document(f"{SYSTEM} (force)", part)
-                parts[kind] = merge(so_far, forced_part) if so_far else forced_part
+            if said := (values.get("policy") or {}).get(kind):
+                above = Document(f"{SYSTEM} (force)", said)
+                parts[kind] = merge(so_far, above) if so_far else above
     return Policy(parts["defaults"], parts["force"])
 
 
