@@ -2,4 +2,4 @@
 # named: all is, as Pyxis does it. Arguments: NAMES... -- OPTIONS of enroot start... COMMAND...
 #: left-out.sh
 #: task-names.sh
-exec enroot start "$@"
+exec enroot start --env HPCSTACK_COMMAND_ONLY=yes "$@"

@@ -267,6 +267,16 @@ def test_inside_an_allocation_its_number_of_tasks_does_not_count(
     assert len(ranks(testbed.bash(f"{plain} -- python3 show.py", check=False).stdout)) == 8, "the job's own"
 
 
+@pytest.mark.enroot
+def test_p5_no_banner_comes_from_each_task(testbed: Testbed, built: dict[str, Any], published: dict[str, Any]) -> None:
+    """`enroot start` runs an image's entrypoint, whose banner NVIDIA's write to standard output."""
+    launched = testbed.run("hpcstack", "launch", STACK, "-N", "2", "--mode", "plain", "--runtime", "enroot", "--",
+                           "sh", "-c", 'echo "${HPCSTACK_COMMAND_ONLY:-said}"')  # fmt: skip
+    assert launched.stdout.split() == ["said"] * len(launched.stdout.split()) and "said" in launched.stdout
+    bare = testbed.run("enroot", "start", built["image"], "true")
+    assert "STAND-IN: Debian and torch" in bare.stdout, "by hand it is the image's own"
+
+
 @pytest.mark.pyxis
 @pytest.mark.enroot
 def test_a_published_name_is_an_image_to_pyxis(testbed: Testbed, published: dict[str, Any]) -> None:

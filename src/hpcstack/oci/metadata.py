@@ -62,11 +62,13 @@ def enroot_rc(workdir: str, entrypoint: tuple[str, ...], command: tuple[str, ...
     """/etc/rc, which Enroot runs: the working directory, then the entrypoint with the user's words or the default."""
     start = tuple(map(unbroken, (*entrypoint, *(command or (() if entrypoint else ("/bin/sh",))))))
     entry = f"{words(entrypoint)} " if entrypoint else ""
+    # A launch of hpcstack's (launchers/on-node/enroot.sh) starts the command alone, as Pyxis and Apptainer do.
+    alone = 'if [ -n "${HPCSTACK_COMMAND_ONLY:-}" ]; then\n    unset HPCSTACK_COMMAND_ONLY\n    exec "$@"\nfi\n'
     return (
         f"# enroot-provenance: {line(provenance)}\n"
         f"mkdir -p {sh(unbroken(workdir))} 2>/dev/null\ncd {sh(workdir)} && unset OLDPWD || exit 1\n\n"
         "if [ -s /etc/rc.local ]; then\n    . /etc/rc.local\nfi\n\n"
-        f'if [ $# -gt 0 ]; then\n    exec {entry}"$@"\nelse\n    exec {words(start)}\nfi\n'
+        f'{alone}if [ $# -gt 0 ]; then\n    exec {entry}"$@"\nelse\n    exec {words(start)}\nfi\n'
     )
 
 
