@@ -273,7 +273,7 @@ def test_p5_no_banner_comes_from_each_task(testbed: Testbed, built: dict[str, An
     launched = testbed.run("hpcstack", "launch", STACK, "-N", "2", "--mode", "plain", "--runtime", "enroot", "--",
                            "sh", "-c", 'echo "${HPCSTACK_COMMAND_ONLY:-said}"')  # fmt: skip
     assert launched.stdout.split() == ["said"] * len(launched.stdout.split()) and "said" in launched.stdout
-    bare = testbed.run("enroot", "start", built["image"], "true")
+    bare = testbed.run("enroot", "start", built["image"], "true", NVIDIA_VISIBLE_DEVICES="void")
     assert "STAND-IN: Debian and torch" in bare.stdout, "by hand it is the image's own"
 
 
