@@ -77,7 +77,7 @@ def main(facts_file: str, cache_folder: str, address: str) -> None:
         first = own_layer(cache, facts) if "packages" in facts else layers[0]
         layers = [first, *([plain_layer(cache, facts)] if "stands_in" in facts else [])]
     if "files" in facts:
-        layers.append(files_layer(cache, facts))
+        layers.append(files_layer(cache, facts, layers[0]))
     descriptors = [file_descriptor(layer) for layer in layers]
     for layer, entry in zip(layers, descriptors, strict=True):
         target.blob(str(entry["digest"]), layer)

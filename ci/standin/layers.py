@@ -238,11 +238,36 @@ def plain_layer(cache: Path, facts: dict[str, object]) -> Path:
     return layer.done()
 
 
-def files_layer(cache: Path, facts: dict[str, object]) -> Path:
-    """The layer of what the facts say of single files: {path: {text, mode}, or {link: to what}}."""
-    files = facts["files"]
-    assert isinstance(files, dict)
+DPKG = "var/lib/dpkg"
+
+
+def add_packages(layer: Layer, below: Path, packages: list[dict[str, object]]) -> None:
+    """dpkg's records of PACKAGES ({name, version, hold, files}) over those of the layer BELOW, and none of their files:
+    so NVIDIA's images have what somebody installed by `dpkg -i` and then removed in part."""
+    with tarfile.open(below, "r:gz") as tar:
+        status = tar.extractfile(next(one for one in tar if one.name.lstrip("./") == f"{DPKG}/status"))
+        assert status
+        text = status.read().decode().rstrip("\n") + "\n"
+    for package in packages:
+        wanted = "hold" if package.get("hold") else "install"
+        text += (
+            f"\nPackage: {package['name']}\nStatus: {wanted} ok installed\nPriority: optional\nSection: net\n"
+            f"Maintainer: stand-in <nobody@example.invalid>\nArchitecture: amd64\nVersion: {package['version']}\n"
+            "Description: stand-in\n"
+        )
+        files = package.get("files", [])
+        assert isinstance(files, list)
+        layer.file(f"{DPKG}/info/{package['name']}.list", "".join(f"{path}\n" for path in ["/.", *files]))
+    layer.file(f"{DPKG}/status", text)
+
+
+def files_layer(cache: Path, facts: dict[str, object], below: Path) -> Path:
+    """The layer of what the facts say of single files: {path: {text, mode}, or {link: to what}}; and of `dpkg`."""
+    files, packages = facts["files"], facts.get("dpkg", [])
+    assert isinstance(files, dict) and isinstance(packages, list)
     layer = Layer(cache / f"files-{_file_name(facts)}.tar")
+    if packages:
+        add_packages(layer, below, packages)
     for path, about in files.items():
         if "link" in about:
             layer.link(path.lstrip("/"), about["link"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -158,3 +159,29 @@ def test_r7_what_would_be_compiled_against_another_torch_is_refused(
     assert done.returncode == 2, done.stderr
     assert f"torch=={TORCH}" in done.stderr
     assert "packages.no_build_isolation" in done.stderr.partition("TIP:")[2]
+
+
+@pytest.mark.parametrize(
+    ("package", "says"),
+    [
+        ("libopenmpi-dev", "apt would install libopenmpi.* beside the base's own HPC-X 2.21 with Open MPI 4.1.7"),
+        ("rdma-core=44.0-2", "(?s)the base holds: rdma-core.*for its libraries: leave it out"),
+    ],
+    ids=["r11", "p10"],
+)
+def test_what_does_not_go_with_nvidias_packages_is_refused(
+    testbed: Testbed, ngc_inside: str, package: str, says: str
+) -> None:
+    recipes = Recipes(testbed, ngc_inside, "ngc-apt")
+    recipes.write("1", packages=f"{{apt: ['{package}']}}")
+    done = recipes.run("lock", "demo-1")
+    assert done.returncode in (2, 4) and re.search(says, done.stderr), done.stderr
+
+
+def test_r11_files_that_the_base_has_removed_from_a_package_are_named(testbed: Testbed, ngc_inside: str) -> None:
+    recipes = Recipes(testbed, ngc_inside, "ngc-apt")
+    recipes.write("1", packages="{apt: [libibverbs-dev]}")
+    done = recipes.run("lock", "demo-1")
+    assert done.returncode == 0, done.stderr
+    gone = "/usr/lib/x86_64-linux-gnu/libibverbs.so."
+    assert f"libibverbs-dev is in the base already, without some of its files: {gone}" in done.stderr, done.stderr
