@@ -31,11 +31,9 @@ class LaneScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist's type
     lanes: dict[str, str] | None = None
 
     def _split_scope(self, nodeid: str) -> str:
-        if self.lanes is None and not (FOLDER / "lanes.json").exists():  # a file could not be read: pytest says which
-            self.lanes = {}
         if self.lanes is None:
             self.lanes = json.loads((FOLDER / "lanes.json").read_text(encoding="utf-8"))
-        return self.lanes.get(nodeid, nodeid)
+        return self.lanes[nodeid]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -72,7 +70,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: lanes[item][0])  # a stable sort: within a lane the order stays
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
+    """Write the lanes down before xdist's own hook says that this worker is ready: when the last one has said so, the
+    scheduler reads the file. (Written afterwards, it was once missing, and tests of one lane ran beside each other.)"""
     given = getattr(session.config, "workerinput", {})
     if FILE not in given:
         return
