@@ -41,6 +41,7 @@ NEEDS = (
     "tcl",
     "shellcheck",
     "squashfs",
+    "gcc",
     "docker",
     "fuse",
     "podman",

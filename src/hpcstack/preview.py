@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.quote import line
 from hpcstack.lock.known import lacking
-from hpcstack.publish.modulefile import Release, fits, modulefile, modulefile_tcl, wrappers
+from hpcstack.publish.modulefile import Network, Release, fits, modulefile, modulefile_tcl, wrappers
 from hpcstack.releases.layout import dates_file
 from hpcstack.render import readback
 from hpcstack.render.image import image_files
@@ -33,7 +33,7 @@ def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str
         "modulefile.lua": modulefile(release),
         "modulefile.tcl": modulefile_tcl(release),
         **wrappers(release),
-        **launcher_files(stack, site),
+        **launcher_files(stack, site, release.environment),
     }
     return add_note(files, lacking(stack, platform)) if lock.not_looked_up else files
 
@@ -68,6 +68,7 @@ def preview(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:
         fits=fits(site, platform, base),
         environment={**base, **stack.variables(base)},
         mounts=(*site.mounts, *stack.launch.mounts),
+        network=Network.of(site, {**base, **stack.variables(base)}),
         runtime=site.runtime,
         without_gpus=site.without_gpus,
     )

@@ -18,7 +18,8 @@ class Request:
 
     `gpus` and `ranks` are those that the run has of each node. What site.yaml promises of the nodes: `fabric_rate`
     (Gb/s of each port), `fabric` (its kind), `hcas`, `gpu` (the model), `node_gpus` (of the whole node), `nvlink`,
-    `domain_nodes` (that one NVLink domain spans); 0 or empty where it says nothing. `minutes`: how long a burn lasts.
+    `domain_nodes` (that one NVLink domain spans), `injected` (libraries that a rank must have from the node's own,
+    below `injected_at`); 0 or empty where it says nothing. `minutes`: how long a burn lasts.
     """
 
     output: str
@@ -38,6 +39,8 @@ class Request:
     node_gpus: int = 0
     nvlink: bool = False
     domain_nodes: int = 0
+    injected: tuple[str, ...] = ()
+    injected_at: str = ""
     minutes: float = MINUTES
 
     def checks(self, scope: str, done: str = "") -> list[Check]:
@@ -56,4 +59,5 @@ def read_request(folder: str) -> Request:
         found = json.load(file)
     known = {one.name for one in fields(Request)}
     found = {name: value for name, value in found.items() if name in known}
-    return Request(**{**found, "output": folder, "hcas": tuple(found.get("hcas", ()))})
+    lists = {name: tuple(found.get(name, ())) for name in ("hcas", "injected")}
+    return Request(**{**found, "output": folder, **lists})

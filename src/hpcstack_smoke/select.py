@@ -81,6 +81,7 @@ io.gds              full     gpu.gds:read               a file read straight int
 node.p2p            standard gpu.copies:peers              copies between each two GPUs of the node
 nccl.exact          quick    collectives.exact:nccl_exact  nine collectives by NCCL, compared with ==
 nccl.transport      quick    collectives.transport:check   what NCCL's log says of each pair of ranks
+fabric.injected     quick    collectives.injected:check    the fabric's libraries are those of the node, not the image's
 nccl.bandwidth      quick    collectives.bandwidth:nccl    bus bandwidth by nccl-tests' definition
 nccl.ring           standard collectives.line:ring         all_reduce by rings over nodes, against their line rate
 nccl.node           standard collectives.bandwidth:node    all_reduce within each node, all nodes at once

@@ -15,7 +15,7 @@ from hpcstack.launch.binding import Binding, binding
 from hpcstack.launch.modes import MODES, check, command_in, tasks
 from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share
 from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, of_mode, told
-from hpcstack.render.launchers import health, watched, with_compat
+from hpcstack.render.launchers import health, watched, with_compat, with_host_libraries
 from hpcstack.runtimes import Part, Runtime, Step, choose
 from hpcstack.slurm.query import allocation, partitions, pmi_type
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hpcstack.hardware.compatibility import Fit
     from hpcstack.launch.packages import Added
     from hpcstack.launch.staging import Staging
+    from hpcstack.site.injection import Brought
     from hpcstack.site.load import NodeType, Site
     from hpcstack.store.artifact import Artifact
 
@@ -72,6 +73,7 @@ class Plan:
     ranks: int = 1  # of a node
     virtual_gpus: int = 0  # of a node: asked for, and no device is behind them
     spare: Spare | None = None
+    brought: tuple[Brought, ...] = ()  # libraries of the nodes' own
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -114,7 +116,8 @@ def plan(
     _check(mode, command, resources, taken, chosen, site, runner, extras, inside, job=job)
     bound = binding(resources, node, taken) if extras.bind and not here else None
     staged = extras.staged if not here else None
-    given = told(site, resources.nodes, artifact.environment) + [
+    brought = bring(site, node, artifact, resources.nodes)
+    given = told(site, resources.nodes, artifact.environment, brought=brought) + [
         Variable(name, value, OPTION) for name, value in (environment or {}).items()
     ]
     given += of_mode(mode, chosen.name, artifact.environment, bound, extras.grace)
@@ -123,11 +126,13 @@ def plan(
         command = ("python3", *command)
     slurm = _slurm(artifact, mode, resources, taken, chosen, runner, bound, inside, recorded=recorded, job=job)
     added = (*(staged.mounts if staged else ()), *(extras.added.mounts if extras.added else ()))
+    of_nodes = [mount for one in brought for mount in one.mounts]
+    searched = [folder for one in brought for folder in one.folders]
     step = Step(
         image=Path(staged.image) if staged and staged.image else artifact.image,
-        command=_inside(mode, command, resources, taken, chosen, extras), slurm=tuple(slurm),
-        mounts=(*site.mounts, *artifact.mounts, *mounts, *added), workdir=workdir, gpus=bool(taken.gpus),
-        grace=bool(extras.grace), environment={one.name: one.value for one in given},
+        command=with_host_libraries(searched, _inside(mode, command, resources, taken, chosen, extras)),
+        slurm=tuple(slurm), mounts=(*site.mounts, *artifact.mounts, *of_nodes, *mounts, *added), workdir=workdir,
+        gpus=bool(taken.gpus), grace=bool(extras.grace), environment={one.name: one.value for one in given},
         image_environment=artifact.environment,
     )  # fmt: skip
     line = (*_freed(mode, resources, chosen, inside), *chosen.parts(step))
@@ -135,8 +140,16 @@ def plan(
         line, tuple(_settings(chosen, step, given)), chosen.name, reason, mode,
         _fit(artifact, node), staged, extras.grace, extras.watchdog, taken.ranks,
         0 if taken.gpus or here else gpus_said(resources),
-        Spare(resources.nodes, extras.spare, health(site)) if extras.spare else None,
+        Spare(resources.nodes, extras.spare, health(site)) if extras.spare else None, brought,
     )  # fmt: skip
+
+
+def bring(site: Site, node: NodeType | None, artifact: Artifact, nodes: int) -> tuple[Brought, ...]:
+    """The libraries of NODE's own that a step on so many NODES gets. One node needs no fabric."""
+    if nodes < 2:
+        return ()
+    kind = next((name for name, one in site.node_types.items() if one is node), "")
+    return tuple(site.fabric.bring(kind, artifact.environment))
 
 
 # What srun reads of a job that asked for GPUs by the task: the one task that starts all ranks would see one GPU
@@ -337,4 +350,4 @@ def _check_local(mode: str, resources: Resources, extras: Extras, *, job: bool) 
         raise InputError(f"mode {mode}: without Slurm there is one task", "--mode torchrun starts several ranks here")
 
 
-__all__ = ["ASKED", "OWN_FAILURE", "Extras", "Plan", "plan"]
+__all__ = ["ASKED", "OWN_FAILURE", "Extras", "Plan", "bring", "plan"]

@@ -12,6 +12,7 @@ from hpcstack.core.errors import SlurmError
 from hpcstack.launch import record
 from hpcstack.launch.failure import Failure, last_line
 from hpcstack.launch.folders import own_folder
+from hpcstack.launch.host_libraries import find_misfit, not_here
 from hpcstack.launch.packages import Added, make
 from hpcstack.launch.plan import OWN_FAILURE, Plan
 from hpcstack.launch.preflight import missing
@@ -73,6 +74,9 @@ class PlannedLaunch:
                     out.append(f"NOTE: {why}; nodes that lack it cannot start the step")
         gone = [one for one in self.mounts if not Path(one.partition(":")[0]).exists()]
         out += [f"NOTE: {one.partition(':')[0]} does not exist on this machine; nodes must have it" for one in gone]
+        out += [f"NOTE: {one.name}: {one.reason} (fabric.injections of the site)" for one in plan.brought]
+        if unseen := not_here(plan.brought):
+            out.append(f"NOTE: not on this machine, and so not looked at: {', '.join(unseen)}; nodes must have it")
         if plan.ranks == 1 < plan.virtual_gpus:
             out.append(
                 f"NOTE: no GPU is behind the {plan.virtual_gpus} of each node here: one rank per node; "
@@ -182,6 +186,8 @@ class PlannedLaunch:
         staged = self.plan.staged.sources if self.plan.staged else ()
         home = (f"{Path.home()}:{Path.home()}",) if "home" in self.brings else ()
         tmp = ("/tmp:/tmp",) if "tmp" in self.brings else ()
+        if self.plan.brought and (misfit := find_misfit(self.plan.brought, artifact.image, artifact.platform)):
+            return misfit
         mounts = (*home, *tmp, *self.site.mounts, *artifact.mounts, *self.mounts, *staged)
         look = not (self.plan.staged and self.plan.staged.image)  # a shared image that is staged is not read once more
         return missing(artifact, self.argv, Path.cwd(), mounts, look=look)

@@ -10,9 +10,10 @@ from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hpcstack.launch.binding import Binding
+    from hpcstack.site.injection import Brought
     from hpcstack.site.load import Site
 
 USER, FABRIC, OWN, IMAGE, RUNTIME, OPTION = "the user's environment", "the site's fabric", "hpcstack", "the image", \
@@ -44,13 +45,18 @@ def users(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, **inside}
 
 
-def told(site: Site, nodes: int, image: Mapping[str, str], environ: Mapping[str, str] | None = None) -> list[Variable]:
-    """What every step is told: the fabric's settings, and no packages of ~/.local. What the user has set wins."""
+def told(
+    site: Site, nodes: int, image: Mapping[str, str], environ: Mapping[str, str] | None = None, *,
+    brought: Sequence[Brought] = (),
+) -> list[Variable]:  # fmt: skip
+    """What every step is told: the fabric's settings, those of the libraries that are BROUGHT, and no packages of
+    ~/.local. What the user has set wins."""
     environ = users(os.environ if environ is None else environ)
     out = [Variable("PYTHONNOUSERSITE", "1", OWN, "packages in ~/.local are not the image's")]
-    out += [
-        Variable(name, row.value, FABRIC, row.reason) for name, row in site.fabric.settings_for(nodes, image).items()
-    ]
+    rows = site.fabric.settings_for(nodes, image)
+    for one in brought:
+        rows |= one.settings
+    out += [Variable(name, row.value, FABRIC, row.reason) for name, row in rows.items()]
     return [
         Variable(one.name, environ[one.name], USER, f"{one.origin} would say {one.value!r}")
         if one.name in environ and environ[one.name] != one.value

@@ -11,7 +11,7 @@ from hpcstack.core.characters import CONTROL, VARIABLE
 from hpcstack.core.errors import InputError
 from hpcstack.core.quote import line
 from hpcstack.hardware.compatibility import Driver, driver_of, fit
-from hpcstack.render.launchers import COMPAT
+from hpcstack.render.launchers import COMPAT, HOST_LIBRARIES
 from hpcstack.render.template import fill
 from hpcstack.runtimes.enroot import IN, START
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcstack.recipe.model import Stack
+    from hpcstack.site.injection import Brought, Reasoned
     from hpcstack.site.load import Site
 
 # What people search for by `module spider`, beside what the recipe itself adds
@@ -32,6 +33,29 @@ SHOWN = re.compile(
 PLAIN = re.compile(r"^[A-Za-z0-9._+-]+$")
 OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")  # Apptainer makes these itself, from both sides
 WIDTH = 100  # characters of a whatis line that are shown
+
+
+@dataclass(frozen=True)
+class Network:
+    """What wrappers tell the fabric's libraries, and what they bring of the nodes' own to a job of several nodes."""
+
+    settings: Mapping[str, Reasoned] = field(default_factory=dict)  # in every job
+    between_nodes: Mapping[str, Reasoned] = field(default_factory=dict)  # in a job of several nodes
+    brought: tuple[Brought, ...] = ()
+
+    @classmethod
+    def of(cls, site: Site, image: Mapping[str, str]) -> Network:
+        """The network of SITE for an IMAGE of these variables. Which injection a node has is asked there."""
+        always = site.fabric.settings
+        both = site.fabric.settings_for(2, image)
+        between = {name: row for name, row in both.items() if name not in always}
+        return cls(always, between, tuple(site.fabric.bring(None, image)))
+
+    @property
+    def names(self) -> list[str]:
+        """The variables that win over the image's own where they are set."""
+        brought = [name for one in self.brought for name in one.settings]
+        return list(dict.fromkeys([*self.settings, *self.between_nodes, *brought]))
 
 
 @dataclass(frozen=True)
@@ -54,6 +78,7 @@ class Release:
     override: str = ""  # why it was published although the gate was shut
     environment: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
+    network: Network = Network()
     runtime: str = "auto"
     without_gpus: bool = False  # no node of the site has one: NVIDIA's hooks must not look for it
 
@@ -179,7 +204,10 @@ def wrappers(release: Release) -> dict[str, str]:
     own = fill(
         "modules", "run.sh.j2", release=release.name, image=release.image, bin=release.bin, compat=COMPAT, enter=IN,
         start=data.script(START), mounts=release.mounts, image_names=" ".join(image),
-        image_environment=[(name, value) for name, value in image.items() if name not in OWN],
+        image_environment=[
+            (name, value) for name, value in image.items() if name not in OWN and name not in release.network.names
+        ],
+        network=release.network, host_libraries=HOST_LIBRARIES,
         runtime=release.runtime if release.runtime in ("apptainer", "enroot", "pyxis") else "auto",
     )  # fmt: skip
     return {**commands, "libexec/run": own}

@@ -24,7 +24,7 @@ from hpcstack.core.lease import hold
 from hpcstack.publish.gate import about
 from hpcstack.publish.gc import find_users
 from hpcstack.publish.load_test import try_loading
-from hpcstack.publish.modulefile import Release, fits, modulefile, modulefile_tcl, wrappers
+from hpcstack.publish.modulefile import Network, Release, fits, modulefile, modulefile_tcl, wrappers
 from hpcstack.publish.publishable import Published, check_publishable, dates_of
 from hpcstack.publish.spider import rebuild_cache
 from hpcstack.releases import changes
@@ -188,7 +188,8 @@ class Publisher:
             dates=str(dates_file(self.site.module_root, stack.name, version)), holds=tuple(artifact.facts.items()),
             pip=tuple(artifact.pip.items()), fits=fits(self.site, artifact.platform, artifact.environment),
             tested=tested, override=override, environment=artifact.environment,
-            mounts=(*self.site.mounts, *artifact.mounts), runtime=self.site.runtime,
+            mounts=(*self.site.mounts, *artifact.mounts), network=Network.of(self.site, artifact.environment),
+            runtime=self.site.runtime,
             without_gpus=self.site.without_gpus,
         )  # fmt: skip
         entry = Entry(

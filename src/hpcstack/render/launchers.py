@@ -24,6 +24,15 @@ SIGNER = "hpcstack"  # as store/signing.py calls whoever signs
 COMPAT = 'if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi; exec "$@"'
 
 
+# $1: folders of the node's own libraries, which the loader searches first; then the command.
+HOST_LIBRARIES = 'export LD_LIBRARY_PATH="$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; shift; exec "$@"'
+
+
+def with_host_libraries(folders: Sequence[str], command: tuple[str, ...]) -> tuple[str, ...]:
+    """COMMAND with FOLDERS of the container before all others that the loader searches."""
+    return ("/bin/sh", "-c", HOST_LIBRARIES, "host-libraries", ":".join(folders), *command) if folders else command
+
+
 def with_compat(command: tuple[str, ...]) -> tuple[str, ...]:
     """COMMAND behind the image's own look at the node's driver (images/compat.sh): Pyxis runs no entrypoint."""
     return ("/bin/sh", "-c", COMPAT, "compat", *command)
@@ -52,9 +61,10 @@ def watched(command: tuple[str, ...]) -> tuple[str, ...]:
     return ("/bin/sh", "-c", plain("launchers", "in-image/rank.sh") + 'eval "$HPCSTACK_RANK"\n', "rank", *command)
 
 
-def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
-    """`srun.sh` and `sbatch.sh` for STACK at SITE."""
+def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[str, str]:
+    """`srun.sh` and `sbatch.sh` for STACK at SITE, whose IMAGE has these variables."""
     node = site.node_type() or NodeType()
+    brought = site.fabric.bring(site.kind(), image)
     values = {
         "stack": stack.full_name,
         "name": stack.name,
@@ -72,7 +82,18 @@ def launcher_files(stack: Stack, site: Site) -> dict[str, str]:
         "between_nodes": {
             name: row for name, row in site.fabric.settings_for(2, {}).items() if name not in site.fabric.settings
         },
-        "forced": [*([] if node.real_gpus else ["NVIDIA_VISIBLE_DEVICES"]), *site.fabric.settings_for(2, {})],
+        "forced": list(
+            dict.fromkeys(
+                [
+                    *([] if node.real_gpus else ["NVIDIA_VISIBLE_DEVICES"]),
+                    *site.fabric.settings_for(2, {}),
+                    *(name for one in brought for name in one.settings),
+                ]
+            )
+        ),
+        "brought": brought,
+        "searched": ":".join(folder for one in brought for folder in one.folders),
+        "host_libraries": HOST_LIBRARIES,
         "runtime": site.runtime if site.runtime in ("pyxis", "apptainer") else "auto",
         "mounts": "".join(f"{mount}," for mount in site.mounts),
     }

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from hpcstack.recipe.fields import Line, Model, Value
+from hpcstack.recipe.fields import Line, Model
+from hpcstack.site.injection import Brought, Injection, Reasoned, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-class Reasoned(Model):
-    """A value, and why it is so: nobody dares to remove a setting whose reason is lost."""
-
-    value: Value
-    reason: Line = Field(min_length=1, description="why this value, in a few words")
 
 
 # What the network is called by the plugin that NCCL reaches it with: aws-ofi-nccl's on EFA and on Slingshot (CSCS and
@@ -32,22 +25,27 @@ class Fabric(Model):
     """The network, and what NCCL and UCX are told of it in every job step. What the user has set wins."""
 
     kind: Literal["", "infiniband", "roce", "ethernet", "slingshot", "efa", "gib"] = ""
-    settings: dict[str, Reasoned] = Field({}, description="NCCL_IB_HCA: {value: mlx5, reason: ...}")
+    settings: Settings = Field({}, description="NCCL_IB_HCA: {value: mlx5, reason: ...}")
+    injections: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Injection] = Field(
+        {}, description="{name: libraries of the nodes' own that reach the fabric}"
+    )
 
-    @field_validator("settings")
-    @classmethod
-    def _names(cls, settings: dict[str, Reasoned]) -> dict[str, Reasoned]:
-        for name in settings:
-            if not re.fullmatch(r"(NCCL|UCX|UCC|OMPI_MCA|FI|MELLANOX|SHARP|NVSHMEM|GLOO|TP)_[A-Za-z0-9_]+", name):
-                raise ValueError(f"{name!r} is not a setting of NCCL, UCX, UCC, Open MPI, libfabric, SHARP or NVSHMEM")
-        return settings
+    def bring(self, node_type: str | None, image: Mapping[str, str]) -> list[Brought]:
+        """What an IMAGE of these variables gets on several nodes of NODE_TYPE (None: of any)."""
+        cuda = image.get("CUDA_VERSION", "").partition(".")[0]
+        return [
+            one.bring(name)
+            for name, one in self.injections.items()
+            if (node_type is None or not one.node_types or node_type in one.node_types)
+            and (not one.cuda or cuda in one.cuda)
+        ]
 
     def settings_for(self, nodes: int, image: Mapping[str, str]) -> dict[str, Reasoned]:
         """What a step on NODES nodes is told, in an IMAGE of these variables: what follows of the kind, and above it
         the site's own settings. On one node NCCL needs no network, and would fail for want of a plugin."""
         net = PLUGIN_NETS.get(self.kind, "")
         if not net or nodes < 2:
-            return self.settings
+            return dict(self.settings)
         fails = "a step that lacks the fabric's plugin fails, and is not slow over sockets"
         implied = {NET: Reasoned(value=net, reason=fails)}
         if image.get(NET_PLUGIN):

@@ -104,6 +104,10 @@ class Site(Model):
             for key in checks:
                 if (code := key.partition("/")[0]) not in codes:
                     raise ValueError(f"baselines.{name}: there is no check {code!r}{did_you_mean(code, codes)}")
+        for name, injection in self.fabric.injections.items():
+            if unknown := next((one for one in injection.node_types if one not in self.node_types), ""):
+                near = did_you_mean(unknown, self.node_types)
+                raise ValueError(f"fabric.injections.{name}: there is no node type {unknown!r}{near}")
         for name in self.modules.prove_on:
             if name not in self.node_types:
                 near = did_you_mean(name, self.node_types)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import InputError, SlurmError, counted, did_you_mean
 from hpcstack.core.files import write_text, write_tree
-from hpcstack.launch.plan import Plan, plan
+from hpcstack.launch.plan import Plan, bring, plan
 from hpcstack.launch.resources import Resources, Share, node_of, share
 from hpcstack.recipe.model import known_tests
 from hpcstack.render.launchers import inner
 from hpcstack.report import Outcome, Report
 from hpcstack.runtimes import choose
+from hpcstack.site.injection import HOST_PLACE
 from hpcstack.slurm.query import allocation
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import mpi_step
@@ -101,9 +102,12 @@ def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, h
 def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Site) -> Request:
     """What the suite in the image reads: what was asked for, and what the site promises of its nodes."""
     size, node = run.size, None if run.here else node_of(resources, site, allocation(os.environ))
+    brought = () if run.here else bring(site, node, artifact, size.nodes)
+    mapped = tuple(dict.fromkeys(name for one in brought for name in one.mapped))
     return Request(
         str(run.folder), size.tests, size.tier, size.skip, artifact.stack, run.share.gpus, run.ranks_per_node,
-        size.nodes, STALL_S[size.tier], _deadline(run), minutes=run.minutes, **promised(node, site),
+        size.nodes, STALL_S[size.tier], _deadline(run), minutes=run.minutes, injected=mapped,
+        injected_at=HOST_PLACE if mapped else "", **promised(node, site),
     )  # fmt: skip
 
 

@@ -1,0 +1,130 @@
+"""Whether an image can load the libraries of the nodes' own that a step brings, as far as this machine shows them.
+
+A library says which symbol versions of glibc it wants; an image whose glibc is older refuses it when a rank loads it,
+and NCCL then goes on over sockets. So it is asked before nodes are.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from hpcstack.hardware.compatibility import numbers
+from hpcstack.site.injection import is_library
+from hpcstack.squashfs.codec import Unreadable
+from hpcstack.squashfs.lookup import content, find
+from hpcstack.squashfs.read import Squashfs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hpcstack.site.injection import Brought
+
+# Where distributions keep the C library, the links among them followed.
+C_LIBRARIES = (
+    "/lib/x86_64-linux-gnu/libc.so.6",
+    "/lib/aarch64-linux-gnu/libc.so.6",
+    "/lib64/libc.so.6",
+    "/usr/lib/libc.so.6",
+)
+MOST_BYTES = 16 << 20  # of a libc.so.6: 2 MB
+SAYS = re.compile(rb"GNU C Library [^\n]{0,200}version ([0-9]+\.[0-9]+)")
+# What runs a program comes from the image, with all of its parts: one of another version ends every process.
+NEVER = re.compile(r"(ld-linux.*|libc|libm|libpthread|libdl|librt)\.so(\.[0-9]+)*")
+MACHINES = {"linux/amd64": "EM_X86_64", "linux/arm64": "EM_AARCH64"}
+MOST_LIBRARIES = 200  # of a folder
+
+
+class Wants(NamedTuple):
+    """What an ELF file wants of where it is loaded. `glibc`: the newest version that a symbol of it names, or empty."""
+
+    machine: str
+    glibc: str
+
+
+def find_misfit(brought: Sequence[Brought], image: Path, platform: str) -> str:
+    """Why IMAGE, of PLATFORM, cannot load what is BROUGHT; empty where it can, or this machine has no such library."""
+    has = ""
+    for one in brought:
+        for path in libraries_here(one.sources):
+            if NEVER.fullmatch(path.name):
+                return (
+                    f"fabric.injections.{one.name}: {path} belongs to the node's C library, and no program of the "
+                    "image would start with it: name the libraries of the fabric one by one in site.yaml"
+                )
+            wants = read_wants(path)
+            if wants is None:
+                continue
+            if wants.machine != MACHINES.get(platform, wants.machine):
+                return f"fabric.injections.{one.name}: {path} is for another processor than {platform}"
+            if not wants.glibc:
+                continue
+            has = has or read_glibc(image)
+            if has and numbers(wants.glibc) > numbers(has):
+                return (
+                    f"fabric.injections.{one.name}: {path} wants glibc {wants.glibc}, and the image has {has}: it "
+                    "cannot be loaded there. Take a newer version of the stack, or let the site bring one that was "
+                    "built for an older system"
+                )
+    return ""
+
+
+def not_here(brought: Sequence[Brought]) -> list[str]:
+    """What is BROUGHT from nodes and is not on this machine, so that nobody has looked at it."""
+    return [source for one in brought for source in one.sources if not Path(source).exists()]
+
+
+def libraries_here(sources: Sequence[str]) -> Iterator[Path]:
+    """The libraries' files among SOURCES and in their folders, as far as they can be seen from here."""
+    for path in map(Path, sources):
+        if is_library(str(path)):
+            yield path
+            continue
+        try:
+            found = sorted(one for one in path.iterdir() if is_library(one.name))
+        except OSError:  # a file of configuration, or a folder that only nodes have
+            continue
+        yield from found[:MOST_LIBRARIES]
+
+
+def read_wants(path: Path) -> Wants | None:
+    """What the library at PATH wants; None where it cannot be read, or is no ELF file (a linker's script)."""
+    from elftools.common.exceptions import ELFError
+
+    try:
+        with path.open("rb") as file:
+            return _wants(file)
+    except (OSError, ELFError):
+        return None
+
+
+def _wants(file: BinaryIO) -> Wants:
+    from elftools.elf.elffile import ELFFile
+    from elftools.elf.gnuversions import GNUVerNeedSection
+
+    elf = ELFFile(file)
+    versions = [
+        auxiliary.name.removeprefix("GLIBC_")
+        for section in elf.iter_sections()
+        if isinstance(section, GNUVerNeedSection)
+        for _, auxiliaries in section.iter_versions()
+        for auxiliary in auxiliaries
+        if re.fullmatch(r"GLIBC_[0-9.]+", auxiliary.name)
+    ]
+    return Wants(elf["e_machine"], max(versions, key=numbers, default=""))
+
+
+def read_glibc(image: Path) -> str:
+    """The version of glibc in IMAGE, e.g. `2.39`; empty where it has none, or none that says so."""
+    try:
+        with Squashfs(image) as opened:
+            for place in C_LIBRARIES:
+                file = find(opened, place)
+                if file is None:
+                    continue
+                said = SAYS.search(content(opened, file, MOST_BYTES))
+                return said[1].decode() if said else ""
+    except (OSError, Unreadable):
+        return ""
+    return ""
