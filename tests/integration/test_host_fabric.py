@@ -36,6 +36,11 @@ os.write(1, f"{said}\\n".encode())
 OF_NODES = ["('node1', \"the node's\", 'cxi', True)", "('node2', \"the node's\", 'cxi', True)"]
 
 
+def said(output: str) -> list[str]:
+    """What the ranks have said; a login shell of the user's may speak, too."""
+    return sorted(line for line in output.splitlines() if line.startswith("('"))
+
+
 class Rig:
     """A folder of libraries as nodes have it, beside a site.yaml that brings them."""
 
@@ -80,7 +85,7 @@ def rig(testbed: Testbed, built: dict[str, Any]) -> Rig:
 def test_a_launch_on_two_nodes_loads_the_nodes_own(rig: Rig, runtime: str) -> None:
     words = ("--mode", "plain", "--runtime", runtime, "--ntasks-per-node=1", "--", "python3", "ask.py")
     done = rig.run("hpcstack", "launch", STACK, "-N2", *words)
-    assert sorted(done.stdout.splitlines()) == OF_NODES, done.stdout + done.stderr
+    assert said(done.stdout) == OF_NODES, done.stdout + done.stderr
 
 
 @pytest.mark.apptainer
@@ -93,7 +98,7 @@ def test_one_node_has_the_images_own(rig: Rig) -> None:
 @pytest.mark.apptainer
 def test_the_dry_run_says_what_is_brought_and_why(rig: Rig) -> None:
     done = rig.run("hpcstack", "launch", STACK, "-N2", "--dry-run", "--runtime", "apptainer", "--", "ask.py")
-    assert "NOTE: cxi: the node's own libfabric (fabric.injections of the site)" in done.stderr, done.stderr
+    assert "the node's own libfabric (fabric.injections.cxi)" in done.stdout, done.stdout
     assert f"{rig.folder}/lib:/opt/hpcstack-host/cxi.1" in done.stdout
 
 
@@ -118,8 +123,7 @@ def test_the_suite_says_where_ranks_have_them_from(rig: Rig) -> None:
     (outcome,) = json.loads(rig.run("hpcstack", "--site", other, *words).stdout)["outcomes"]
     assert outcome["status"] == "FAIL" and "node1: libnccl-net.so cannot be loaded" in outcome["measured"], outcome
 
-    without = str(rig.testbed.folder / "etc/site.yaml")
-    (outcome,) = json.loads(rig.run("hpcstack", "--site", without, *words).stdout)["outcomes"]
+    (outcome,) = json.loads(rig.testbed.run("hpcstack", *words).stdout)["outcomes"]
     assert outcome["status"] == "SKIP", outcome
 
 
@@ -129,7 +133,7 @@ def rendered(rig: Rig, built: dict[str, Any]) -> Path:
     folder = rig.testbed.home / "tests/host-fabric/rendered"
     made = rig.run("bash", "-c", f"rm -rf {folder}; hpcstack render {STACK} --output {folder}")
     assert made.returncode == 0, made.stderr
-    script = 'cd "$1" && sed -i "s#[^\' ]*/images/KEY/image.sqsh#$2#g" libexec/run && chmod +x libexec/run srun.sh'
+    script = 'cd "$1" && sed -i "s#[^\'= ]*/images/KEY/image.sqsh#$2#g" libexec/run && chmod +x libexec/run srun.sh'
     rig.testbed.bash(script, str(folder), built["image"])
     return folder
 
@@ -140,7 +144,7 @@ def test_a_modules_wrapper_in_a_job_of_two_nodes_loads_the_nodes_own(rig: Rig, r
     job = f"#!/bin/sh\n{call}\n" if runtime == "pyxis" else f"#!/bin/sh\nsrun -N2 --ntasks-per-node=1 sh -c '{call}'\n"
     rig.testbed.give("tests/host-fabric/job.sh", job)
     done = rig.run("bash", "-c", "sbatch --quiet --wait -N2 -o job.out job.sh; cat job.out")
-    assert sorted(done.stdout.splitlines()) == (OF_NODES[:1] if runtime == "pyxis" else OF_NODES), done.stdout
+    assert said(done.stdout) == (OF_NODES[:1] if runtime == "pyxis" else OF_NODES), done.stdout
 
 
 @pytest.mark.apptainer
@@ -160,4 +164,4 @@ def test_the_script_that_users_copy_loads_the_nodes_own(
     chosen = f"sed -i 's/^if srun --help.*/runtime={runtime}/' {rendered}/srun.sh"
     call = f"RANKS_PER_NODE=1 {rendered}/srun.sh -N 2 -- ask.py"
     done = rig.run("bash", "-c", f"{chosen}; {call}", HPCSTACK_IMAGE=built["image"])
-    assert sorted(done.stdout.splitlines()) == OF_NODES, done.stdout + done.stderr
+    assert said(done.stdout) == OF_NODES, done.stdout + done.stderr

@@ -93,6 +93,10 @@ def _advise(log: str) -> str:
             "what is wanted needs another version of a package that the base holds, since NVIDIA chose it for its "
             "libraries: leave it out, or take a version that goes with what is held; ",
         ),
+        (
+            r"\buv: (command )?not found|No such file or directory: 'uv'|No module named uv\b",
+            "NVIDIA's images have uv from 26.02 to 26.05 alone: add it by packages.pip: [uv], or call pip; ",
+        ),
         (r"manifest unknown", "the registry no longer has what was locked: hpcstack lock STACK; "),
         (
             r"== hpcstack status 137|\bKilled\b",

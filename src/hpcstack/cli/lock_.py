@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,8 @@ from hpcstack.cli.session import Session, answer, chosen, complete, json_option,
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hpcstack.lock.check import Staleness
+    from hpcstack.lock.file import LockFile
     from hpcstack.lock.model import Lock, LockedPlatform
 
 
@@ -45,7 +48,7 @@ def _many(session: Session, stacks: list[str], *, check: bool, base_only: bool, 
     for name in stacks:
         try:
             if check:
-                reasons = LockFile(session.recipe(name), session.site).state().reasons
+                reasons = _state(LockFile(session.recipe(name), session.site)).reasons
                 failed = failed or int(bool(reasons))
                 rows.append({"stack": name, "said": "; ".join(reasons) or "current"})
             else:
@@ -89,13 +92,22 @@ def _added(platform: LockedPlatform) -> str:
     return ", ".join(f"{len(found)} {kind}" for kind, found in sets.items() if found)
 
 
+def _state(file: LockFile) -> Staleness:
+    """Why the lock of FILE is not the recipe's, or not what the site requires of a base."""
+    from hpcstack.resolve.signed_base import find_unsigned
+
+    found, lock = file.state(), file.read()
+    unsigned = find_unsigned(lock, file.site) if lock else None
+    return replace(found, reasons=(*found.reasons, unsigned.reason)) if unsigned else found
+
+
 def _check(session: Session, name: str, as_json: bool) -> None:
     from hpcstack.core.errors import AnswerIsNo
     from hpcstack.lock.file import LockFile
 
     recipe = session.recipe(name)
     file, full = LockFile(recipe, session.site), recipe.stack.full_name
-    path, found = file.path, file.state()
+    path, found = file.path, _state(file)
     if found.reasons and not as_json:
         state = "is stale" if path.exists() else "is not there"
         what = f"the lock of {full} ({path}) {state}: {'; '.join(found.reasons)}"

@@ -134,6 +134,9 @@ def plan(
         slurm=tuple(slurm), mounts=(*site.mounts, *artifact.mounts, *of_nodes, *mounts, *added), workdir=workdir,
         gpus=bool(taken.gpus), grace=bool(extras.grace), environment={one.name: one.value for one in given},
         image_environment=artifact.environment,
+        mount_reasons={
+            mount: f"{one.reason} (fabric.injections.{one.name})" for one in brought for mount in one.mounts
+        },
     )  # fmt: skip
     line = (*_freed(mode, resources, chosen, inside), *chosen.parts(step))
     return Plan(

@@ -49,6 +49,31 @@ def missing(
     return f"the image has no command {word!r} on its PATH ({':'.join(places)})"
 
 
+def note_own_torch(artifact: Artifact, command: tuple[str, ...], workdir: Path) -> str:
+    """What to know of a COMMAND whose Python is a virtual environment's with a torch of its own; empty for all others.
+
+    NVIDIA's images name the folder of their torch's libraries in LD_LIBRARY_PATH, which the loader searches before
+    those that another torch names itself: that torch then runs on NVIDIA's libraries, of another version.
+    """
+    searched = artifact.environment.get("LD_LIBRARY_PATH", "").split(":")
+    first = next((one for one in searched if one.rstrip("/").endswith("/torch/lib")), "")
+    program = workdir / command[0]
+    if not first or "/" not in command[0]:
+        return ""
+    home = program.parent.parent
+    try:
+        own = (home / "pyvenv.cfg").is_file() and next(home.glob("lib/python3*/site-packages/torch/lib"), None)
+    except OSError:  # a folder that this user may not enter here
+        return ""
+    if not own:
+        return ""
+    rest = ":".join(one for one in searched if one != first)
+    return (
+        f"{home} has a torch of its own, and the image's LD_LIBRARY_PATH has NVIDIA's first ({first}): it would load "
+        f"that one's libraries; -- env LD_LIBRARY_PATH={rest} {command[0]} ..."
+    )
+
+
 def _places(artifact: Artifact) -> list[str]:
     return (artifact.environment.get("PATH") or SYSTEM).split(":")
 

@@ -15,7 +15,7 @@ from hpcstack.launch.folders import own_folder
 from hpcstack.launch.host_libraries import find_misfit, not_here
 from hpcstack.launch.packages import Added, make
 from hpcstack.launch.plan import OWN_FAILURE, Plan
-from hpcstack.launch.preflight import missing
+from hpcstack.launch.preflight import missing, note_own_torch
 from hpcstack.launch.script import allocation, directives, on_terminal, text
 from hpcstack.launch.stderr import Stderr
 from hpcstack.launch.variables import all_of
@@ -74,7 +74,8 @@ class PlannedLaunch:
                     out.append(f"NOTE: {why}; nodes that lack it cannot start the step")
         gone = [one for one in self.mounts if not Path(one.partition(":")[0]).exists()]
         out += [f"NOTE: {one.partition(':')[0]} does not exist on this machine; nodes must have it" for one in gone]
-        out += [f"NOTE: {one.name}: {one.reason} (fabric.injections of the site)" for one in plan.brought]
+        if own := note_own_torch(self.artifact, self.argv, cwd):
+            out.append(f"NOTE: {own}")
         if unseen := not_here(plan.brought):
             out.append(f"NOTE: not on this machine, and so not looked at: {', '.join(unseen)}; nodes must have it")
         if plan.ranks == 1 < plan.virtual_gpus:

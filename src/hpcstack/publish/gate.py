@@ -25,7 +25,7 @@ FABRIC = ("fabric.hcas", "fabric.rate", "fabric.memlock", "fabric.tools", "fabri
 # What depends on more than site.yaml says: a second GPU, RoCE, Lustre, what an image holds. By its own code only.
 OPTIONAL = """
 node.torch node.same node.persistence node.nvlink node.nvlink-fabric node.imex node.alike node.p2p nccl.pairs nccl.ring
-nccl.node fabric.gid fabric.mtu fabric.gdr fabric.storage fabric.write
+nccl.node fabric.injected fabric.gid fabric.mtu fabric.gdr fabric.storage fabric.write
 io.lustre fsdp.fsdp1 fsdp.fsdp2 deepspeed.offload deepspeed.nvme train.compile train.horovod train.lightning train.dali
 parallel.mesh mpi.device mpi.cuda mpi.nccl
 """.split()  # noqa: SIM905

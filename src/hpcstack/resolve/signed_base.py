@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpcstack.core.errors import InputError
 from hpcstack.oci.signed import Key, read_key
@@ -19,10 +19,12 @@ REQUIRED = "policy.require_signed_base in site.yaml"
 def record_signature(lock: Lock, base: Base, bench: Workbench) -> Lock:
     """LOCK with the fingerprint of the site's key, if that key has signed BASE, or each platform of it.
 
-    InputError where the base has signatures of which none is the key's, and, where the site requires one, for none.
+    InputError where the base has signatures of which none is the key's, and, where the site requires a signature, for
+    none, and for a registry without a key.
     """
     key = _key_for(lock, bench.site)
     if key is None:
+        refuse_unsigned(lock, bench.site)
         return lock
     digests = [lock.base.index_digest, *(platform.digest for platform in lock.base.platforms.values())]
     statements = {digest: bench.registry.statements(base, digest) for digest in dict.fromkeys(digests)}
@@ -42,21 +44,34 @@ def record_signature(lock: Lock, base: Base, bench: Workbench) -> Lock:
     return lock
 
 
-def refuse_unsigned(lock: Lock, site: Site) -> None:
-    """InputError where the site requires a signature of the base that LOCK does not record."""
+class Unsigned(NamedTuple):
+    """Why a lock is not what the site requires, and what to do about it."""
+
+    reason: str
+    remedy: str
+
+
+def find_unsigned(lock: Lock, site: Site) -> Unsigned | None:
+    """What LOCK lacks where the site requires a signature of its base; None where it lacks nothing."""
     if not site.policy.require_signed_base:
-        return
+        return None
     key = _key_for(lock, site)
     if key is None:
-        raise InputError(
-            f"{lock.stack} cannot be built: site.yaml has no key of {lock.base.registry}'s, and wants signed bases",
+        return Unsigned(
+            f"site.yaml has no key of {lock.base.registry}'s, and wants signed bases",
             f"registries.{lock.base.registry}.signature_key, or {REQUIRED}",
         )
     if lock.base.signed_by != key.fingerprint:
-        raise InputError(
-            f"{lock.stack} cannot be built: its lock does not say that its base is signed by the key in {key.file}",
-            f"hpcstack lock {lock.stack}",
+        return Unsigned(
+            f"its lock does not say that its base is signed by the key in {key.file}", f"hpcstack lock {lock.stack}"
         )
+    return None
+
+
+def refuse_unsigned(lock: Lock, site: Site) -> None:
+    """InputError where the site requires a signature of the base that LOCK does not record."""
+    if found := find_unsigned(lock, site):
+        raise InputError(f"{lock.stack}: {found.reason}", found.remedy)
 
 
 def _key_for(lock: Lock, site: Site) -> Key | None:

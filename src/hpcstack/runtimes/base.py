@@ -25,7 +25,8 @@ class Part:
 class Step:
     """One job step in an image.
 
-    `slurm` are srun's own options, each with its reason; `mounts` are SOURCE:TARGET; `environment` overrides the
+    `slurm` are srun's own options, each with its reason; `mounts` are SOURCE:TARGET, and `mount_reasons` says of some
+    why they are there; `environment` overrides the
     image's variables, which are `image_environment`; `gpus` says whether real GPUs are behind the nodes, `grace`
     whether the ranks are told by a signal before the time is up.
     """
@@ -39,6 +40,7 @@ class Step:
     grace: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     image_environment: dict[str, str] = field(default_factory=dict)
+    mount_reasons: dict[str, str] = field(default_factory=dict)
 
 
 def shield(step: Step) -> list[Part]:
@@ -99,5 +101,5 @@ SRUN = Part(("srun", "--export=ALL"), "one job step; it gets this shell's variab
 def mounted(step: Step) -> list[tuple[str, str]]:
     """(mount, why) of `binds`."""
     workdir = f"{step.workdir}:{step.workdir}"
-    why = {workdir: "where it was started"}
+    why = {workdir: "where it was started", **step.mount_reasons}
     return [(mount, why.get(mount, "the site's or the user's")) for mount in binds(step)]

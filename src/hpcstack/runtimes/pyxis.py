@@ -33,7 +33,8 @@ class Pyxis:
                 f"{step.workdir}: Enroot takes quotes, blanks and $ in a path for shell", "start elsewhere"
             )
         if mounts := binds(step):
-            out.append(Part((f"--container-mounts={','.join(mounts)}",), "the site's, the user's, this folder"))
+            reasons = ["the site's, the user's, this folder", *dict.fromkeys(step.mount_reasons.values())]
+            out.append(Part((f"--container-mounts={','.join(mounts)}",), "; ".join(reasons)))
         if str(step.workdir) != "/":
             out.append(Part((f"--container-workdir={step.workdir}",), "where it was started"))
         if names := sorted(forced(step)):

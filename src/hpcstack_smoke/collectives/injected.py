@@ -30,7 +30,7 @@ class LinkMap(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Found:
+class LoadedLibrary:
     """Where the loader found the library NAME; empty with the loader's ERROR. `before`: somebody had loaded it."""
 
     name: str
@@ -46,19 +46,19 @@ def check(context: Context) -> Result:
         raise Skip("site.yaml brings no libraries of the nodes' own into a step on such nodes")
     mine = [look(name) for name in wanted]
     everyone = context.all((socket.gethostname(), mine))
-    return judge(everyone, context.request.injected_at, by_nccl=context.gpu and context.request.nodes > 1)
+    return judge(everyone, context.request.injected_at, by_nccl=context.backend == "nccl" and context.nodes > 1)
 
 
-def look(name: str) -> Found:
+def look(name: str) -> LoadedLibrary:
     """Where this process has the library NAME, which is loaded if it is not there."""
     try:
-        return Found(name, path_of(ctypes.CDLL(name, mode=os.RTLD_LAZY | RTLD_NOLOAD)), before=True)
+        return LoadedLibrary(name, path_of(ctypes.CDLL(name, mode=os.RTLD_LAZY | RTLD_NOLOAD)), before=True)
     except OSError:
         pass
     try:
-        return Found(name, path_of(ctypes.CDLL(name, mode=os.RTLD_LAZY | os.RTLD_LOCAL)))
+        return LoadedLibrary(name, path_of(ctypes.CDLL(name, mode=os.RTLD_LAZY | os.RTLD_LOCAL)))
     except OSError as error:
-        return Found(name, error=str(error)[:300])
+        return LoadedLibrary(name, error=str(error)[:300])
 
 
 def path_of(library: ctypes.CDLL) -> str:
@@ -73,7 +73,7 @@ def path_of(library: ctypes.CDLL) -> str:
 
 def judge(everyone: list[Any], place: str, *, by_nccl: bool) -> Result:
     """EVERYONE: (host, what it found) of each rank. PLACE: where the node's libraries lie. BY_NCCL: NCCL has been at
-    work between nodes, and has loaded its plugin."""
+    work between nodes, as it is since ranks have met by it, and has looked for its plugin."""
     count = len(everyone)
     wanted = f"each of {count} rank(s) has the node's own, below {place}"
     bad = []

@@ -10,7 +10,7 @@ import pytest
 
 from hpcstack.core.errors import InputError
 from hpcstack.launch.commands import advice, check, check_step
-from hpcstack.launch.preflight import missing
+from hpcstack.launch.preflight import missing, note_own_torch
 from hpcstack.store.artifact import Artifact
 
 ARTIFACT = Artifact(
@@ -141,3 +141,24 @@ def test_what_to_type_in_place_of_it(tmp_path: Path) -> None:
         (("pyhton3", "x.py"), "hpcstack shell"),
     ):  # fmt: skip
         assert says in advice(command, work), (command, advice(command, work))
+
+
+def test_p7_a_virtual_environment_with_a_torch_of_its_own_is_told_of_nvidias(tmp_path: Path) -> None:
+    """NVIDIA's images search the folder of their own torch first, whoever asks for libtorch."""
+    nvidias = "/usr/local/lib/python3.12/dist-packages/torch/lib"
+    image = replace(ARTIFACT, environment={"LD_LIBRARY_PATH": f"{nvidias}:/usr/local/nvidia/lib64"})
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    (tmp_path / "venv/pyvenv.cfg").write_text("home = /usr/bin\n")
+    command = ("venv/bin/python", "train.py")
+    assert note_own_torch(image, command, tmp_path) == "", "an environment without a torch has the image's"
+
+    (tmp_path / "venv/lib/python3.12/site-packages/torch/lib").mkdir(parents=True)
+    said = note_own_torch(image, command, tmp_path)
+    assert said.startswith(f"{tmp_path}/venv has a torch of its own") and nvidias in said
+    assert said.endswith("-- env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 venv/bin/python ...")
+    absolute = (str(tmp_path / "venv/bin/python"), "train.py")
+    assert note_own_torch(image, absolute, Path("/")), "by its whole path, too"
+
+    assert note_own_torch(image, ("python3", "train.py"), tmp_path) == "", "the image's Python"
+    other = replace(ARTIFACT, environment={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"})
+    assert note_own_torch(other, command, tmp_path) == "", "an image that searches no torch"

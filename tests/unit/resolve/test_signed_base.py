@@ -127,8 +127,10 @@ def test_without_a_signature_it_is_said_or_refused(tmp_path: Path, ngc: NgcRegis
         lock(required)
     with pytest.raises(InputError, match="hpcstack lock demo-1|does not say"):
         refuse_unsigned(found, required)
-    with pytest.raises(InputError, match="has no key of nvcr.io's"):
-        refuse_unsigned(found, site_with(tmp_path, ngc, "", required=True))
+    keyless = site_with(tmp_path, ngc, "", required=True)
+    for refused in (lambda: refuse_unsigned(found, keyless), lambda: lock(keyless)):
+        with pytest.raises(InputError, match="has no key of nvcr.io's"):
+            refused()
 
 
 @pytest.mark.parametrize("text", ["", "no key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"])

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack_smoke.collectives.injected import Found, judge, look
+from hpcstack_smoke.collectives.injected import LoadedLibrary, judge, look
 
 PLACE = "/opt/hpcstack-host"
-OURS = Found("libfabric.so.1", f"{PLACE}/cxi.1/libfabric.so.1", before=True)
+OURS = LoadedLibrary("libfabric.so.1", f"{PLACE}/cxi.1/libfabric.so.1", before=True)
 
 
 def test_the_loader_says_by_which_path_a_library_was_found() -> None:
@@ -41,22 +41,26 @@ def test_all_ranks_have_the_nodes_own() -> None:
 @pytest.mark.parametrize(
     ("found", "by_nccl", "said"),
     [
-        (Found("libfabric.so.1", "/usr/lib/libfabric.so.1"), False, "node2: libfabric.so.1 is the image's own"),
-        (Found("libfabric.so.1", "/opt/hpcstack-hosts/libfabric.so.1"), False, "is the image's own"),
+        (LoadedLibrary("libfabric.so.1", "/usr/lib/libfabric.so.1"), False, "node2: libfabric.so.1 is the image's own"),
+        (LoadedLibrary("libfabric.so.1", "/opt/hpcstack-hosts/libfabric.so.1"), False, "is the image's own"),
         (
-            Found("libfabric.so.1", error="version `GLIBC_2.38' not found"),
+            LoadedLibrary("libfabric.so.1", error="version `GLIBC_2.38' not found"),
             False,
             "cannot be loaded: version `GLIBC_2.38'",
         ),
-        (Found("libnccl-net.so", f"{PLACE}/cxi.2/libnccl-net.so"), True, "node2: NCCL has not loaded libnccl-net.so"),
+        (
+            LoadedLibrary("libnccl-net.so", f"{PLACE}/cxi.2/libnccl-net.so"),
+            True,
+            "node2: NCCL has not loaded libnccl-net.so",
+        ),
     ],
 )
-def test_one_rank_without_it_is_named(found: Found, by_nccl: bool, said: str) -> None:
+def test_one_rank_without_it_is_named(found: LoadedLibrary, by_nccl: bool, said: str) -> None:
     result = judge([("node1", [OURS]), ("node2", [found])], PLACE, by_nccl=by_nccl)
     assert result.status == "FAIL" and said in result.measured, result.measured
 
 
 def test_without_nccl_at_work_a_plugin_that_can_be_loaded_is_enough() -> None:
-    plugin = Found("libnccl-net.so", f"{PLACE}/cxi.2/libnccl-net.so")
+    plugin = LoadedLibrary("libnccl-net.so", f"{PLACE}/cxi.2/libnccl-net.so")
     result = judge([("node1", [plugin])], PLACE, by_nccl=False)
     assert result.status == "PASS" and "loaded by this check" in result.measured

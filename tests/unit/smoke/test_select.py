@@ -48,7 +48,7 @@ def test_every_check_stands_in_the_docs() -> None:
 
 def test_a_burn_is_a_tier_of_its_own() -> None:
     """Whatever the recipe's tests are; and no other tier burns unasked."""
-    assert codes("deepspeed", "ranks", "burn") == ["node.same", "node.arch", "burn.compute"]
+    assert codes("deepspeed", "ranks", "burn") == ["node.same", "node.arch", "fabric.injected", "burn.compute"]
     assert "node.counters" in codes("deepspeed", "after", "burn") and codes("", "tasks", "burn") == []
     assert not {"burn.compute"} & set(codes("", "ranks", "full"))
     assert codes("burn", "ranks", "standard") == ["burn.compute"]
