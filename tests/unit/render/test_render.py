@@ -241,3 +241,17 @@ def test_condas_installer_is_taken_by_its_hash() -> None:
     assert {"--require-hashes", "--no-deps", "--only-binary"} <= set(install.split())
     (wanted,) = re.findall(r"HPCSTACK_RATTLER='(.*?)'", text, re.DOTALL)
     assert re.fullmatch(r"py-rattler==[0-9.]+(\s+--hash=sha256:[0-9a-f]{64}){2}", wanted)
+
+
+def test_r8_apptainer_build_reads_no_script_for_nodes(files: dict[str, str], tmp_path: Path) -> None:
+    """As Apptainer runs a %post with -c (1.5, internal/pkg/build/util.go): sh -ex -c "ARGUMENTS SCRIPT". NVIDIA's images
+    name a script in BASH_ENV, which on a node with a GPU takes compat/lib out of the image."""
+    found = re.search(r"^%post -c (.*)$", files["apptainer.def"], re.MULTILINE)
+    assert found
+    (tmp_path / "for-nodes").write_text(f"touch {tmp_path}/was-read\n")
+    (tmp_path / "script").write_text(f"touch {tmp_path}/ran\n")
+    named = {"PATH": "/usr/bin:/bin", "BASH_ENV": f"{tmp_path}/for-nodes", "ENV": f"{tmp_path}/for-nodes"}
+    subprocess.run(
+        ["/bin/sh", "-ex", "-c", f"{found[1]} {tmp_path}/script"], env=named, check=True, capture_output=True
+    )
+    assert (tmp_path / "ran").exists() and not (tmp_path / "was-read").exists()
