@@ -127,10 +127,27 @@ def common_layers(cache: Path) -> list[Path]:
     return [gzip_of(layer), gzip_of(second)]
 
 
+# Debian's archive as Ubuntu 24.04 writes its own down: one file of stanzas, which name the key.
+DEB822 = """\
+Types: deb
+URIs: http://deb.debian.org/debian
+Suites: {suite} {suite}-updates
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Types: deb
+URIs: http://security.debian.org/debian-security
+Suites: {suite}-security
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+"""
+
+
 def own_layer(cache: Path, facts: dict[str, object]) -> Path:
     """All of a stand-in that has packages of its own: Debian with those of apt, then those of pip, in one layer.
 
-    A framework's CPU build, or a compiler and an MPI: what the suite's checks of that stack run on.
+    A framework's CPU build, or a compiler and an MPI: what the suite's checks of that stack run on. `suite`: another
+    Debian than the usual one; `deb822`: its sources are stanzas.
     """
     packages = facts["packages"]
     assert isinstance(packages, dict)
@@ -142,8 +159,13 @@ def own_layer(cache: Path, facts: dict[str, object]) -> Path:
     root, archive = cache / "root", cache / "own.tar"
     as_root("rm", "-rf", str(root))
     include = ",".join([PACKAGES, *packages.get("apt", [])])
-    run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={include}", "--aptopt=Acquire::Retries \"3\"", SUITE,
-        str(archive))  # fmt: skip
+    suite = str(packages.get("suite", SUITE))
+    sources = []
+    if packages.get("deb822"):
+        (cache / "debian.sources").write_text(DEB822.format(suite=suite))
+        sources = [str(cache / "debian.sources")]
+    run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={include}", "--aptopt=Acquire::Retries \"3\"", suite,
+        str(archive), *sources)  # fmt: skip
     root.mkdir(parents=True)
     as_root("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*", "--exclude=./etc/resolv.conf")
     archive.unlink()

@@ -53,6 +53,13 @@ def ngc_inside(testbed: Testbed) -> str:
     return "nvcr.io/hpcstack-tests/ngc-inside:24.11-py3"
 
 
+@pytest.fixture(scope="session")
+def ubuntu_layout(testbed: Testbed) -> str:
+    """A base laid out as Ubuntu 24.04: see its facts in tests/fixtures."""
+    push_stand_in(testbed, "ubuntu-layout")
+    return "nvcr.io/hpcstack-tests/ubuntu-layout:25.10-py3"
+
+
 def push_stand_in(testbed: Testbed, name: str) -> None:
     """The image of tests/fixtures/NAME.json is in the testbed's registry."""
     facts = REPO / f"tests/fixtures/{name}.json"
