@@ -392,13 +392,25 @@ class NgcFront(NgcRegistry):
             connection.close()
 
 
+# What RFC 5280 wants of a server's certificate: Python 3.13 and newer refuse one without (ssl.VERIFY_X509_STRICT).
+OF_A_SERVER = """\
+basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature
+extendedKeyUsage=serverAuth
+subjectKeyIdentifier=hash
+authorityKeyIdentifier=keyid
+"""
+
+
 def make_certificates(folder: Path, names: list[str]) -> None:
     """FOLDER/ca.pem, and server.pem with its key for NAMES, by openssl. What is there is kept."""
     if (folder / "server.pem").exists():
         return
-    (folder / "names").write_text("subjectAltName=" + ",".join(f"DNS:{name}" for name in names) + "\n")
+    said = "subjectAltName=" + ",".join(f"DNS:{name}" for name in names)
+    (folder / "names").write_text(f"{said}\n{OF_A_SERVER}")
     for words in (
         f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 365 -subj /CN=stand-in "
+        f"-addext keyUsage=critical,keyCertSign,cRLSign "
         f"-keyout {folder}/ca.key -out {folder}/ca.pem",
         f"req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN={names[0]} "
         f"-keyout {folder}/server.key -out {folder}/server.csr",

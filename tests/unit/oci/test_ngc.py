@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import socket
+import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from hpcstack.oci import client
 from hpcstack.oci.client import Registry
 from hpcstack.recipe.model import Base
 from hpcstack.site.load import Site
-from support.ngc_registry import AUTHN, LAYERS, REGISTRY, NgcRegistry, resolve_here
+from support.ngc_registry import AUTHN, LAYERS, REGISTRY, NgcRegistry, make_certificates, resolve_here
 
 REPOSITORY = "nvidia/pytorch"
 
@@ -242,3 +243,12 @@ def test_r3_a_token_server_that_fails_refuses_no_login(ngc: NgcRegistry, site: S
     with pytest.raises(RegistryError, match="503") as caught:
         Registry(site, tries=1).look_up(base())
     assert not isinstance(caught.value, LoginRefused)
+
+
+def test_the_stand_ins_certificates_are_what_strict_clients_want(tmp_path: Path) -> None:
+    """Python 3.13 and newer look at them so by default."""
+    make_certificates(tmp_path, ["nvcr.test", "layers.nvcr.test"])
+    strictly = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-verify_hostname", "layers.nvcr.test"]
+    argv = [*strictly, "-CAfile", str(tmp_path / "ca.pem"), str(tmp_path / "server.pem")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
