@@ -13,17 +13,10 @@ from typing import Any
 
 import pytest
 
-from support.launching import STACK
+from support.launching import RUNTIMES, STACK
 from support.testbed import Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.slurm, pytest.mark.gcc]
-RUNTIMES = [
-    pytest.param("pyxis", marks=[pytest.mark.pyxis, pytest.mark.enroot]),
-    pytest.param("apptainer", marks=pytest.mark.apptainer),
-    pytest.param("enroot", marks=pytest.mark.enroot),
-    pytest.param("podman", marks=pytest.mark.podman),
-    pytest.param("charliecloud", marks=pytest.mark.charliecloud),
-]
 NAME = "libbz2.so.1.0"  # every Debian has it: dpkg wants it
 SOURCE = '#include <stdlib.h>\nconst char *BZ2_bzlibVersion(void) { return getenv("HOME") ? "the node\'s" : "the node\'s"; }\n'
 ASK = """\

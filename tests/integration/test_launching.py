@@ -12,17 +12,10 @@ from typing import Any
 
 import pytest
 
-from support.launching import STACK, launch
+from support.launching import RUNTIMES, STACK, launch
 from support.testbed import Testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.slurm]
-RUNTIMES = [
-    pytest.param("pyxis", marks=[pytest.mark.pyxis, pytest.mark.enroot]),
-    pytest.param("apptainer", marks=pytest.mark.apptainer),
-    pytest.param("enroot", marks=pytest.mark.enroot),
-    pytest.param("podman", marks=pytest.mark.podman),
-    pytest.param("charliecloud", marks=pytest.mark.charliecloud),
-]
 
 
 def ranks(text: str) -> list[dict[str, Any]]:

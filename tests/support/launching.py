@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import subprocess
 
+import pytest
+
 from support.testbed import Testbed
 
 STACK = "pytorch-24.11"
+RUNTIMES = [
+    pytest.param("pyxis", marks=[pytest.mark.pyxis, pytest.mark.enroot]),
+    pytest.param("apptainer", marks=pytest.mark.apptainer),
+    pytest.param("enroot", marks=pytest.mark.enroot),
+    pytest.param("podman", marks=pytest.mark.podman),
+    pytest.param("charliecloud", marks=pytest.mark.charliecloud),
+]
 SHOW = """\
 import json, os, socket, sys
 shown = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT PMIX_RANK SLURM_PROCID CUDA_VERSION PYTHONNOUSERSITE".split()

@@ -94,11 +94,11 @@ def _added(platform: LockedPlatform) -> str:
 
 def _state(file: LockFile) -> Staleness:
     """Why the lock of FILE is not the recipe's, or not what the site requires of a base."""
-    from hpcstack.resolve.signed_base import find_unsigned
+    from hpcstack.resolve.signed_base import find_missing_signature
 
     found, lock = file.state(), file.read()
-    unsigned = find_unsigned(lock, file.site) if lock else None
-    return replace(found, reasons=(*found.reasons, unsigned.reason)) if unsigned else found
+    missing = find_missing_signature(lock, file.site) if lock else None
+    return replace(found, reasons=(*found.reasons, missing.reason)) if missing else found
 
 
 def _check(session: Session, name: str, as_json: bool) -> None:

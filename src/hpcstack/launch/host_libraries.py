@@ -45,7 +45,7 @@ class Wants(NamedTuple):
 
 def find_misfit(brought: Sequence[Brought], image: Path, platform: str) -> str:
     """Why IMAGE, of PLATFORM, cannot load what is BROUGHT; empty where it can, or this machine has no such library."""
-    has = ""
+    has: str | None = None
     for one in brought:
         for path in libraries_here(one.sources):
             if NEVER.fullmatch(path.name):
@@ -60,7 +60,8 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str) -> str:
                 return f"fabric.injections.{one.name}: {path} is for another processor than {platform}"
             if not wants.glibc:
                 continue
-            has = has or read_glibc(image)
+            if has is None:
+                has = read_glibc(image)
             if has and numbers(wants.glibc) > numbers(has):
                 return (
                     f"fabric.injections.{one.name}: {path} wants glibc {wants.glibc}, and the image has {has}: it "

@@ -65,6 +65,8 @@ def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[s
     """`srun.sh` and `sbatch.sh` for STACK at SITE, whose IMAGE has these variables."""
     node = site.node_type() or NodeType()
     brought = site.fabric.bring(site.kind(), image)
+    void = [] if node.real_gpus else ["NVIDIA_VISIBLE_DEVICES"]
+    told = [name for one in brought for name in one.settings]
     values = {
         "stack": stack.full_name,
         "name": stack.name,
@@ -82,15 +84,7 @@ def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[s
         "between_nodes": {
             name: row for name, row in site.fabric.settings_for(2, {}).items() if name not in site.fabric.settings
         },
-        "forced": list(
-            dict.fromkeys(
-                [
-                    *([] if node.real_gpus else ["NVIDIA_VISIBLE_DEVICES"]),
-                    *site.fabric.settings_for(2, {}),
-                    *(name for one in brought for name in one.settings),
-                ]
-            )
-        ),
+        "forced": list(dict.fromkeys([*void, *site.fabric.settings_for(2, {}), *told])),
         "brought": brought,
         "searched": ":".join(folder for one in brought for folder in one.folders),
         "host_libraries": HOST_LIBRARIES,

@@ -44,25 +44,25 @@ def record_signature(lock: Lock, base: Base, bench: Workbench) -> Lock:
     return lock
 
 
-class Unsigned(NamedTuple):
+class MissingSignature(NamedTuple):
     """Why a lock is not what the site requires, and what to do about it."""
 
     reason: str
     remedy: str
 
 
-def find_unsigned(lock: Lock, site: Site) -> Unsigned | None:
+def find_missing_signature(lock: Lock, site: Site) -> MissingSignature | None:
     """What LOCK lacks where the site requires a signature of its base; None where it lacks nothing."""
     if not site.policy.require_signed_base:
         return None
     key = _key_for(lock, site)
     if key is None:
-        return Unsigned(
+        return MissingSignature(
             f"site.yaml has no key of {lock.base.registry}'s, and wants signed bases",
             f"registries.{lock.base.registry}.signature_key, or {REQUIRED}",
         )
     if lock.base.signed_by != key.fingerprint:
-        return Unsigned(
+        return MissingSignature(
             f"its lock does not say that its base is signed by the key in {key.file}", f"hpcstack lock {lock.stack}"
         )
     return None
@@ -70,7 +70,7 @@ def find_unsigned(lock: Lock, site: Site) -> Unsigned | None:
 
 def refuse_unsigned(lock: Lock, site: Site) -> None:
     """InputError where the site requires a signature of the base that LOCK does not record."""
-    if found := find_unsigned(lock, site):
+    if found := find_missing_signature(lock, site):
         raise InputError(f"{lock.stack}: {found.reason}", found.remedy)
 
 

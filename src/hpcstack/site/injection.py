@@ -104,9 +104,7 @@ class Injection(Model):
         mounts += [f"{path}:{own}.{number}" for number, path in enumerate(whole, 1)]
         folders = [*([own] if files else []), *(f"{own}.{number}" for number, _ in enumerate(whole, 1))]
         sources = (*self.libraries, *(one.partition(":")[0] for one in self.files))
-        return Brought(
-            name, sources, (*mounts, *self.files), tuple(folders), self.settings, self.mapped, self.reason
-        )  # fmt: skip
+        return Brought(name, sources, (*mounts, *self.files), tuple(folders), self.settings, self.mapped, self.reason)
 
 
 def is_library(path: str) -> bool:

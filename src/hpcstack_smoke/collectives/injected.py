@@ -46,7 +46,7 @@ def check(context: Context) -> Result:
         raise Skip("site.yaml brings no libraries of the nodes' own into a step on such nodes")
     mine = [look(name) for name in wanted]
     everyone = context.all((socket.gethostname(), mine))
-    return judge(everyone, context.request.injected_at, by_nccl=context.backend == "nccl" and context.nodes > 1)
+    return judge_loaded(everyone, context.request.injected_at, by_nccl=context.backend == "nccl" and context.nodes > 1)
 
 
 def look(name: str) -> LoadedLibrary:
@@ -71,7 +71,7 @@ def path_of(library: ctypes.CDLL) -> str:
     return os.fsdecode(row.contents.name or b"")
 
 
-def judge(everyone: list[Any], place: str, *, by_nccl: bool) -> Result:
+def judge_loaded(everyone: list[Any], place: str, *, by_nccl: bool) -> Result:
     """EVERYONE: (host, what it found) of each rank. PLACE: where the node's libraries lie. BY_NCCL: NCCL has been at
     work between nodes, as it is since ranks have met by it, and has looked for its plugin."""
     count = len(everyone)

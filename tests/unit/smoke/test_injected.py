@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack_smoke.collectives.injected import LoadedLibrary, judge, look
+from hpcstack_smoke.collectives.injected import LoadedLibrary, judge_loaded, look
 
 PLACE = "/opt/hpcstack-host"
 OURS = LoadedLibrary("libfabric.so.1", f"{PLACE}/cxi.1/libfabric.so.1", before=True)
@@ -34,7 +34,7 @@ def test_a_library_of_the_search_path_is_found_where_it_lies(tmp_path: Path) -> 
 
 
 def test_all_ranks_have_the_nodes_own() -> None:
-    result = judge([("node1", [OURS]), ("node2", [OURS])], PLACE, by_nccl=False)
+    result = judge_loaded([("node1", [OURS]), ("node2", [OURS])], PLACE, by_nccl=False)
     assert (result.status, result.measured) == ("PASS", f"{OURS.path}: already loaded")
 
 
@@ -56,11 +56,11 @@ def test_all_ranks_have_the_nodes_own() -> None:
     ],
 )
 def test_one_rank_without_it_is_named(found: LoadedLibrary, by_nccl: bool, said: str) -> None:
-    result = judge([("node1", [OURS]), ("node2", [found])], PLACE, by_nccl=by_nccl)
+    result = judge_loaded([("node1", [OURS]), ("node2", [found])], PLACE, by_nccl=by_nccl)
     assert result.status == "FAIL" and said in result.measured, result.measured
 
 
 def test_without_nccl_at_work_a_plugin_that_can_be_loaded_is_enough() -> None:
     plugin = LoadedLibrary("libnccl-net.so", f"{PLACE}/cxi.2/libnccl-net.so")
-    result = judge([("node1", [plugin])], PLACE, by_nccl=False)
+    result = judge_loaded([("node1", [plugin])], PLACE, by_nccl=False)
     assert result.status == "PASS" and "loaded by this check" in result.measured
