@@ -25,17 +25,17 @@ hpcstack_fetch_pip() { # FILE ARGUMENTS of pip: all that FILE names, by its hash
         --requirement "$want/$file" --dest "$answers"
 }
 
-if [ -s "$want/requirements.txt" ] || [ -s "$want/requirements-of-base.txt" ]; then
+if compgen -G "$want/*requirements*.txt" >/dev/null; then
     hpcstack_step 2/2 "pip: the locked files, and what source distributions are built with"
     hpcstack_leave_out_dead_indexes
 fi
 if [ -s "$want/requirements.txt" ]; then
     hpcstack_fetch_pip requirements.txt
-    for file in "$answers"/*.tar.gz "$answers"/*.zip; do
-        [ -e "$file" ] || continue
-        python3 /opt/hpcstack/build/needs.py "$file" >"$HPCSTACK_WORK/needs"
-        env -u PIP_CONSTRAINT python3 -m pip download --progress-bar off --dest "$answers" --requirement "$HPCSTACK_WORK/needs"
-    done
+fi
+if [ -s "$want/requirements-from-source.txt" ]; then
+    hpcstack_fetch_build_requirements "$want"/build-requirements-*.txt
+    hpcstack_pip_from_source "$want/requirements-from-source.txt" download --progress-bar off --dest "$answers"
+    cp "$HPCSTACK_BUILD_WITH"/* "$answers/"
 fi
 if [ -s "$want/requirements-of-base.txt" ]; then
     hpcstack_fetch_pip requirements-of-base.txt --no-build-isolation # it is built with what the base has

@@ -14,8 +14,9 @@ HPCSTACK_CONSTRAINT=$HPCSTACK_WORK/constraint.txt
 export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 # An extension that is not built now is built when it is first used, on the machine that has the GPU.
 export DS_BUILD_OPS=${DS_BUILD_OPS:-0}
-# Two builds give the same bytes: what a build makes gets this time, and Python's compiler does not write times.
-export SOURCE_DATE_EPOCH=1704067200 PYTHONHASHSEED=0
+# Two builds give the same bytes: what a build makes gets this time, Python's compiler does not write times, and an import
+# leaves nothing behind (it would write the time of the module that it read).
+export SOURCE_DATE_EPOCH=1704067200 PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1
 export TMPDIR=$HPCSTACK_WORK/tmp
 mkdir -p "$TMPDIR"
 
@@ -153,19 +154,104 @@ hpcstack_constrain() {
     hpcstack_packages | { grep -vE "$HPCSTACK_ALLOWED" || true; } | sed -n 's/^pip //p' | sort >"$HPCSTACK_CONSTRAINT"
 }
 
+# What extensions are compiled against must be the base's, and no index has NVIDIA's torch. Build environments, which see
+# nothing of the base, are offered wheels of the base's own names and versions. Such a wheel holds one line: where the base's
+# packages are.
+HPCSTACK_OF_BASE=$HPCSTACK_WORK/of-base
+HPCSTACK_AGAINST=$HPCSTACK_WORK/built-against.txt
+
+hpcstack_offer_base_to_builds() {
+    mkdir -p "$HPCSTACK_OF_BASE"
+    grep -iE "$HPCSTACK_BUILT_AGAINST" "$HPCSTACK_CONSTRAINT" >"$HPCSTACK_AGAINST" || true
+    if [ ! -s "$HPCSTACK_AGAINST" ]; then return 0; fi
+    python3 - "$HPCSTACK_AGAINST" "$HPCSTACK_OF_BASE" <<'PYTHON'
+import os
+import re
+import sys
+import zipfile
+
+constraints, folder = sys.argv[1:]
+of_base = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages") and os.path.isdir(path)]
+for line in open(constraints):
+    name, _, version = line.strip().partition("==")
+    stem = "{}-{}".format(re.sub("[-_.]+", "_", name).lower(), version.replace("-", "_"))
+    with zipfile.ZipFile(os.path.join(folder, stem + "-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr("hpcstack_base_{}.pth".format(stem.split("-")[0]), "".join(path + "\n" for path in of_base))
+        about = stem + ".dist-info/"
+        wheel.writestr(about + "METADATA", "Metadata-Version: 2.1\nName: {}\nVersion: {}\n".format(name, version))
+        wheel.writestr(about + "WHEEL", "Wheel-Version: 1.0\nGenerator: hpcstack\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(about + "RECORD", "")
+PYTHON
+}
+
 # pip, where it decides on versions. The base's own constraints are said on the command line: in the environment they
 # would hold for what source distributions are built with, too, and a base that pins packaging==23.2 builds few of them.
 hpcstack_pip() { # ARGUMENTS
-    local file words=() against=$HPCSTACK_WORK/built-against.txt
+    local file words=() how
     for file in ${PIP_CONSTRAINT:-}; do words+=(--constraint "$file"); done
-    # Only this is to hold there: an extension that is compiled against another torch than the base's is broken, and
-    # nothing would show it before it is imported. No index has NVIDIA's: pip says so, and names the project.
-    grep -iE "$HPCSTACK_BUILT_AGAINST" "$HPCSTACK_CONSTRAINT" >"$against" || true
-    local how=(env "PIP_CONSTRAINT=$against" "PIP_BUILD_CONSTRAINT=$against")
+    hpcstack_offer_base_to_builds
     case " $* " in
     *" --no-build-isolation "*) how=(env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT) ;; # pip 25.3 takes both for a mistake
+    *)
+        # Only this is to hold there: an extension that is compiled against another torch than the base's is broken, and
+        # nothing would show it before it is imported.
+        how=(env "PIP_CONSTRAINT=$HPCSTACK_AGAINST" "PIP_BUILD_CONSTRAINT=$HPCSTACK_AGAINST")
+        words+=(--find-links "$HPCSTACK_OF_BASE")
+        ;;
     esac
     "${how[@]}" python3 -m pip "$@" "${words[@]}" --constraint "$HPCSTACK_CONSTRAINT"
+}
+
+# What source distributions are built with, exactly as it was locked. Several versions of one project may be wanted, and a
+# file of requirements can name one.
+HPCSTACK_BUILD_WITH=$HPCSTACK_WORK/build-with
+
+hpcstack_fetch_build_requirements() { # FILE...
+    local file
+    mkdir -p "$HPCSTACK_BUILD_WITH"
+    if [ -d /mnt/packages ]; then return 0; fi # pip finds them there
+    for file in "$@"; do
+        env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT python3 -m pip download --quiet --no-deps --only-binary :all: \
+            --require-hashes --requirement "$file" --dest "$HPCSTACK_BUILD_WITH"
+    done
+}
+
+# The page of each project that FILE names, in each of pip's indexes.
+hpcstack_pages_of() { # FILE
+    python3 -m pip config list | python3 -c '
+import ast, re, sys
+
+found = {}
+for line in sys.stdin:
+    key, _, value = line.strip().partition("=")
+    section, _, name = key.rpartition(".")
+    if name.replace("_", "-") in ("index-url", "extra-index-url"):
+        found[section, name.replace("_", "-")] = ast.literal_eval(value).split()
+
+def said(name, otherwise):
+    return next((found[section, name] for section in (":env:", "install", "global") if (section, name) in found), otherwise)
+
+indexes = said("index-url", ["https://pypi.org/simple"]) + said("extra-index-url", [])
+names = [line.split("==")[0] for line in open(sys.argv[1]) if "==" in line]
+print("\n".join("{}/{}/".format(index.rstrip("/"), re.sub("[-_.]+", "-", name).lower()) for name in names for index in indexes))
+' "$1"
+}
+
+# pip on source distributions alone. They come from their own pages; their build environments find only what was locked and
+# what the base offers, since pip hands on where it looks for files, and no index.
+hpcstack_pip_from_source() { # FILE VERB ARGUMENTS of pip
+    local file=$1 links
+    shift
+    hpcstack_constrain
+    hpcstack_offer_base_to_builds
+    if [ -d /mnt/packages ]; then
+        links=/mnt/packages
+    else
+        links="$HPCSTACK_BUILD_WITH $(hpcstack_pages_of "$file" | tr '\n' ' ')"
+    fi
+    env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
+        PIP_NO_INDEX=1 "PIP_FIND_LINKS=$links $HPCSTACK_OF_BASE" \
+        python3 -m pip "$@" --no-deps --require-hashes --requirement "$file"
 }
 
 # Extra indexes that the base names for pip, and that nobody serves any more (NVIDIA's images up to 24.x name

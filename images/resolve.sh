@@ -26,6 +26,9 @@ hpcstack_resolve_pip() {
     fi
     if [ -s "$want/pip.txt" ]; then
         hpcstack_pip install --progress-bar off --dry-run --report "$answers/pip.json" --requirement "$want/pip.txt"
+        env "PIP_CONSTRAINT=$HPCSTACK_AGAINST" "PIP_BUILD_CONSTRAINT=$HPCSTACK_AGAINST" \
+            python3 /opt/hpcstack/build/build_requirements.py \
+            "$answers/pip.json" "$HPCSTACK_OF_BASE" "$HPCSTACK_WORK/built" "$answers/pip-build.json"
     fi
     if [ -s "$want/pip-of-base.txt" ]; then
         hpcstack_versions "$answers/pip.json" >"$HPCSTACK_WORK/decided.txt"

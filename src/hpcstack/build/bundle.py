@@ -23,10 +23,10 @@ from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import digest_of, files_below, write_tree
 from hpcstack.core.outputs import new_file
 from hpcstack.core.replacing import replacing
+from hpcstack.lock.check import unresolved
 from hpcstack.lock.path import LOCK_SUFFIX
 from hpcstack.recipe.catalog import SUFFIX, Recipe
 from hpcstack.render.steps import requirements, split_pip
-from hpcstack.render.template import plain
 from hpcstack.store import sbom
 from hpcstack.store.contents import read_distribution
 from hpcstack.store.workspace import workspace
@@ -70,10 +70,8 @@ def _can_be_bundled(request: BuildRequest) -> None:
             f"{request.stack.full_name} takes packages from conda or git, which a bundle cannot contain yet",
             "build it where there is a network, and copy the image",
         )
-    if request.lock.unresolved:
-        raise InputError(
-            f"the lock leaves open: {', '.join(request.lock.unresolved)}", f"hpcstack lock {request.stack.full_name}"
-        )
+    if left := unresolved(request.stack, request.lock):
+        raise InputError(f"the lock leaves open: {', '.join(left)}", f"hpcstack lock {request.stack.full_name}")
 
 
 def _fetch(work: Path, request: BuildRequest, base: Path, bench: Workbench) -> list[Path]:
@@ -82,7 +80,7 @@ def _fetch(work: Path, request: BuildRequest, base: Path, bench: Workbench) -> l
     if not locked.apt and not locked.pip:
         return []
     bench.progress("fetching the locked packages")
-    files = {"build/needs.py": plain("images", "needs.py"), **_wanted(request.stack, locked)}
+    files = _wanted(request.stack, locked)
     kept = bench.store.top / "logs" / f"{request.stack.full_name}-bundle.log"
     folder = run_in_base("fetch.sh", files, work, kept, request.engine, base, request.lock, request.platform, bench)
     fetched = files_below(folder, folder / ANSWERS)  # programs of the base wrote there

@@ -79,8 +79,12 @@ def _text(path: Path, lock: Lock) -> str:
         holds = ", ".join(f"{key} {value}" for key, value in lock.facts(name).items())
         rows += [("  holds", holds)] if holds else []
         rows += [("  adds", added)] if (added := _added(platform)) else []
-        sources = ", ".join(platform.built_in_place())
-        rows += [("  builds", f"{sources} (from source: its build tools are not locked)")] if sources else []
+        sources = ", ".join(f"{entry.name} {entry.version}" for entry in platform.source_distributions())
+        if sources and platform.pip_build:
+            tools = ", ".join(f"{entry.name} {entry.version}" for entry in platform.pip_build)
+            rows.append(("  builds", f"{sources} (from source, with {tools})"))
+        elif sources:
+            rows.append(("  builds", f"{sources} (from source)"))
     rows += [("source", f"{name} {commit}") for name, commit in lock.sources.items()]
     rows += [("open", f"{', '.join(lock.unresolved)} (resolved in the build)")] if lock.unresolved else []
     rows += [("STAND-IN", lock.stand_in())] if lock.stand_in() else []

@@ -24,6 +24,11 @@ def unresolved(stack: Stack, lock: Lock) -> tuple[str, ...]:
         for kind, asked in wanted.items()
         if asked and getattr(platform, kind) is None
     ]
+    for name, platform in lock.base.platforms.items():
+        isolated = [e for e in platform.source_distributions() if not stack.packages.built_with_base(e.name)]
+        if isolated and platform.pip_build is None:
+            projects = ", ".join(f"{entry.name} {entry.version}" for entry in isolated)
+            out.append(f"what builds {projects} of {name}")
     return (*out, *(f"source {s.name}" for s in stack.packages.source if not lock.sources.get(s.name)))
 
 

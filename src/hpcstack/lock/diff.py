@@ -31,6 +31,7 @@ def locks(before: Lock, after: Lock) -> list[Difference]:
         out += _rows("holds", before.facts(platform), after.facts(platform))
         for kind in ("apt", "conda", "pip"):
             out += _rows(kind, _versions(low, kind), _versions(high, kind))
+        out += _rows("pip builds with", _build_versions(low), _build_versions(high))
         out += _rows("environment", _environment(low), _environment(high))
     return [*dict.fromkeys(out), *_rows("source", before.sources, after.sources)]
 
@@ -61,6 +62,14 @@ def _base(lock: Lock) -> dict[str, str]:
 def _versions(platform: LockedPlatform, kind: str) -> dict[str, str]:
     found = getattr(platform, kind)
     return {"(all)": "not resolved"} if found is None else {entry.name: entry.version for entry in found}
+
+
+def _build_versions(platform: LockedPlatform) -> dict[str, str]:
+    """{project: its versions} of what source distributions are built with."""
+    versions: dict[str, list[str]] = {}
+    for entry in platform.pip_build or ():
+        versions.setdefault(entry.name, []).append(entry.version)
+    return {name: ", ".join(found) for name, found in versions.items()}
 
 
 def _environment(platform: LockedPlatform) -> dict[str, str]:

@@ -26,7 +26,7 @@ FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
 MAX_LOCK = 16 << 20
 UNKNOWN = f"sha256:{'0' * 64}"  # the digest of a base that nobody has looked up: lock/known.py
 STAND_IN_LABEL = "org.hpcstack.stand-in"
-TEMPLATE_VERSION = "7"  # of images/ and render/: a test holds it to what is rendered
+TEMPLATE_VERSION = "8"  # of images/ and render/: a test holds it to what is rendered
 
 
 class LockedApt(Model):
@@ -72,12 +72,17 @@ class LockedPlatform(Model):
     compressed_bytes: int = 0
     apt: tuple[LockedApt, ...] | None = Field(None, description="None: not resolved")
     pip: tuple[LockedPip, ...] | None = None
+    pip_build: tuple[LockedPip, ...] | None = Field(
+        None,
+        description="what pip's source distributions are built with; several versions of a project may be among them. "
+        "None: not resolved, or none is built in an environment of its own",
+    )
     conda: tuple[LockedConda, ...] | None = None
     left_out: tuple[Said, ...] | None = Field(None, description="extra indexes of the base's pip that did not answer")
 
-    def built_in_place(self) -> list[str]:
-        """pip's source distributions: their own hash is locked, what pip fetches to build them is not."""
-        return [f"{entry.name} {entry.version}" for entry in self.pip or () if not entry.file.endswith(".whl")]
+    def source_distributions(self) -> list[LockedPip]:
+        """What of pip's set is built from source."""
+        return [entry for entry in self.pip or () if not entry.file.endswith(".whl")]
 
 
 class LockedBase(Model):

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 HOME = "/opt/hpcstack"
 REQUIREMENTS = "build/requirements.txt"  # below HOME: pip's set with hashes, where the lock has one
+REQUIREMENTS_FROM_SOURCE = "build/requirements-from-source.txt"  # of it what is built in an environment of its own
 REQUIREMENTS_OF_BASE = "build/requirements-of-base.txt"  # of it what is built with what the base has
+BUILD_REQUIREMENTS = "build/build-requirements"  # what those are built with: -0.txt, -1.txt, ...
 TITLE = 100
 ALL = "*"
 SHARED = ("build/lib.sh", "build/guard.sh")
@@ -47,7 +49,7 @@ def steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list
         reads = tuple(conda_files(stack, locked))
         out.append(_step("conda", packages.conda.packages, _conda(stack, locked), *reads))
     if packages.pip:
-        out.append(_step("pip", packages.pip, _pip(packages, locked), REQUIREMENTS, REQUIREMENTS_OF_BASE))
+        out.append(_step("pip", packages.pip, _pip(packages, locked), *split_pip(packages, locked)))
     for n, source in enumerate(packages.source):
         lines = _source(n, source, commits.get(source.name, source.commit))
         out.append(_step("source", (source.name,), lines, f"build/source-{n}.sh"))
@@ -106,12 +108,29 @@ def _bash(text: str) -> str:
 
 
 def split_pip(packages: Packages, locked: LockedPlatform) -> dict[str, list[LockedPip]]:
-    """{path of a requirements file: what of the locked set is in it}; no file without any."""
+    """{path of a requirements file: what of the locked set is in it}, in the order of installation; no empty file.
+
+    Where the lock says what source distributions are built with, that fills files of its own, which come first.
+    """
     out: dict[str, list[LockedPip]] = {}
+    times_named: dict[str, int] = {}
+    for entry in locked.pip_build or ():
+        number = times_named.get(entry.name, 0)
+        times_named[entry.name] = number + 1
+        out.setdefault(f"{BUILD_REQUIREMENTS}-{number}.txt", []).append(entry)
+    by_kind: dict[str, list[LockedPip]] = {REQUIREMENTS: [], REQUIREMENTS_FROM_SOURCE: [], REQUIREMENTS_OF_BASE: []}
     for entry in locked.pip or ():
-        of_base = packages.built_with_base(entry.name) and not entry.file.endswith(".whl")
-        out.setdefault(REQUIREMENTS_OF_BASE if of_base else REQUIREMENTS, []).append(entry)
-    return out
+        by_kind[_kind_of(entry, packages, locked)].append(entry)
+    return out | {path: entries for path, entries in by_kind.items() if entries}
+
+
+def _kind_of(entry: LockedPip, packages: Packages, locked: LockedPlatform) -> str:
+    """The requirements file that ENTRY belongs to."""
+    if entry.file.endswith(".whl"):
+        return REQUIREMENTS
+    if packages.built_with_base(entry.name):
+        return REQUIREMENTS_OF_BASE
+    return REQUIREMENTS if locked.pip_build is None else REQUIREMENTS_FROM_SOURCE
 
 
 def requirements(entries: Iterable[LockedPip]) -> str:
@@ -156,10 +175,17 @@ def _pip(packages: Packages, locked: LockedPlatform) -> tuple[str, ...]:
             lines += [words(["hpcstack_pip", *install, *how, *wanted])] if wanted else []
     else:  # every file is named by its hash, so no constraint can say more; the image's own would need hashes, too
         only = ["python3", "-m", "pip", *install, "--no-deps", "--require-hashes"]
-        for path in split_pip(packages, locked):
-            how = ["--no-build-isolation"] if path == REQUIREMENTS_OF_BASE else []
-            lines.append(f"env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT {words([*only, *how])} -r {HOME}/{path}")
-    return ("hpcstack_guard", *sorted(lines, key=lambda line: "--no-build-isolation" in line), "hpcstack_guard_check")
+        paths = list(split_pip(packages, locked))
+        tools = [f"{HOME}/{path}" for path in paths if path.startswith(BUILD_REQUIREMENTS)]
+        if tools:
+            lines.append(words(["hpcstack_fetch_build_requirements", *tools]))
+        for path in paths:
+            if path == REQUIREMENTS_FROM_SOURCE:
+                lines.append(words(["hpcstack_pip_from_source", f"{HOME}/{path}", *install]))
+            elif path in (REQUIREMENTS, REQUIREMENTS_OF_BASE):
+                how = ["--no-build-isolation"] if path == REQUIREMENTS_OF_BASE else []
+                lines.append(f"env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT {words([*only, *how])} -r {HOME}/{path}")
+    return ("hpcstack_guard", *lines, "hpcstack_guard_check")
 
 
 def _source(number: int, source: Source, commit: str) -> tuple[str, ...]:

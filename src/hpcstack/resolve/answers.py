@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -44,6 +45,27 @@ def read_pip(*reports: str) -> tuple[LockedPip, ...]:
     """
     found = {entry.name: entry for text in reports if text for entry in _read_report(text)}
     return tuple(sorted(found.values(), key=lambda package: package.name))
+
+
+@dataclass(frozen=True)
+class BuildRequirements:
+    """What source distributions are built with, and {"NAME VERSION": why it is not known} for the others."""
+
+    packages: tuple[LockedPip, ...]
+    unknown: dict[str, str]
+
+
+def read_build_requirements(text: str) -> BuildRequirements:
+    """What images/build_requirements.py found. InputError for what has no hash."""
+    if not text:
+        return BuildRequirements((), {})
+    # Two projects may be built with the same file, and with two versions of one project.
+    found = {(entry.name, entry.version): entry for entry in _read_report(text)}
+    unknown = {
+        UNSAFE.sub("?", str(name))[:MOST_SAID]: UNSAFE.sub("?", str(why))[:MOST_SAID]
+        for name, why in json.loads(text)["open"].items()
+    }
+    return BuildRequirements(tuple(found[key] for key in sorted(found)), unknown)
 
 
 def _read_report(text: str) -> Iterator[LockedPip]:

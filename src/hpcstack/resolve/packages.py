@@ -20,7 +20,17 @@ from hpcstack.lock.check import unresolved
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.site_files import variables
 from hpcstack.render.steps import conda_files
-from hpcstack.resolve.answers import own_mpi, read_apt, read_conda, read_left_out, read_missing, read_pip, want_files
+from hpcstack.render.template import plain
+from hpcstack.resolve.answers import (
+    own_mpi,
+    read_apt,
+    read_build_requirements,
+    read_conda,
+    read_left_out,
+    read_missing,
+    read_pip,
+    want_files,
+)
 from hpcstack.store.cache import cache_of
 from hpcstack.store.workspace import workspace
 
@@ -29,9 +39,9 @@ if TYPE_CHECKING:
 
     from hpcstack.build.workbench import Workbench
     from hpcstack.core.process import Runner
-    from hpcstack.lock.model import Lock, LockedConda, LockedPlatform
+    from hpcstack.lock.model import Lock, LockedConda, LockedPip, LockedPlatform
     from hpcstack.recipe.model import Stack
-    from hpcstack.recipe.packages import Source
+    from hpcstack.recipe.packages import Packages, Source
     from hpcstack.site.load import Site
 
 
@@ -85,7 +95,8 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
     with workspace(bench.site, bench.runner, needed_bytes(locked)) as work:
         bench.progress(f"asking the base's own apt and pip for {stack.full_name}")
         kept = cache_of(bench.site).top / f"{stack.full_name}-lock.log"
-        files = {**conda_files(stack, None), **want_files(stack)}
+        script = {"build/build_requirements.py": plain("images", "build_requirements.py")}
+        files = {**script, **conda_files(stack, None), **want_files(stack)}
         quiet = replace(bench, progress=Progress())
         allowed = stack.packages.allow_replace
         try:
@@ -101,22 +112,21 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
         try:
             conda = read_conda(answer_of("conda.json")) if packages.conda.packages else None
             _own_python(conda or (), locked)
-            found = {
-                "apt": read_apt(
-                    answer_of("apt.simulated"), answer_of("apt.records"), allowed, own_mpi(locked.environment)
-                )
-                if packages.apt
-                else None,
-                "conda": conda,
-                "pip": read_pip(answer_of("pip.json"), answer_of("pip-of-base.json")) if packages.pip else None,
-                "left_out": read_left_out(answer_of("left-out.txt")),
-            }
+            apt = None
+            if packages.apt:
+                mpi = own_mpi(locked.environment)
+                apt = read_apt(answer_of("apt.simulated"), answer_of("apt.records"), allowed, mpi)
+            pip = read_pip(answer_of("pip.json"), answer_of("pip-of-base.json")) if packages.pip else None
+            left_out = read_left_out(answer_of("left-out.txt"))
+            built_with = read_build_requirements(answer_of("pip-build.json"))
         except NONSENSE as error:
             raise BuildError(
                 f"{stack.full_name} is not locked: the base's own tools answered with nonsense: {str(error)[:200]}",
                 f"is {lock.base.registry}/{lock.base.repository}:{lock.base.tag} what you meant?",
             ) from None
-        for index in found["left_out"] or ():
+        for project, why in list(built_with.unknown.items())[:MOST_NAMED]:
+            bench.progress(f"what {project} is built with stays open: {why}")
+        for index in left_out or ():
             bench.progress(f"left out: the base's extra index {index}")
         for package, paths in list(read_missing(answer_of("apt.missing")).items())[:MOST_NAMED]:
             more = f" and {len(paths) - 1} more" if paths[1:] else ""
@@ -124,7 +134,16 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
                 f"{package} is in the base already, without some of its files: {paths[0]}{more}. apt does not bring "
                 "them back: do what needs them without it, or put them there by a step of `run`"
             )
+        pip_build = None
+        if _builds_from_source(pip, packages) and not built_with.unknown:
+            pip_build = built_with.packages
+        found = {"apt": apt, "conda": conda, "pip": pip, "pip_build": pip_build, "left_out": left_out}
         return locked.model_copy(update=found)
+
+
+def _builds_from_source(pip: tuple[LockedPip, ...] | None, packages: Packages) -> bool:
+    """Whether one of PIP's set is built in an environment of its own."""
+    return any(not entry.file.endswith(".whl") and not packages.built_with_base(entry.name) for entry in pip or ())
 
 
 def _own_python(conda: tuple[LockedConda, ...], locked: LockedPlatform) -> None:
