@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,14 @@ pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.registry, pyt
 DEAD = "https://pypi.ngc.hpcstack.invalid"  # RFC 2606: a name that nobody has
 
 
+def read_lock(recipes: Recipes) -> dict[str, Any]:
+    """The one platform of demo-1's lock."""
+    (path,) = recipes.testbed.bash('find "$1" -name "demo-1.lock.json"', str(recipes.folder)).stdout.split()
+    text = recipes.testbed.run("cat", path, check=True).stdout
+    platform: dict[str, Any] = json.loads(text)["base"]["platforms"]["linux/amd64"]
+    return platform
+
+
 @pytest.fixture(scope="module")
 def locked(testbed: Testbed, ngc_inside: str) -> tuple[Recipes, dict[str, Any], float]:
     """A recipe, its lock, and how many seconds that took."""
@@ -30,9 +39,7 @@ def locked(testbed: Testbed, ngc_inside: str) -> tuple[Recipes, dict[str, Any], 
     began = time.monotonic()
     done = recipes.run("lock", "demo-1")
     assert done.returncode == 0, done.stderr
-    (path,) = testbed.bash('find "$1" -name "demo-1.lock.json"', str(recipes.folder)).stdout.split()
-    lock = json.loads(testbed.run("cat", path).stdout)
-    return recipes, lock["base"]["platforms"]["linux/amd64"], time.monotonic() - began
+    return recipes, read_lock(recipes), time.monotonic() - began
 
 
 @pytest.fixture(scope="module")
@@ -98,32 +105,60 @@ with open("against.c", "w") as file:
                'PyMODINIT_FUNC PyInit_NAME(void) { return PyModule_Create(&about); }\\n' % torch.__version__)
 setup(name="NAME", version="1.0", ext_modules=[Extension("NAME", ["against.c"])])
 """
-NAMES_TORCH = '[build-system]\nrequires = ["setuptools", "wheel", "torch"]\nbuild-backend = "setuptools.build_meta"\n'
+BACKEND = 'build-backend = "setuptools.build_meta"\n'
+BUILT_WITH = {
+    "needs-torch": '[build-system]\nrequires = ["setuptools", "wheel", "torch"]\n' + BACKEND,
+    "needs-another-torch": '[build-system]\nrequires = ["setuptools", "torch==2.15.0"]\n' + BACKEND,
+    "flash-attn": "",  # names nothing, and imports torch
+}
+PLAIN = "from setuptools import setup\nsetup(name={name!r}, version='1.0', py_modules=[])\n"
+BUILT_WITH_OTHERS = {
+    "wants-old-tools": '[build-system]\nrequires = ["setuptools<76"]\n' + BACKEND,
+    "names-nothing": "",
+}
+# Its backend, which it brings itself, says what else it is built with.
+OWN_BACKEND = """
+from setuptools.build_meta import *
+from setuptools import build_meta
+
+
+def get_requires_for_build_wheel(settings=None):
+    return ["wheel", "helper"]
+
+
+def build_wheel(*words, **more):
+    import helper
+
+    return build_meta.build_wheel(*words, **more)
+"""
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An index with another torch, and extensions that want one: by name, and without a word as flash-attn does."""
+def index_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index with another torch, extensions that want one, and projects that are built with this and that."""
     folder = tmp_path_factory.mktemp("index")
-    for name, pyproject in (("needs-torch", NAMES_TORCH), ("flash-attn", "")):
-        module = name.replace("-", "_")
-        files = {"setup.py": EXTENSION.replace("NAME", module)}
+    for name, pyproject in BUILT_WITH.items():
+        files = {"setup.py": EXTENSION.replace("NAME", name.replace("-", "_"))}
         add_sdist(folder, name, "1.0", {**files, **({"pyproject.toml": pyproject} if pyproject else {})})
+    for name, pyproject in BUILT_WITH_OTHERS.items():
+        files = {"setup.py": PLAIN.format(name=name)}
+        add_sdist(folder, name, "1.0", {**files, **({"pyproject.toml": pyproject} if pyproject else {})})
+    own = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "backend"\nbackend-path = ["own"]\n'
+    files = {"setup.py": PLAIN.format(name="asks-by-itself"), "pyproject.toml": own, "own/backend.py": OWN_BACKEND}
+    add_sdist(folder, "asks-by-itself", "1.0", files)
+    add_wheel(folder, "helper", "3.0", {"helper.py": "\n"})
     add_wheel(folder, "torch", "2.15.0", {"torch/__init__.py": '__version__ = "2.15.0"\n'})
-    for name in ("setuptools", "wheel"):
-        argv = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "-d",
-            str(folder / "simple" / name),
-            name,
-        ]
+    add_wheel(folder, "wraps-torch", "1.0", {"wraps_torch.py": "import needs_torch\n"}, requires=["needs-torch"])
+    for wanted in ("setuptools==82.0.1", "setuptools==75.8.0", "wheel==0.46.3", "packaging==26.0"):
+        place = folder / "simple" / wanted.partition("=")[0]
+        argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(place), wanted]
         subprocess.run(argv, check=True, capture_output=True)
-    with serve_index(folder) as url:
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(index_folder: Path) -> Iterator[str]:
+    with serve_index(index_folder) as url:
         yield url
 
 
@@ -133,15 +168,17 @@ def with_index(testbed: Testbed, base: str, name: str, index: str) -> Recipes:
     return recipes
 
 
-def test_r7_extensions_are_compiled_against_the_bases_torch(testbed: Testbed, ngc_inside: str, index: str) -> None:
+@pytest.mark.parametrize("asked", ["needs-torch", "wraps-torch"], ids=["named", "as-a-dependency"])
+def test_r7_extensions_are_compiled_against_the_bases_torch(
+    testbed: Testbed, ngc_inside: str, index: str, asked: str
+) -> None:
     """NVIDIA's torch is in no index; pip's build environments had PyPI's, of another ABI, or none."""
     recipes = with_index(testbed, ngc_inside, "against-torch", index)
-    recipes.write(
-        "1",
-        packages="{apt: [gcc, libc6-dev, libpython3-dev], pip: [needs-torch, flash-attn], no_build_isolation: [needs-torch]}",
-    )
+    recipes.write("1", packages=f"{{apt: [gcc, libc6-dev, libpython3-dev], pip: [{asked}, flash-attn]}}")
     done = recipes.run("lock", "demo-1")
     assert done.returncode == 0, done.stderr
+    assert {entry["name"] for entry in read_lock(recipes)["pip_build"]} == {"setuptools", "wheel", "packaging"}
+
     done = recipes.run("build", "--locked", "demo-1", "--json")
     assert done.returncode == 0, done.stderr
     image = json.loads(done.stdout)["image"]
@@ -154,11 +191,56 @@ def test_r7_what_would_be_compiled_against_another_torch_is_refused(
     testbed: Testbed, ngc_inside: str, index: str
 ) -> None:
     recipes = with_index(testbed, ngc_inside, "against-another", index)
-    recipes.write("1", packages="{pip: [needs-torch]}")
+    recipes.write("1", packages="{pip: [needs-another-torch]}")
     done = recipes.run("lock", "demo-1")
-    assert done.returncode == 2, done.stderr
+    assert done.returncode in (2, 4), done.stderr
     assert f"torch=={TORCH}" in done.stderr
     assert "packages.no_build_isolation" in done.stderr.partition("TIP:")[2]
+
+
+@pytest.fixture(scope="module")
+def from_source(testbed: Testbed, ngc_inside: str, index: str) -> Recipes:
+    """A locked recipe of projects that are built with two versions of setuptools, and with what a backend asks for."""
+    recipes = with_index(testbed, ngc_inside, "from-source", index)
+    recipes.write("1", packages="{pip: [wants-old-tools, names-nothing, asks-by-itself]}")
+    done = recipes.run("lock", "demo-1")
+    assert done.returncode == 0, done.stderr
+    return recipes
+
+
+def test_n17_what_builds_source_distributions_is_locked(from_source: Recipes) -> None:
+    locked = read_lock(from_source)["pip_build"]
+    versions = [(entry["name"], entry["version"]) for entry in locked]
+    assert ("setuptools", "75.8.0") in versions and ("setuptools", "82.0.1") in versions
+    assert ("helper", "3.0") in versions, "a backend's own wish (PEP 517) is not locked"
+    assert all(entry["hashes"] for entry in locked)
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "builtin"])
+def test_n17_images_from_source_have_the_same_bytes_again(from_source: Recipes, engine: str) -> None:
+    done = from_source.run("verify", "--reproducible", "demo-1", "--engine", engine, "--json")
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def test_n17_a_bundle_brings_what_builds_source_distributions(from_source: Recipes) -> None:
+    bundle = str(from_source.folder / "demo.tar")
+    done = from_source.run("bundle", "create", "demo-1", "-o", bundle)
+    assert done.returncode == 0, done.stderr
+    done = from_source.run("bundle", "apply", bundle, "--recipes-to", str(from_source.folder / "brought"))
+    assert done.returncode == 0, done.stderr
+    done = from_source.run("build", "--offline", "--no-cache", "demo-1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_n17_other_bytes_are_refused(testbed: Testbed, ngc_inside: str, index: str, index_folder: Path) -> None:
+    """The same version with other bytes, in the index that was locked. Last: it changes the index."""
+    recipes = with_index(testbed, ngc_inside, "other-bytes", index)
+    recipes.write("1", packages="{pip: [asks-by-itself]}")
+    done = recipes.run("lock", "demo-1")
+    assert done.returncode == 0, done.stderr
+    add_wheel(index_folder, "helper", "3.0", {"helper.py": "print('somebody else')\n"})
+    done = recipes.run("build", "--locked", "--no-cache", "demo-1")
+    assert done.returncode == 4 and "DO NOT MATCH THE HASHES" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(

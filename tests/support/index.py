@@ -9,7 +9,7 @@ import io
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -47,14 +47,15 @@ def add_sdist(folder: Path, name: str, version: str, files: dict[str, str]) -> N
             tar.addfile(entry, io.BytesIO(text.encode()))
 
 
-def add_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
-    """A wheel of NAME, pure Python, with FILES."""
+def add_wheel(folder: Path, name: str, version: str, files: dict[str, str], requires: Sequence[str] = ()) -> None:
+    """A wheel of NAME, pure Python, with FILES, that REQUIRES others."""
+    wanted = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     project = folder / "simple" / name
     project.mkdir(parents=True, exist_ok=True)
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     files = {
         **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{wanted}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     rows = []
