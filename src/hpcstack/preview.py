@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.quote import line
 from hpcstack.lock.known import lacking
 from hpcstack.publish.modulefile import Network, Release, fits, modulefile, modulefile_tcl, wrappers
+from hpcstack.recipe.adopted import describe_adopted
 from hpcstack.releases.layout import dates_file
 from hpcstack.render import readback
 from hpcstack.render.image import image_files
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 def render_stack(stack: Stack, lock: Lock, site: Site, platform: str) -> tuple[dict[str, str], list[str]]:
     """({path: text}, what nobody has looked up), the definition read back: what it says is what was meant."""
     files = stack_files(stack, lock, site, platform)
-    readback.check(stack, lock, platform, files["apptainer.def"])
+    if not stack.adopted:
+        readback.check(stack, lock, platform, files["apptainer.def"])
     return files, lacking(stack, platform) if lock.not_looked_up else []
 
 
@@ -62,8 +64,9 @@ def preview(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:
         sha256="of the image, once it is built",
         folder=f"{site.store}/releases/{stack.name}/{stack.release_version}-r1",
         dates=str(dates_file(site.module_root, stack.name, stack.release_version)),
-        base=f"{lock.base.registry}/{lock.base.repository}:{lock.base.tag}",
+        base=lock.base_name(),
         stand_in=lock.stand_in(),
+        adopted=describe_adopted(stack),
         holds=tuple(lock.facts(platform).items()),
         fits=fits(site, platform, base),
         environment={**base, **stack.variables(base)},

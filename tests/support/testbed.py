@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -84,6 +85,11 @@ class Testbed:
         target = self.home / path
         self.bash('mkdir -p "$(dirname "$1")" && printf %s "$2" >"$1"', str(target), text)
         return target
+
+    def give_bytes(self, path: Path, content: bytes) -> None:
+        """CONTENT as the small file PATH, which is the user's."""
+        text = base64.b64encode(content).decode()
+        self.bash('mkdir -p "$(dirname "$1")" && printf %s "$2" | base64 -d >"$1"', str(path), text)
 
 
 @cache

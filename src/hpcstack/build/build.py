@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.diagnose_log import explain_failure
@@ -13,6 +15,7 @@ from hpcstack.build.request import BuildRequest, find_built
 from hpcstack.core import sharing
 from hpcstack.core.errors import BuildError, InputError, MissingToolError, StoreError
 from hpcstack.core.files import digest_of, write_text
+from hpcstack.recipe.adopted import describe_adopted
 from hpcstack.releases.records import read_releases
 from hpcstack.releases.tree import Tree
 from hpcstack.render.image import CONTEXT
@@ -24,13 +27,12 @@ from hpcstack.store.workspace import workspace
 from hpcstack_smoke import __version__ as suite_version
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hpcstack.build.engines import Job
     from hpcstack.build.workbench import Workbench
     from hpcstack.store.store import Store
 
 ANOTHER = "--engine auto takes one that can"
+Complete = Callable[[BuildRequest, Path], BuildRequest]
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def build(request: BuildRequest, bench: Workbench, how: How = How()) -> tuple[Ar
     """The image of REQUEST, and whether it had to be built. BuildError leaves nothing in the store."""
     from hpcstack.build.base import base_of, bundled_base, imported_base
 
-    store, runner, progress = bench.store, bench.runner, bench.progress
+    store, progress = bench.store, bench.progress
     given = bundled_base(request.lock, request.platform, request.site) if how.offline else None
     if how.offline and imported_base(request.lock, request.platform, request.site).exists():
         given = None  # what a registry's digest vouches for comes first
@@ -58,26 +60,44 @@ def build(request: BuildRequest, bench: Workbench, how: How = How()) -> tuple[Ar
         request = replace(request, bundled=given.stem)
     if not how.fresh and (found := find_built(request, store)):
         return found, False
-    if reason := request.engine.usable(runner):
-        raise MissingToolError(f"the engine {request.engine.name} cannot be used here: {reason}", ANOTHER)
+    _check_engine(request, bench)
     base = given or base_of(request.lock, request.platform, bench)
-    name = request.stack.full_name
+    if given:
+        progress("on the base that a bundle brought: whoever made the bundle is trusted with this image")
+    return _build_once(request, base, bench, how)
+
+
+def build_on(image: Path, request: BuildRequest, bench: Workbench, complete: Complete) -> tuple[Artifact, bool]:
+    """IMAGE, a squashfs of others, with what hpcstack's own images have; and whether it had to be made.
+
+    COMPLETE is given the finished image, and adds what is in it to the request's lock.
+    """
+    if found := find_built(request, bench.store):
+        return found, False
+    _check_engine(request, bench)
+    return _build_once(request, image, bench, How(), complete)
+
+
+def _check_engine(request: BuildRequest, bench: Workbench) -> None:
+    if reason := request.engine.usable(bench.runner):
+        raise MissingToolError(f"the engine {request.engine.name} cannot be used here: {reason}", ANOTHER)
+
+
+def _build_once(
+    request: BuildRequest, base: Path, bench: Workbench, how: How, complete: Complete | None = None
+) -> tuple[Artifact, bool]:
+    """The image of REQUEST, made on BASE by one builder at a time; and whether it had to be made."""
+    store, progress, name = bench.store, bench.progress, request.stack.full_name
     with store.lease(request.key, lambda owner: progress(f"waiting for another builder of {name}: {owner}")):
         if not how.fresh and (found := find_built(request, store)):
             return found, False
         progress(f"building {name} with {request.engine.name} ({request.why}; key {request.key[:12]})")
-        if given:
-            progress("on the base that a bundle brought: whoever made the bundle is trusted with this image")
-        with workspace(request.site, runner, request.needed_bytes) as work:
-            return _build_in(work, request, base, bench, how), True
-
-
-def _build_in(work: Path, request: BuildRequest, base: Path, bench: Workbench, how: How) -> Artifact:
-    store = bench.store
-    kept = store.top / "logs" / f"{request.stack.full_name}-{request.key[:12]}.log"
-    with store.incoming() as incoming:
-        job = make_image(work, request, base, bench, how, kept, incoming / IMAGE)
-        return _store(job, request, bench, how)
+        kept = store.top / "logs" / f"{name}-{request.key[:12]}.log"
+        with workspace(request.site, bench.runner, request.needed_bytes) as work, store.incoming() as incoming:
+            job = make_image(work, request, base, bench, how, kept, incoming / IMAGE)
+            if complete:
+                request = complete(request, job.image)
+            return _store(job, request, bench, how), True
 
 
 def _store(job: Job, request: BuildRequest, bench: Workbench, how: How) -> Artifact:
@@ -184,6 +204,7 @@ def _inspect(request: BuildRequest, job: Job) -> Artifact:
         engine=request.engine.name,
         lock_sha256=request.lock.digest(),
         base=str(about["base"]),
+        adopted=describe_adopted(request.stack),
         bundled=request.bundled,
         unconfined="; ".join(job.unconfined),
         stand_in=request.lock.stand_in(),

@@ -17,6 +17,7 @@ from hpcstack.build.engines import Engine, choose
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_text, write_text
+from hpcstack.recipe.adopted import refuse_adopted
 from hpcstack.store.cache import own_cache
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def request_build(
     offline: bool = False, squash: bool = False,
 ) -> BuildRequest:  # fmt: skip
     """What would be built. MissingToolError if no engine can be used here, or none without a network (OFFLINE)."""
+    refuse_adopted(recipe)
     if lock.not_looked_up:
         raise InputError(f"no registry has said what the base of {lock.stack} is", f"hpcstack lock {lock.stack}")
     platform = platform or recipe.stack.base.platforms[0]

@@ -92,11 +92,11 @@ def statement(text: str, store: Store, stack: str = "") -> Statement:
         )
     if path.suffix == ".sif":
         return Statement("")
-    lock = ""
+    lock = adopted = ""
     with contextlib.suppress(InputError):
         known = find_stored(text, store)
-        stack, lock = stack or known.stack, known.lock_sha256
-    return Statement(digest_of(path), stack or own_name(path), lock)
+        stack, lock, adopted = stack or known.stack, known.lock_sha256, known.adopted
+    return Statement(digest_of(path), stack or own_name(path), lock, adopted=adopted)
 
 
 def own_name(image: Path) -> str:

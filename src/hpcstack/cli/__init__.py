@@ -29,6 +29,7 @@ GROUPS = {
     },
     "Images": {
         "import": "Make one squashfs that Pyxis, Enroot and Apptainer run of an image from anywhere.",
+        "adopt": "Take over an image that hpcstack did not build, as a release of its own.",
         "build": "Build the image of a stack into the store.",
         "images": "List the images in the store.",
         "inspect": "Show what an image is: its stack, base, packages, releases.",

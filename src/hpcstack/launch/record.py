@@ -67,7 +67,8 @@ def begin(
     document = {
         "hpcstack": __version__, "stack": artifact.stack, "chosen": why, "started": stamp.isoformat(timespec="seconds"),
         "image": str(artifact.image), "image_sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256,
-        "base": artifact.base, "stand_in": artifact.stand_in, "facts": artifact.facts, "pip": artifact.pip,
+        "base": artifact.base, "stand_in": artifact.stand_in, "adopted": artifact.adopted,
+        "facts": artifact.facts, "pip": artifact.pip,
         "module": environ.get("HPCSTACK_RELEASE", ""), "runtime": plan.runtime, "runtime_reason": plan.reason,
         "mode": plan.mode, "ranks": plan.ranks, "with": list(added),
         "staged": plan.staged.how if plan.staged else "none", "command": list(command),

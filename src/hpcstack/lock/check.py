@@ -35,6 +35,9 @@ def unresolved(stack: Stack, lock: Lock) -> tuple[str, ...]:
 def find_staleness(stack: Stack, lock: Lock) -> list[str]:
     """Why LOCK is not the lock of STACK; empty if it is. Offline."""
     reasons = ["no registry has said what its base is"] if lock.not_looked_up else []
+    adopted = (lock.adopted.sha256 if lock.adopted else "", stack.adopted.sha256 if stack.adopted else "")
+    if adopted[0] != adopted[1]:
+        reasons.append("the recipe and the lock are of different adopted images")
     if lock.stack != stack.full_name:
         reasons.append(f"the lock is of {lock.stack}")
     if lock.spec_sha256 != stack.checksum():
@@ -50,7 +53,7 @@ def find_staleness(stack: Stack, lock: Lock) -> list[str]:
 
 def find_drift(lock: Lock) -> list[str]:
     """Why LOCK would build another image than when it was made, though the recipe is the same. Offline."""
-    if lock.template_version == TEMPLATE_VERSION:
+    if lock.template_version == TEMPLATE_VERSION or lock.adopted:
         return []
     return [f"hpcstack's templates were version {lock.template_version} and are {TEMPLATE_VERSION}"]
 

@@ -97,6 +97,18 @@ class LockedBase(Model):
     platforms: dict[PlatformName, LockedPlatform] = Field(min_length=1)
 
 
+class AdoptedContents(Model):
+    """What is in an image that was taken over. Nothing was resolved, and nothing of it can be made again."""
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    source: Line
+    apt: dict[Said, Said] = Field({}, description="{Debian package: version}")
+    pip: dict[Said, Said] = Field({}, description="{Python package: version}")
+    conda: dict[Said, Said] = Field({}, description="{conda package: VERSION=BUILD}")
+    base_said_by: Line = Field("", description="what in the image names its base; empty: nothing does")
+    unknown: tuple[Line, ...] = Field((), description="what could not be known")
+
+
 class Lock(Model):
     """What a stack's names meant when they were looked up. `unresolved` names what is only resolved in the build."""
 
@@ -107,6 +119,7 @@ class Lock(Model):
     base: LockedBase
     sources: dict[Line, Commit] = Field({}, description="{name of a source: commit}")
     unresolved: tuple[Line, ...] = ()
+    adopted: AdoptedContents | None = None
 
     def text(self) -> str:
         """The canonical file: same lock, same bytes."""
@@ -114,7 +127,12 @@ class Lock(Model):
 
     @property
     def not_looked_up(self) -> bool:
-        """Whether no registry has said what the base is. Such a lock is shown, never written and never built."""
+        """Whether no registry has said what the base is. Such a lock is shown, never written and never built.
+
+        What is locked of an adopted image is the image itself, whatever it was made from.
+        """
+        if self.adopted:
+            return False
         return self.base.index_digest == UNKNOWN or any(one.digest == UNKNOWN for one in self.base.platforms.values())
 
     def named(self, platform: str) -> str:
@@ -122,6 +140,13 @@ class Lock(Model):
         digest = self.platform(platform).digest
         base = f"{self.base.registry}/{self.base.repository}"
         return f"{base}:{self.base.tag}" if digest == UNKNOWN else f"{base}@{digest}"
+
+    def base_name(self) -> str:
+        """The base in words: REGISTRY/REPOSITORY:TAG; of an adopted image what it says, or that it says nothing."""
+        name = f"{self.base.registry}/{self.base.repository}:{self.base.tag}"
+        if not self.adopted:
+            return name
+        return f"{name} (as the image says)" if self.adopted.base_said_by else "not known: the image was adopted"
 
     def digest(self) -> str:
         return hashlib.sha256(self.text().encode()).hexdigest()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_bytes
-from hpcstack.publish.modulefile import Release, modulefile, modulefile_tcl
+from hpcstack.publish.modulefile import Release, modulefile, modulefile_tcl, with_settings
 from hpcstack.runtimes.base import VOID
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ BOOKS = re.compile(
     r"^(_|SHLVL|PWD|OLDPWD|LMOD_.*|_ModuleTable.*|__LMOD.*|__MODULES_.*|MODULES_FAMILY_.*|_LMFILES_|LOADEDMODULES|MODULEPATH.*)$"
 )
 TRIAL = "hpcstack-module-"
+BUG = "this is a bug: tell us"
 MAX_ANSWER = 4 << 20  # bytes: an environment
 ROUND_TRIP = r"""
 set -u
@@ -123,7 +124,7 @@ def _round_trip(release: Release, program: Program, user: str, runner: Runner) -
 def _tip(said: str, name: str) -> str:
     if "+" in name:
         return "Environment Modules takes what follows a + for a variant: another `version` in the recipe"
-    return "`modules`, `store` and `module_root` in site.yaml" if "read" in said else "this is a bug: tell us"
+    return "`modules`, `store` and `module_root` in site.yaml" if "read" in said else BUG
 
 
 def _who(user: str) -> str:
@@ -151,25 +152,27 @@ def _become(user: str, top: Path, shown: tuple[Path, ...], answers: Path) -> lis
 
 def _compare(release: Release, program: Program, folder: Path, user: str, said: str) -> None:
     before, loaded, after = (_environment(folder / name) for name in ("before", "loaded", "after"))
-    expected = before | {
+    tip = "is `module.environment` in the recipe meant so?" if release.stack.module.environment else BUG
+    expected = with_settings(release.stack, before)
+    expected |= {
         "HPCSTACK_STACK": release.stack.full_name,
         "HPCSTACK_RELEASE": release.name,
         "HPCSTACK_IMAGE": release.image,
         "HPCSTACK_IMAGE_SHA256": release.sha256,
-        "PATH": f"{release.bin}:{before['PATH']}",
+        "PATH": f"{release.bin}:{expected['PATH']}",
         **(VOID if release.without_gpus else {}),
     }
     if loaded != expected:
         wrong = sorted({name for name, _ in loaded.items() ^ expected.items()})
         raise StoreError(
             f"{program.name} sets something else for {release.name}{_who(user)}: {', '.join(wrong)} {said}",
-            "this is a bug: tell us",
+            tip,
         )
     if after != before:
         left = sorted({name for name, _ in before.items() ^ after.items()})
         raise StoreError(
             f"{program.name} does not restore {', '.join(left)} after {release.name}{_who(user)}",
-            "this is a bug: tell us",
+            tip,
         )
 
 

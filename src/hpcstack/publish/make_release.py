@@ -109,6 +109,8 @@ def release(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -
     if candidate.recipe:
         check_withdrawn(stack, artifact, asked, publisher)
     check_commands(stack, artifact)
+    if artifact.adopted:
+        publisher.say(f"ADOPTED, not built by hpcstack: {artifact.adopted}")
     sign_and_check(artifact, publisher)
     if candidate.recipe:
         more = collect_attachments(candidate.recipe, artifact, publisher.site)
@@ -152,7 +154,7 @@ def sign_and_check(artifact: Artifact, publisher: Publisher) -> None:
         if wanted.keys and not signing.is_trusted(wanted.sign_with, wanted.keys, runner):
             raise InputError(f"signatures.sign_with, {wanted.sign_with}, belongs to none of signatures.keys",
                              "add its public half to signatures.keys in site.yaml")  # fmt: skip
-        what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
+        what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256, adopted=artifact.adopted)
         publisher.say(f"signed: {signing.sign(artifact.image, wanted.sign_with, runner, what)}")
     if wanted.required and (why := signing.why_untrusted(artifact, wanted.keys, runner)):
         raise AnswerIsNo(f"this site publishes only signed images; {artifact.stack}: {why}",

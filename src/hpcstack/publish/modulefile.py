@@ -69,6 +69,7 @@ class Release:
     folder: str
     base: str
     stand_in: str = ""
+    adopted: str = ""  # where the image was taken from, if hpcstack did not build it
     channel: str = "testing"
     dates: str = "/nonexistent"  # the file that says when its version goes
     holds: tuple[tuple[str, str], ...] = ()
@@ -130,7 +131,35 @@ def _values(release: Release) -> dict[str, object]:
         "sha256": release.sha256,
         "bin": release.bin,
         "void": release.without_gpus,
+        "settings": module_settings(release.stack),
     }
+
+
+def module_settings(stack: Stack) -> list[tuple[str, str, str, str]]:
+    """(act, variable, value, separator) of what the recipe's `module.environment` says, in the order of modulefiles:
+    what is prepended last comes first."""
+    out = []
+    for name, setting in stack.module.environment.items():
+        if setting.set is not None:
+            out.append(("set", name, setting.set, ""))
+        out += [("prepend", name, part, setting.separator) for part in reversed(setting.prepend)]
+        out += [("append", name, part, setting.separator) for part in setting.append]
+    for _, name, value, _ in out:
+        if CONTROL.search(value):
+            raise InputError(f"module.environment: {name} has a control character in it", "no module can set that")
+    return out
+
+
+def with_settings(stack: Stack, environment: Mapping[str, str]) -> dict[str, str]:
+    """ENVIRONMENT as loading a module of STACK leaves it, but for hpcstack's own variables."""
+    after = dict(environment)
+    for act, name, value, separator in module_settings(stack):
+        had = after.get(name, "")
+        if act == "set" or not had:
+            after[name] = value
+        else:
+            after[name] = f"{value}{separator}{had}" if act == "prepend" else f"{had}{separator}{value}"
+    return after
 
 
 def whatis(release: Release) -> list[str]:
@@ -140,6 +169,8 @@ def whatis(release: Release) -> list[str]:
     lines.append(f"Tested: {dict(release.tested).get('verdict', 'not yet')}")
     if release.stand_in:
         lines.append(f"Stand-in: {release.stand_in}")
+    if release.adopted:
+        lines.append(f"Adopted: {release.adopted}")
     plain = [line(text) for text in lines]
     return [text if len(text) <= WIDTH else f"{text[: WIDTH - 3]}..." for text in plain]
 
@@ -168,6 +199,8 @@ def help_text(release: Release) -> str:
         lines.append(f"  PUBLISHED ALTHOUGH THE GATE WAS SHUT: {release.override}")
     if release.stand_in:
         lines += ["", f"STAND-IN, not NVIDIA's image: {release.stand_in}"]
+    if release.adopted:
+        lines += ["", f"ADOPTED, not built by hpcstack: {release.adopted}"]
     void, nv = (" --container-env=NVIDIA_VISIBLE_DEVICES", "") if release.without_gpus else ("", "--nv ")
     lines += [
         "",

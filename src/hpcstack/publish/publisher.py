@@ -185,6 +185,7 @@ class Publisher:
         release = Release(
             stack=stack, number=int(name.rpartition("-r")[2]), image=str(artifact.image), sha256=artifact.sha256,
             folder=str(self.folder(stack.name, name)), base=artifact.base, stand_in=artifact.stand_in, channel=channel,
+            adopted=artifact.adopted,
             dates=str(dates_file(self.site.module_root, stack.name, version)), holds=tuple(artifact.facts.items()),
             pip=tuple(artifact.pip.items()), fits=fits(self.site, artifact.platform, artifact.environment),
             tested=tested, override=override, environment=artifact.environment,

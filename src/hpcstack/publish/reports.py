@@ -61,6 +61,8 @@ def require_proof(
         return shown[0], ""
     if override:
         return next(iter([*shown, *given]), None), override
+    if artifact.adopted:
+        reasons.append(f"NOTE: the image is ADOPTED, hpcstack did not build it: {artifact.adopted}")
     listed = "".join(f"\n  {reason}" for reason in reasons[:20])
     more = f"\n  and {len(reasons) - 20} more" if len(reasons) > 20 else ""
     raise AnswerIsNo(

@@ -99,7 +99,16 @@ def _image(store: Store, entry: Entry) -> dict[str, Any]:
     except HpcstackError:
         artifact = None
     if artifact is None:
-        empty = {"facts": [], "pip": [], "conda": [], "apt": [], "holds": "", "driver": "", "stand_in": ""}
+        empty = {
+            "facts": [],
+            "pip": [],
+            "conda": [],
+            "apt": [],
+            "holds": "",
+            "driver": "",
+            "stand_in": "",
+            "adopted": "",
+        }
         return {**empty, "base": "its image is gone", "image": ""}
     facts, least = list(artifact.facts.items()), driver_of(artifact.environment).least
     return {
@@ -110,6 +119,7 @@ def _image(store: Store, entry: Entry) -> dict[str, Any]:
         "apt": sorted(artifact.apt.items()),
         "driver": f"{least} or newer" if least else "",
         "stand_in": artifact.stand_in,
+        "adopted": artifact.adopted,
         "base": artifact.base,
         "image": str(artifact.image),
     }

@@ -110,11 +110,31 @@ def _setting(value: Any) -> Any:
 Variable = Annotated[Setting, BeforeValidator(_setting, json_schema_input_type=str | Setting)]
 
 
+class AdoptedImage(Model):
+    """The image that a stack is, where hpcstack did not build it: nothing says how to make it again."""
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="of the file that was taken over")
+    source: Line = Field(min_length=1, description="where it was taken from: a file, or a registry's image")
+
+
 class ModuleSpec(Model):
     """What the stack's module offers."""
 
     commands: tuple[Command, ...] = Field((), description="programs of the image that get a wrapper on PATH")
     python: bool = Field(False, description="also the image's python and python3, which then hide the host's own")
+    environment: dict[str, Variable] = Field(
+        {}, description="variables that loading the module sets outside of containers: NAME: value, or prepend, append"
+    )
+
+    @field_validator("environment")
+    @classmethod
+    def _names(cls, environment: dict[str, Setting]) -> dict[str, Setting]:
+        for name in environment:
+            if not VARIABLE.fullmatch(name):
+                raise ValueError(f"{name!r} is not a variable's name")
+            if name.startswith("HPCSTACK_"):
+                raise ValueError(f"{name} is hpcstack's own")
+        return environment
 
     @property
     def wrapped(self) -> tuple[str, ...]:
@@ -164,6 +184,7 @@ class Stack(Model):
     variant: str = Field("", pattern=VARIANT, max_length=32, description="a third part of the name, e.g. vision")
     summary: Line = Field(max_length=100, min_length=1, description="one line: what the stack is for")
     base: Base
+    adopted: AdoptedImage | None = Field(None, description="written by hpcstack adopt: an image that is not built here")
     packages: Packages = Packages.model_construct()
     files: tuple[File, ...] = Field((), description="text files copied into the image, after packages")
     run: tuple[Run, ...] = Field((), description="named steps, in order, after files")
@@ -207,6 +228,22 @@ class Stack(Model):
                     f"no check or family {test!r}{did_you_mean(test, known)}; known: {', '.join(FAMILIES)}"
                 )
         return tests
+
+    @model_validator(mode="after")
+    def _adopted_as_it_is(self) -> Stack:
+        packages = self.packages
+        added = {
+            "packages": packages.apt or packages.pip or packages.conda.packages or packages.source,
+            "files": self.files,
+            "run": self.run,
+        }
+        named = [key for key, value in added.items() if value]
+        if self.adopted and named:
+            raise ValueError(
+                f"an adopted image is taken as it is: drop `{named[0]}`, or drop `adopted` and say what to build on in "
+                "`base.image`"
+            )
+        return self
 
     @property
     def full_name(self) -> str:

@@ -31,6 +31,8 @@ def local_definition(definition: str, base: str) -> str:
 
 def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
     """{path: text} of all that determines the image: `apptainer.def`, `Dockerfile`, `enroot.sh` and the context."""
+    if stack.adopted:  # there is nothing to build it from
+        return context_files(stack, lock, platform)
     base = lock.base
     locked = lock.platform(platform)
     digest = locked.digest if locked.digest != UNKNOWN else base.tag
@@ -79,13 +81,15 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
 
 def about(stack: Stack, lock: Lock, platform: str) -> dict[str, object]:
     """What the image says of itself in /opt/hpcstack/stack.json."""
+    digest = lock.platform(platform).digest
     return {
         "format": "hpcstack/image/v1",
         "stack": stack.full_name,
         "summary": stack.summary,
         "spec_sha256": stack.checksum(),
-        "base": f"{lock.base.registry}/{lock.base.repository}:{lock.base.tag}",
-        "base_digest": "" if lock.not_looked_up else lock.platform(platform).digest,
+        "base": lock.base_name(),
+        "base_digest": "" if lock.not_looked_up or digest == UNKNOWN else digest,
+        **({"adopted": stack.adopted.model_dump()} if stack.adopted else {}),
         "platform": platform,
         "holds": lock.facts(platform),
         "stand_in": lock.stand_in(),

@@ -24,7 +24,7 @@ def junit(report: Report) -> str:
         skipped=str(counts["SKIP"]),
     )  # fmt: skip
     properties = ElementTree.SubElement(suite, "properties")
-    for name in ("image_sha256", "suite", "runtime", "backend", "world_size", "stand_in", "virtual_nodes"):
+    for name in ("image_sha256", "suite", "runtime", "backend", "world_size", "stand_in", "adopted", "virtual_nodes"):
         ElementTree.SubElement(properties, "property", name=name, value=_clean(str(getattr(report, name))))
     for outcome in report.outcomes:
         _case(suite, outcome)

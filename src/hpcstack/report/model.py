@@ -76,6 +76,7 @@ class Report(Model):
     started: str
     seconds: float
     stand_in: str = ""
+    adopted: str = Field("", description="where the image was taken from, if hpcstack did not build it")
     virtual_nodes: bool = False
     planted: str = Field("", description="the file that planted a bug, in the suite's own tests")
     inventory: dict[str, dict[str, Any]] = Field(default_factory=dict, description="{node: what it is made of}")
@@ -117,6 +118,8 @@ class Report(Model):
         out = []
         if self.stand_in:
             out.append(f"the image is built on a STAND-IN: {self.stand_in}")
+        if self.adopted:
+            out.append(f"the image is ADOPTED, hpcstack did not build it: {self.adopted}")
         if self.virtual_nodes:
             out.append("the nodes are VIRTUAL: they share one machine, so times and bandwidths say nothing")
         if self.planted:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hpcstack.build.request import find_built, request_build
 from hpcstack.core.outputs import new_file
 from hpcstack.lock.file import LockFile
+from hpcstack.recipe.adopted import refuse_adopted
 from hpcstack.resolve.make_lock import lock_to_build, lock_to_show
 from hpcstack.resolve.signed_base import refuse_unsigned
 
@@ -53,6 +54,7 @@ class BuiltStack:
 
 def request_stack(recipe: Recipe, options: BuildOptions, bench: Workbench, *, dry: bool = False) -> BuildRequest:
     """What would be built of RECIPE. DRY: nothing is written, so that a first lock is only looked at."""
+    refuse_adopted(recipe)
     file = LockFile(recipe, bench.site)
     if options.locked:
         lock = file.exact(options.platform or recipe.stack.base.platforms[0])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import RegistryError
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.known import known_lock
+from hpcstack.recipe.adopted import refuse_adopted
 from hpcstack.resolve.base import resolve
 from hpcstack.resolve.signed_base import record_signature
 
@@ -24,6 +25,7 @@ def make_lock(recipe: Recipe, bench: Workbench, *, base_only: bool = False) -> L
     """A new lock. BASE_ONLY asks the registry alone and says in `unresolved` what that leaves open."""
     from hpcstack.resolve.packages import resolve_packages
 
+    refuse_adopted(recipe)
     lock = record_signature(resolve(recipe.stack, bench.registry), recipe.stack.base, bench)
     if base_only:
         return lock

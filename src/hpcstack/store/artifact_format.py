@@ -35,6 +35,7 @@ class _Artifact(Record):
     environment: dict[Plain, str] = Field(default_factory=dict)
     mode: Text = "torchrun"
     mounts: list[Text] = Field(default_factory=list)
+    adopted: Text = ""
     bundled: Text = ""
     unconfined: Text = ""
 

@@ -48,7 +48,9 @@ def _about(artifact: Artifact) -> dict[str, str]:
         "engine": artifact.engine,
         "lock": artifact.lock_sha256,
     }
-    return {**told, **({"stand-in": artifact.stand_in} if artifact.stand_in else {})}
+    told |= {"stand-in": artifact.stand_in} if artifact.stand_in else {}
+    told |= {"adopted": f"ADOPTED, not built by hpcstack: {artifact.adopted}"} if artifact.adopted else {}
+    return told
 
 
 def _components(artifact: Artifact, distribution: str) -> list[Component]:

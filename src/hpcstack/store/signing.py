@@ -37,6 +37,7 @@ class Statement:
     stack: str = ""
     lock_sha256: str = ""
     signed: str = ""  # a day and a time of UTC
+    adopted: str = ""  # where the image was taken from, if its signer knew that hpcstack did not build it
     format: str = FORMAT
 
     def differs(self, other: Statement) -> str:
@@ -148,7 +149,8 @@ def _judged(text: bytes, signature: bytes, keys: list[str], runner: Runner, what
     if signed is None:
         return False, "what was signed is not a statement of an image"
     wrong = signed.differs(what)
-    return not wrong, wrong or f"{said}; signed {signed.signed}"
+    adopted = f"; ADOPTED, not built by hpcstack: {signed.adopted}" if signed.adopted else ""
+    return not wrong, wrong or f"{said}; signed {signed.signed}{adopted}"
 
 
 def _public(key: str, runner: Runner) -> Path:

@@ -187,6 +187,7 @@ def run_suite(
         node_type=next((name for name, one in site.node_types.items() if one is node), ""),
         world_size=run.size.world,
         started=started, seconds=round(time.monotonic() - began, 1), stand_in=artifact.stand_in,
+        adopted=artifact.adopted,
         virtual_nodes=bool(node and node.virtual), planted=found.planted, inventory=found.inventory,
         promised={name: value for name, value in promised(node, site).items() if value},
         step_status=next((step.status for step in steps if step.status), 0),

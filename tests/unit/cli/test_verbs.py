@@ -83,6 +83,12 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "outdated": [(("no-such-1",), 2, "there is no stack")],
     "render": [(("no-such-1",), 2, "there is no stack")],
     "import": [(("not an image",), 2, "")],
+    "adopt": [
+        (("x.sqsh",), 2, "Missing option"),
+        (("x.sqsh", "--as", "mine"), 2, "a name and a version"),
+        (("x.sqsh", "--as", "mine/1"), 2, "does not exist"),
+        (("x.sif", "--as", "mine/1"), 2, "is a SIF"),
+    ],
     "build": [((), 2, "name a stack, or say --all"), ((STACK, "--engine", "bogus"), 2, "no such engine")],
     "images": [(("extra",), 2, "unexpected extra argument")],
     "inspect": [(("no-such-1",), 2, "the store has no image")],
@@ -169,6 +175,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
 # What answers only with a cluster, an engine or a history: its JSON is looked at in tests/integration, and of these below
 ELSEWHERE = {
     "build", "inspect", "verify", "rollback", "logs", "cancel", "report", "doctor", "hang", "why", "import", "sign",
+    "adopt",
     "bundle", "cache",
 }  # fmt: skip
 UNSEEN = {"outdated"}  # needs a registry with newer tags: no test looks at its JSON yet

@@ -1,0 +1,231 @@
+"""From an image that hpcstack did not build to a recipe, a lock and an image in the store."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from hpcstack.adopt.survey import survey_image
+from hpcstack.build.base import here, import_image
+from hpcstack.build.build import build_on
+from hpcstack.build.engines import choose
+from hpcstack.build.request import BuildRequest
+from hpcstack.core.errors import InputError
+from hpcstack.core.files import digest_of, read_text, write_text, writing_below
+from hpcstack.lock.file import LockFile
+from hpcstack.lock.model import TEMPLATE_VERSION, UNKNOWN, AdoptedContents, Lock, LockedBase, LockedPlatform
+from hpcstack.lock.model import read as read_lock
+from hpcstack.recipe.catalog import SUFFIX, Catalog, Recipe
+from hpcstack.render.image import KERNEL_NAMES
+from hpcstack.render.steps import HOME
+from hpcstack.store.contents import read_optional
+from hpcstack.store.store import LOCK
+from hpcstack.store.workspace import workspace
+
+if TYPE_CHECKING:
+    from hpcstack.adopt.lua_module import LuaModule
+    from hpcstack.adopt.survey import Survey
+    from hpcstack.build.workbench import Workbench
+    from hpcstack.recipe.model import Stack
+    from hpcstack.store.artifact import Artifact
+
+# RFC 2606: a registry of this name can never be. It stands where nothing says what an image was made from.
+NO_BASE = "adopted.invalid/not-known:not-known"
+TORCHRUN = "torchrun"
+PYTHONS = ("python", "python3")  # which a recipe's `module.python` offers
+MAX_RECIPE = 1 << 20  # bytes
+UNPACKED = 5  # bytes of local disk for each of an image, while it is worked on
+
+
+@dataclass(frozen=True)
+class AdoptRequest:
+    """What is to be taken over: SOURCE (a squashfs, or what `import` takes) as NAME-VERSION, its recipe in FOLDER."""
+
+    source: str
+    name: str
+    version: str
+    folder: Path
+    summary: str = ""
+    commands: tuple[str, ...] = ()
+    modulefile: LuaModule | None = None
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What was taken over, as its recipe, its lock and its image; what could not be known of it."""
+
+    recipe: Recipe
+    lock: Lock
+    lock_path: Path
+    artifact: Artifact
+    new: bool
+    unknown: tuple[str, ...]
+
+
+def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Adoption:
+    """The image of REQUEST in the store, beside its recipe and its lock. Nothing is left where it cannot be done."""
+    with workspace(bench.site, bench.runner, 0) as work:
+        image = _image_of(request.source, work, bench)
+        before = _identity(image)
+        bench.progress(f"reading {image}")
+        sha256 = digest_of(image)
+        survey = survey_image(image, (TORCHRUN, *request.commands))
+        _check(request, survey)
+        path = request.folder / f"{request.name}-{request.version}{SUFFIX}"
+        text = recipe_text(request, survey, sha256)
+        new_recipe = _write_recipe(path, text)
+        try:
+            recipe = Catalog([request.folder, *catalog.folders], catalog.policy).find(path.name.removesuffix(SUFFIX))
+            lock = _first_lock(recipe.stack, survey, sha256)
+            artifact, new = _make(recipe, lock, survey, image, bench)
+            if _identity(image) != before:
+                raise InputError(f"{image} was changed while it was read", "adopt it again when nobody writes to it")
+        except BaseException:
+            if new_recipe:
+                path.unlink(missing_ok=True)
+            raise
+    whole = read_lock(Path(artifact.folder) / LOCK)
+    lock_path = LockFile(recipe, bench.site).write(whole)
+    return Adoption(recipe, whole, lock_path, artifact, new, survey.unknown)
+
+
+def _image_of(source: str, work: Path, bench: Workbench) -> Path:
+    """The squashfs that SOURCE is, or that it becomes in WORK."""
+    path = Path(source).expanduser()
+    if path.suffix == ".sif":
+        raise InputError(f"{source} is a SIF", f"take its squashfs out: apptainer sif dump 4 {source} > image.sqsh")
+    if path.is_file() and path.suffix != ".tar":
+        return path.absolute()
+    if path.suffix in (".sqsh", ".squashfs"):
+        raise InputError(f"{source} does not exist", "name a squashfs, or an image as hpcstack import takes it")
+    return import_image(source, here(), work / "imported.sqsh", bench).path
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    about = path.stat()
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def _check(request: AdoptRequest, survey: Survey) -> None:
+    if survey.platform != here():
+        raise InputError(
+            f"{request.source} is for {survey.platform}, and this machine is {here()}",
+            f"adopt it on a machine of its kind: uname -m says {KERNEL_NAMES[survey.platform]} there",
+        )
+    lacks = [name for name in request.commands if name not in survey.files]
+    if lacks:
+        raise InputError(f"the image has no {', '.join(lacks)} on its PATH", "--command names what the image has")
+
+
+def recipe_text(request: AdoptRequest, survey: Survey, sha256: str) -> str:
+    """The recipe of an adopted image, as YAML with the reasons beside it."""
+    module: dict[str, Any] = {}
+    commands = request.commands or ((TORCHRUN,) if TORCHRUN in survey.files else ())
+    others = [name for name in commands if name not in PYTHONS]
+    if others:
+        module["commands"] = others
+    if len(others) < len(commands):
+        module["python"] = True
+    if request.modulefile and request.modulefile.settings:
+        module["environment"] = {name: _setting(value) for name, value in request.modulefile.settings.items()}
+    source = str(Path(request.source).absolute()) if Path(request.source).is_file() else request.source
+    spec: dict[str, Any] = {
+        "apiVersion": "hpcstack/v1",
+        "name": request.name,
+        "version": request.version,
+        "summary": request.summary or f"Adopted from {Path(source).name}"[:100],
+        "adopted": {"sha256": sha256, "source": source},
+        "base": {"image": survey.base or NO_BASE, "platforms": [survey.platform]},
+        "launch": {"mode": TORCHRUN if TORCHRUN in survey.files else "plain"},
+        **({"module": module} if module else {}),
+    }
+    base = (
+        f"The base is what the image says, by {survey.base_said_by}."
+        if survey.base
+        else "Nothing says what it was made from."
+    )
+    lines = [
+        "Written by hpcstack adopt: the image is taken as it is, and cannot be built from this file.",
+        base,
+        *([f"module.environment is what {request.modulefile.path} sets."] if request.modulefile else []),
+        "To build one like it: drop `adopted`, name in base.image what to build on, and write what was added, e.g.",
+        "packages: {pip: [NAME==VERSION]}.",
+    ]
+    head = "".join(f"# {line}\n" for line in lines)
+    return head + yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def _setting(value: dict[str, Any]) -> Any:
+    """A setting as a recipe has it, without what is at its default."""
+    if "set" in value:
+        return value["set"]
+    return {key: part for key, part in value.items() if part and (key, part) != ("separator", ":")}
+
+
+def _write_recipe(path: Path, text: str) -> bool:
+    """TEXT as the new file PATH. False where the same recipe is there already; InputError where another one is."""
+    if os.path.lexists(path):
+        if path.is_file() and read_text(path, MAX_RECIPE) == text:
+            return False
+        raise InputError(f"{path} is there already, and is another recipe", "adopt the image by another NAME-VERSION")
+    with writing_below(path.parent, "the recipe was not written"):
+        write_text(path, text)
+    return True
+
+
+def _first_lock(stack: Stack, survey: Survey, sha256: str) -> Lock:
+    """The lock of an adopted image before its packages are listed."""
+    assert stack.adopted
+    locked = LockedPlatform(
+        digest=UNKNOWN,
+        environment=dict(survey.environment),
+        labels=dict(survey.labels),
+        entrypoint=survey.entrypoint,
+        command=survey.command,
+        workdir=survey.workdir,
+    )
+    base = LockedBase(
+        registry=stack.base.registry,
+        repository=stack.base.repository,
+        tag=stack.base.tag,
+        index_digest=UNKNOWN,
+        answered_by="nobody",
+        platforms={survey.platform: locked},
+    )
+    contents = AdoptedContents(
+        sha256=sha256, source=stack.adopted.source, base_said_by=survey.base_said_by, unknown=survey.unknown
+    )
+    return Lock(
+        stack=stack.full_name,
+        spec_sha256=stack.checksum(),
+        template_version=TEMPLATE_VERSION,
+        base=base,
+        adopted=contents,
+    )
+
+
+def _make(recipe: Recipe, lock: Lock, survey: Survey, image: Path, bench: Workbench) -> tuple[Artifact, bool]:
+    """IMAGE in the store, with hpcstack's suite, its lists of packages, and what each runtime looks for."""
+    engine, why = choose(bench.site.build.engine, bench.runner)
+    request = BuildRequest(recipe.stack, lock, bench.site, survey.platform, engine, why)
+    return build_on(image, request, bench, _add_contents)
+
+
+def _add_contents(request: BuildRequest, image: Path) -> BuildRequest:
+    """REQUEST, whose lock says which packages are in the finished IMAGE."""
+    assert request.lock.adopted
+    lists = {
+        kind: _read_versions(read_optional(image, f"{HOME}/packages/{kind}.txt"), sign)
+        for kind, sign in (("apt", "="), ("pip", "=="), ("conda", "="))
+    }
+    contents = AdoptedContents.model_validate({**request.lock.adopted.model_dump(), **lists})
+    return replace(request, lock=request.lock.model_copy(update={"adopted": contents}))
+
+
+def _read_versions(text: str, sign: str) -> dict[str, str]:
+    pairs = (line.partition(sign) for line in text.splitlines() if sign in line)
+    return {name: version for name, _, version in pairs}

@@ -1,0 +1,206 @@
+"""What an image that hpcstack did not build says of itself. Nothing of it is run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hpcstack.core.characters import VARIABLE
+from hpcstack.core.errors import InputError
+from hpcstack.core.untrusted import UNSAFE
+from hpcstack.recipe.model import IMAGE
+from hpcstack.squashfs.codec import Unreadable
+from hpcstack.squashfs.lookup import content, find
+from hpcstack.squashfs.read import Squashfs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MAX_TEXT = 4 << 20  # bytes of a file of metadata
+MAX_PROGRAM = 64 << 20  # bytes of a shell
+MAX_VALUES = 2000  # variables, labels
+# Where e_machine stands in an ELF header, and what its values mean: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html
+MACHINE_OFFSET = 18
+PLATFORMS = {0x3E: "linux/amd64", 0xB7: "linux/arm64"}
+SHELLS = ("/bin/sh", "/bin/bash", "/usr/bin/env")
+BASE_LABEL = "org.opencontainers.image.base.name"  # OCI image-spec, annotations.md
+# Enroot writes an image's labels as comments before its /etc/rc (NVIDIA/enroot src/docker.sh, docker::configure).
+LABEL = re.compile(r"^# ([A-Za-z0-9][A-Za-z0-9._/-]*\.[A-Za-z0-9._/-]+) (.+)$")
+PROVENANCE = re.compile(r"^# enroot-provenance: (?:docker://)?(\S+)$", re.MULTILINE)  # as hpcstack's import writes it
+WORKDIR = re.compile(r"^cd (.+?) && unset OLDPWD \|\| exit 1$", re.MULTILINE)
+START = re.compile(r'^    exec (?P<entrypoint>.*?) ?"\$@"\nelse\n    exec (?P<whole>.*)\nfi$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What an image says of itself: its platform, how it is started, the image it came from (empty: it does not say),
+    and what could not be known, a sentence each."""
+
+    platform: str
+    environment: Mapping[str, str]
+    labels: Mapping[str, str]
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    workdir: str = ""
+    base: str = ""
+    base_said_by: str = ""
+    unknown: tuple[str, ...] = ()
+    files: frozenset[str] = field(default_factory=frozenset)  # of the programs asked for, those that are there
+
+
+def survey_image(path: Path, programs: tuple[str, ...] = ()) -> Survey:
+    """What the squashfs PATH says of itself, and which of PROGRAMS are on its own PATH. InputError where it is none."""
+    try:
+        with Squashfs(path) as image:
+            return _survey(image, programs)
+    except (Unreadable, OSError) as error:
+        raise InputError(
+            f"{path} cannot be read as an image: {error}", "name a squashfs, as enroot export makes one"
+        ) from None
+
+
+def _survey(image: Squashfs, programs: tuple[str, ...]) -> Survey:
+    unknown = []
+    environment = read_environment(_text(image, "/etc/environment"))
+    if not environment:
+        environment = read_exports(_text(image, "/.singularity.d/env/10-docker2singularity.sh"))
+    if not environment:
+        unknown.append("its variables: it has no /etc/environment, where Enroot keeps them")
+    rc = _text(image, "/etc/rc")
+    labels = {**_apptainer_labels(image), **read_labels(rc)}
+    started = read_rc(rc)
+    if started is None:
+        unknown.append("its entrypoint and working directory: its /etc/rc is not as Enroot writes one")
+    base, said_by = find_base(labels, environment, rc)
+    if not base:
+        unknown.append("which image it was made from")
+    unknown.append("how it was made: which packages were added, from where, and by which steps")
+    folders = environment.get("PATH", "").split(":")
+    present = {name for name in programs if any(_is_program(image, f"{folder}/{name}") for folder in folders if folder)}
+    entrypoint, command, workdir = started or ((), (), "")
+    return Survey(
+        platform=_platform(image),
+        environment=environment,
+        labels=labels,
+        entrypoint=entrypoint,
+        command=command,
+        workdir=workdir,
+        base=base,
+        base_said_by=said_by,
+        unknown=tuple(unknown),
+        files=frozenset(present),
+    )
+
+
+def _bytes(image: Squashfs, path: str, limit: int) -> bytes:
+    """What PATH holds in IMAGE; nothing where it is not there, no file, or larger than LIMIT."""
+    try:
+        found = find(image, path)
+        return content(image, found, limit) if found else b""
+    except Unreadable:
+        return b""
+
+
+def _text(image: Squashfs, path: str) -> str:
+    return _bytes(image, path, MAX_TEXT).decode("utf-8", "replace")
+
+
+def _is_program(image: Squashfs, path: str) -> bool:
+    found = find(image, path)
+    return bool(found and found.mode & 0o111)
+
+
+def _platform(image: Squashfs) -> str:
+    """The platform of the image's shell. InputError for one that hpcstack has no images for."""
+    for shell in SHELLS:
+        header = _bytes(image, shell, MAX_PROGRAM)[: MACHINE_OFFSET + 2]
+        if header.startswith(b"\x7fELF") and len(header) == MACHINE_OFFSET + 2:
+            machine = int.from_bytes(header[MACHINE_OFFSET:], "little")
+            if machine in PLATFORMS:
+                return PLATFORMS[machine]
+            raise InputError(f"the image is for a processor that is not supported (ELF machine {machine})",
+                             f"known: {', '.join(PLATFORMS.values())}")  # fmt: skip
+    raise InputError(
+        "the image has no /bin/sh, so nothing says for which processor it is", "is it an image of a Linux?"
+    )
+
+
+def read_environment(text: str) -> dict[str, str]:
+    """The variables of /etc/environment as Enroot writes it: NAME=VALUE, a line each, without quotes."""
+    found = {}
+    for line in text.splitlines():
+        name, sign, value = line.partition("=")
+        if sign and VARIABLE.fullmatch(name) and not UNSAFE.search(value):
+            found[name] = value
+    return dict(list(found.items())[:MAX_VALUES])
+
+
+def read_exports(text: str) -> dict[str, str]:
+    """The variables that Apptainer's own script sets for an image: `export NAME="${NAME:-"VALUE"}"`, or plain."""
+    found = {}
+    for name, value in re.findall(r'^export ([A-Za-z_]\w*)="(?:\$\{\1:-"?)?(.*?)"?\}?"$', text, re.MULTILINE):
+        if not UNSAFE.search(value) and "$" not in value and "`" not in value:
+            found[name] = value
+    return dict(list(found.items())[:MAX_VALUES])
+
+
+def read_labels(rc: str) -> dict[str, str]:
+    """The labels that Enroot left in /etc/rc as comments."""
+    found = {}
+    for line in rc.splitlines():
+        match = LABEL.match(line)
+        if match and not UNSAFE.search(match[2]):
+            found[match[1]] = match[2]
+        elif not line.startswith("#"):
+            break
+    return dict(list(found.items())[:MAX_VALUES])
+
+
+def _apptainer_labels(image: Squashfs) -> dict[str, str]:
+    try:
+        found = json.loads(_text(image, "/.singularity.d/labels.json") or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    pairs = ((str(name), str(value)) for name, value in list(found.items())[:MAX_VALUES])
+    return {name: value for name, value in pairs if not UNSAFE.search(name + value)}
+
+
+def read_rc(rc: str) -> tuple[tuple[str, ...], tuple[str, ...], str] | None:
+    """(entrypoint, command, working directory) of an /etc/rc as Enroot and hpcstack write it; None for any other."""
+    workdir, start = WORKDIR.search(rc), START.search(rc)
+    if not workdir or not start:
+        return None
+    try:
+        folder = shlex.split(workdir[1])
+        entrypoint = shlex.split(start["entrypoint"])
+        whole = shlex.split(start["whole"])
+    except ValueError:
+        return None
+    words = [*folder, *entrypoint, *whole]
+    if len(folder) != 1 or whole[: len(entrypoint)] != entrypoint or any(UNSAFE.search(word) for word in words):
+        return None
+    command = whole[len(entrypoint) :]
+    if not entrypoint and command == ["/bin/sh"]:  # what is written where an image names nothing
+        command = []
+    return tuple(entrypoint), tuple(command), folder[0]
+
+
+def find_base(labels: Mapping[str, str], environment: Mapping[str, str], rc: str) -> tuple[str, str]:
+    """(the image that an image was made from, what says so); two empty texts where nothing does."""
+    named = labels.get(BASE_LABEL, "")
+    if IMAGE.fullmatch(named) and ":" in named.rpartition("/")[2]:
+        return named, f"its label {BASE_LABEL}"
+    # Derived images of NVIDIA's name another product: https://docs.nvidia.com/deeplearning/frameworks/pytorch-release-notes
+    release = environment.get("NVIDIA_PYTORCH_VERSION", "")
+    if environment.get("NVIDIA_PRODUCT_NAME") == "PyTorch" and re.fullmatch(r"[0-9]{2}\.[0-9]{2}", release):
+        return f"nvcr.io/nvidia/pytorch:{release}-py3", "its variables NVIDIA_PRODUCT_NAME and NVIDIA_PYTORCH_VERSION"
+    imported = PROVENANCE.search(rc)
+    if imported and IMAGE.fullmatch(imported[1]):
+        return imported[1], "the line of /etc/rc that an import left"
+    return "", ""
