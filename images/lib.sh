@@ -259,11 +259,18 @@ hpcstack_pip_from_source() { # FILE VERB ARGUMENTS of pip
 # seconds, and left out of it. Those of the site are never left out: who names one wants it.
 HPCSTACK_INDEXES=/opt/hpcstack/scratch/indexes # of this step: the URLs that answer, then what was left out, and why
 
+# Whether a packet can leave this container. Every container has the loop device in its tables.
+hpcstack_has_network() { # TABLES: /proc/net
+    local tables=$1
+    if [ "$(wc -l <"$tables/route")" -gt 1 ]; then return 0; fi
+    awk '$1 ~ /^0+$/ && $2 == "00" && $NF != "lo" { found = 1 } END { exit !found }' "$tables/ipv6_route" 2>/dev/null
+}
+
 hpcstack_leave_out_dead_indexes() {
     if [ -n "${HPCSTACK_SITE_INDEXES:-}" ] || [ -d /mnt/packages ] || ! command -v python3 >/dev/null; then return 0; fi
     if [ "${HPCSTACK_INDEXES_OF-nothing}" = "${HPCSTACK_STEP:-}" ]; then return 0; fi # this step knows
     export HPCSTACK_INDEXES_OF=${HPCSTACK_STEP:-}
-    if [ "$(wc -l </proc/net/route)" -le 1 ]; then return 0; fi # without a network nobody answers
+    if ! hpcstack_has_network /proc/net; then return 0; fi # nobody answers
     python3 - >"$HPCSTACK_INDEXES" <<'PYTHON' || : >"$HPCSTACK_INDEXES"
 import configparser
 import http.client

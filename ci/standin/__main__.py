@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from inside import with_inside
 from layers import ENTRYPOINT_FILE, TORCH, common_layers, diff_id, files_layer, month_layer, own_layer, plain_layer
 from push import CONFIG, MANIFEST, MANIFEST_LIST, Target, descriptor, file_descriptor
 
@@ -65,6 +66,8 @@ def config(facts: dict[str, object], diff_ids: list[str]) -> dict[str, object]:
 
 def main(facts_file: str, cache_folder: str, address: str) -> None:
     facts = json.loads(Path(facts_file).read_text())
+    if facts["repository"] == "nvidia/pytorch":
+        facts = with_inside(facts)
     cache = Path(cache_folder)
     cache.mkdir(parents=True, exist_ok=True)
     target = Target(address, facts["repository"])

@@ -307,10 +307,5 @@ def month_layer(cache: Path, facts: dict[str, object], torch_layer: Path) -> Pat
     layer.file("opt/pytorch/examples/README.md", f"Stand-in of {facts['repository']}:{facts['tag']}\n")
     layer.file("opt/nvidia/nvidia_entrypoint.sh", ENTRYPOINT, 0o755)
     layer.hard_link("usr/local/bin/nvidia_entrypoint.sh", "opt/nvidia/nvidia_entrypoint.sh")
-    banner = "opt/nvidia/entrypoint.d/10-banner.txt"
-    layer.file(banner, "STAND-IN: Debian and torch for CPU; not NVIDIA's image\n")
-    layer.file("etc/shinit_v2", "# stand-in: nothing to set\n")
     layer.folder("workspace")
-    if facts["pip_constraint"]:
-        layer.file("etc/pip/constraint.txt", f"torch=={version}\nnumpy=={NUMPY}\n")
     return layer.done()

@@ -102,7 +102,8 @@ def test_r6_what_pip_is_told_and_what_its_build_environments_are(tmp_path: Path,
     (tmp_path / "python3").chmod(0o755)
     (tmp_path / "constraint.txt").write_text("numpy==1.26.4\ntorch==2.6.0a0+nv24.11\n")
     script = f"""set -Eeuo pipefail
-HPCSTACK_WORK={tmp_path} HPCSTACK_CONSTRAINT={tmp_path}/constraint.txt HPCSTACK_BUILT_AGAINST='^(torch|jax)=='
+HPCSTACK_CONSTRAINT={tmp_path}/constraint.txt HPCSTACK_OF_BASE={tmp_path}/of-base HPCSTACK_AGAINST={tmp_path}/against.txt
+hpcstack_offer_base_to_builds() {{ echo "torch==2.6.0a0+nv24.11" >"$HPCSTACK_AGAINST"; }}
 export PIP_CONSTRAINT=/etc/pip/constraint.txt PIP_BUILD_CONSTRAINT=/etc/pip/build.txt
 {PIP}
 hpcstack_pip install {"" if isolated else "--no-build-isolation"} einops
@@ -110,7 +111,60 @@ hpcstack_pip install {"" if isolated else "--no-build-isolation"} einops
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True)
     *variables, argv = done.stdout.splitlines()
-    against = f"{tmp_path}/built-against.txt"
+    against = f"{tmp_path}/against.txt"
     assert sorted(variables) == ([f"PIP_BUILD_CONSTRAINT={against}", f"PIP_CONSTRAINT={against}"] if isolated else [])
     assert "--constraint /etc/pip/constraint.txt" in argv and f"--constraint {tmp_path}/constraint.txt" in argv
-    assert Path(against).read_text() == "torch==2.6.0a0+nv24.11\n"
+    assert (f"--find-links {tmp_path}/of-base" in argv) == isolated
+
+
+(OFFER,) = re.findall(r"^(hpcstack_offer_base_to_builds\(\) \{.*?^\}\n)", LIB, re.DOTALL | re.MULTILINE)
+
+
+def test_r7_a_build_environment_is_offered_the_bases_torch(tmp_path: Path) -> None:
+    """As pip makes a build environment: the wheel in a folder that is added to a Python without the base's packages."""
+    base = tmp_path / "base/site-packages"
+    (base / "torch").mkdir(parents=True)
+    (base / "torch/__init__.py").write_text("__version__ = '2.6.0a0+nv24.11'\n")
+    (tmp_path / "constraint.txt").write_text("numpy==1.26.4\ntorch==2.6.0a0+nv24.11\n")
+    script = f"""set -Eeuo pipefail
+HPCSTACK_CONSTRAINT={tmp_path}/constraint.txt HPCSTACK_OF_BASE={tmp_path}/of-base HPCSTACK_AGAINST={tmp_path}/against.txt
+HPCSTACK_BUILT_AGAINST='^(torch|jax)=='
+{OFFER}
+hpcstack_offer_base_to_builds
+"""
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(base)}
+    subprocess.run(["bash", "-c", script], env=env, check=True)
+    assert (tmp_path / "against.txt").read_text() == "torch==2.6.0a0+nv24.11\n"
+    (wheel,) = (tmp_path / "of-base").iterdir()
+    assert wheel.name == "torch-2.6.0a0+nv24.11-py3-none-any.whl"
+
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(wheel.parent)]
+    subprocess.run([*pip, "--target", str(tmp_path / "built"), "torch==2.6.0a0+nv24.11"], check=True)
+    say = f"import site; site.addsitedir({str(tmp_path / 'built')!r}); import torch; print(torch.__version__)"
+    said = subprocess.run([sys.executable, "-I", "-S", "-c", say], capture_output=True, text=True, check=True)
+    assert said.stdout == "2.6.0a0+nv24.11\n"
+
+
+(NETWORK,) = re.findall(r"^(hpcstack_has_network\(\) \{.*?^\}\n)", LIB, re.DOTALL | re.MULTILINE)
+HEAD = "Iface Destination Gateway Flags\n"
+DEFAULT = "0" * 32
+ROUTE = "{} {} 00000000000000000000000000000000 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 {}\n"
+
+
+@pytest.mark.parametrize(
+    ("ipv4", "ipv6", "there"),
+    [
+        (HEAD, ROUTE.format(DEFAULT, "00", "lo"), False),
+        (HEAD + "eth0 00000000 0100A8C0 0003\n", "", True),
+        (HEAD, ROUTE.format(DEFAULT, "00", "eth0") + ROUTE.format(DEFAULT, "00", "lo"), True),
+        (HEAD, ROUTE.format("fe80" + "0" * 28, "40", "eth0"), False),
+        (HEAD, None, False),
+    ],
+    ids=["none", "ipv4", "ipv6-alone", "a-link-and-no-way-out", "a-kernel-without-ipv6"],
+)
+def test_whether_a_step_has_a_network(tmp_path: Path, ipv4: str, ipv6: str | None, there: bool) -> None:
+    (tmp_path / "route").write_text(ipv4)
+    if ipv6 is not None:
+        (tmp_path / "ipv6_route").write_text(ipv6)
+    done = subprocess.run(["bash", "-c", f"{NETWORK}\nhpcstack_has_network {tmp_path}"], check=False)
+    assert (done.returncode == 0) == there

@@ -84,7 +84,7 @@ def test_what_another_architecture_has_resolved_is_kept(tmp_path: Path) -> None:
     )
     stack = Catalog([tmp_path]).find("demo-1").stack
     fresh = base_lock(stack)
-    pip = (LockedPip(name="a", version="1", hashes=("sha256:00",)),)
+    pip = (LockedPip(name="a", version="1", hashes=("sha256:00",), file="a-1-py3-none-any.whl"),)
     platforms = {other: fresh.platform(other).model_copy(update={"pip": pip})}
     before = fresh.model_copy(update={"base": fresh.base.model_copy(update={"platforms": platforms})})
 
