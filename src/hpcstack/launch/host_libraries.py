@@ -1,7 +1,8 @@
 """Whether an image can load the libraries of the nodes' own that a step brings, as far as this machine shows them.
 
 A library says which symbol versions of glibc it wants; an image whose glibc is older refuses it when a rank loads it,
-and NCCL then goes on over sockets. So it is asked before nodes are.
+and NCCL then goes on over sockets. A plugin of NCCL's says which interfaces it has; an NCCL that knows none of them
+goes on over sockets, too. So both are asked before nodes are.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from hpcstack.hardware.compatibility import numbers
+from hpcstack.hardware.nccl_plugins import loadable_interfaces
 from hpcstack.site.injection import is_library
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.lookup import content, find
@@ -18,6 +20,8 @@ from hpcstack.squashfs.read import Squashfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from elftools.elf.elffile import ELFFile
 
     from hpcstack.site.injection import Brought
 
@@ -33,19 +37,24 @@ SAYS = re.compile(rb"GNU C Library [^\n]{0,200}version ([0-9]+\.[0-9]+)")
 # What runs a program comes from the image, with all of its parts: one of another version ends every process.
 NEVER = re.compile(r"(ld-linux.*|libc|libm|libpthread|libdl|librt)\.so(\.[0-9]+)*")
 MACHINES = {"linux/amd64": "EM_X86_64", "linux/arm64": "EM_AARCH64"}
+INTERFACE = re.compile(r"ncclNetPlugin_v([0-9]{1,3})")
 MOST_LIBRARIES = 200  # of a folder
 
 
 class Wants(NamedTuple):
-    """What an ELF file wants of where it is loaded. `glibc`: the newest version that a symbol of it names, or empty."""
+    """What an ELF file wants of where it is loaded. `glibc`: the newest version that a symbol of it names, or empty;
+    `interfaces`: the N of each ncclNetPlugin_vN that it has."""
 
     machine: str
     glibc: str
+    interfaces: frozenset[int] = frozenset()
 
 
-def find_misfit(brought: Sequence[Brought], image: Path, platform: str) -> str:
-    """Why IMAGE, of PLATFORM, cannot load what is BROUGHT; empty where it can, or this machine has no such library."""
+def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: str = "") -> str:
+    """Why IMAGE, of PLATFORM and with the NCCL of version NCCL, cannot load what is BROUGHT; empty where it can, or
+    this machine has no such library."""
     has: str | None = None
+    loadable = loadable_interfaces(nccl)
     for one in brought:
         for path in libraries_here(one.sources):
             if NEVER.fullmatch(path.name):
@@ -58,6 +67,12 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str) -> str:
                 continue
             if wants.machine != MACHINES.get(platform, wants.machine):
                 return f"fabric.injections.{one.name}: {path} is for another processor than {platform}"
+            if wants.interfaces and loadable and not wants.interfaces & loadable:
+                return (
+                    f"fabric.injections.{one.name}: {path} is a plugin with {_symbols(wants.interfaces)}, and the "
+                    f"image's NCCL {nccl} loads {_symbols(loadable)}: it would go on over sockets. Let the site bring a plugin "
+                    "that was built for this NCCL, for these images alone by `cuda`"
+                )
             if not wants.glibc:
                 continue
             if has is None:
@@ -69,6 +84,10 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str) -> str:
                     "built for an older system"
                 )
     return ""
+
+
+def _symbols(interfaces: frozenset[int]) -> str:
+    return ", ".join(f"ncclNetPlugin_v{number}" for number in sorted(interfaces))
 
 
 def not_here(brought: Sequence[Brought]) -> list[str]:
@@ -113,7 +132,18 @@ def _wants(file: BinaryIO) -> Wants:
         for auxiliary in auxiliaries
         if re.fullmatch(r"GLIBC_[0-9.]+", auxiliary.name)
     ]
-    return Wants(elf["e_machine"], max(versions, key=numbers, default=""))
+    return Wants(elf["e_machine"], max(versions, key=numbers, default=""), _interfaces(elf))
+
+
+def _interfaces(elf: ELFFile) -> frozenset[int]:
+    """The interfaces of NCCL's that ELF has itself."""
+    from elftools.elf.sections import SymbolTableSection
+
+    symbols = elf.get_section_by_name(".dynsym")
+    if not isinstance(symbols, SymbolTableSection):
+        return frozenset()
+    own = (symbol.name for symbol in symbols.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF")
+    return frozenset(int(match[1]) for match in map(INTERFACE.fullmatch, own) if match)
 
 
 def read_glibc(image: Path) -> str:

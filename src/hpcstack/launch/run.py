@@ -187,7 +187,8 @@ class PlannedLaunch:
         staged = self.plan.staged.sources if self.plan.staged else ()
         home = (f"{Path.home()}:{Path.home()}",) if "home" in self.brings else ()
         tmp = ("/tmp:/tmp",) if "tmp" in self.brings else ()
-        if self.plan.brought and (misfit := find_misfit(self.plan.brought, artifact.image, artifact.platform)):
+        nccl = artifact.environment.get("NCCL_VERSION", "")
+        if self.plan.brought and (misfit := find_misfit(self.plan.brought, artifact.image, artifact.platform, nccl)):
             return misfit
         mounts = (*home, *tmp, *self.site.mounts, *artifact.mounts, *self.mounts, *staged)
         look = not (self.plan.staged and self.plan.staged.image)  # a shared image that is staged is not read once more

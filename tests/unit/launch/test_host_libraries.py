@@ -168,3 +168,34 @@ def test_what_is_no_library_or_not_here_is_left_to_the_nodes(image: Path, tmp_pa
     gone = tmp_path / "only-on-nodes/libnet.so.1"
     assert find_misfit(brought(script, gone.parent), image, "linux/amd64") == ""
     assert not_here(brought(script, gone.with_name("libother.so.1"))) == [str(gone.with_name("libother.so.1"))]
+
+
+def plugin(path: Path, *interfaces: int) -> Path:
+    """A plugin of NCCL's with INTERFACES, as far as NCCL looks before it calls one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = "".join(f"int ncclNetPlugin_v{number};\n" for number in interfaces)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)], input=source, text=True, check=True)
+    return path
+
+
+@pytest.mark.gcc
+@pytest.mark.squashfs
+@pytest.mark.parametrize(
+    ("interfaces", "nccl", "fits"),
+    [
+        ((8, 9), "2.23.4", True),
+        ((9, 10), "2.23.4", False),
+        ((5,), "2.27.7", False),
+        ((4,), "", True),  # the image does not say which NCCL it has
+        ((4,), "99.1", True),  # nobody has read what that one takes
+        ((12,), "2.30.7+cuda13.3", True),
+    ],
+)
+def test_a_plugin_that_the_images_nccl_does_not_know_is_refused(
+    tmp_path: Path, image: Path, interfaces: tuple[int, ...], nccl: str, fits: bool
+) -> None:
+    made = plugin(tmp_path / "host/libnccl-net.so", *interfaces)
+    said = find_misfit(brought(made), image, "linux/amd64", nccl)
+    assert (said == "") == fits
+    if not fits:
+        assert f"ncclNetPlugin_v{interfaces[0]}" in said and f"NCCL {nccl}" in said

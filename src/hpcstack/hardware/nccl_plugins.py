@@ -1,0 +1,19 @@
+"""Which network plugins an NCCL loads, from facts/nccl-net-plugins.yaml."""
+
+from __future__ import annotations
+
+from hpcstack.hardware.compatibility import numbers
+from hpcstack.hardware.facts import table
+
+
+def loadable_interfaces(nccl: str) -> frozenset[int]:
+    """The N of ncclNetPlugin_vN that the NCCL of version NCCL (`2.27.7`, `2.30.7+cuda13.3`) takes a plugin by.
+
+    Empty where that is not known: the version says nothing, or is newer than what has been read.
+    """
+    known = table("nccl-net-plugins")
+    version = numbers(nccl)
+    if not version or version > numbers(known["last"]):
+        return frozenset()
+    rows = [row for row in known["releases"] if numbers(row["first"]) <= version]
+    return frozenset(map(int, rows[-1]["interfaces"])) if rows else frozenset()
