@@ -70,8 +70,8 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: st
             if wants.interfaces and loadable and not wants.interfaces & loadable:
                 return (
                     f"fabric.injections.{one.name}: {path} is a plugin with {_symbols(wants.interfaces)}, and the "
-                    f"image's NCCL {nccl} loads {_symbols(loadable)}: it would go on over sockets. Let the site bring a plugin "
-                    "that was built for this NCCL, for these images alone by `cuda`"
+                    f"image's NCCL {nccl} loads {_symbols(loadable)}: it would go on over sockets. Let the site "
+                    "bring a plugin that was built for this NCCL, for these images alone by `cuda`"
                 )
             if not wants.glibc:
                 continue
