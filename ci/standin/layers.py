@@ -302,7 +302,8 @@ def month_layer(cache: Path, facts: dict[str, object], torch_layer: Path) -> Pat
     """The layer that turns the common ones into the stand-in of one month."""
     version = str(facts["torch_version"])
     layer = Layer(cache / f"month-{_file_name(facts)}.tar")
-    retag_torch(layer, torch_layer, version)
+    if version != TORCH:  # nobody knows which torch that image has
+        retag_torch(layer, torch_layer, version)
     layer.file("opt/pytorch/examples/.wh..wh..opq", "")
     layer.file("opt/pytorch/examples/README.md", f"Stand-in of {facts['repository']}:{facts['tag']}\n")
     layer.file("opt/nvidia/nvidia_entrypoint.sh", ENTRYPOINT, 0o755)

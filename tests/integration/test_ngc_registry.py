@@ -13,7 +13,7 @@ import pytest
 
 from support.image_service import own_service
 from support.layers import layout, member, tar
-from support.ngc_registry import AUTHN, LAYERS, REGISTRY, TESTBED_HOSTS, NgcFront
+from support.ngc_registry import AUTHN, LAYERS, REGISTRY, TESTBED_HOSTS, NgcFront, NgcRegistry, digest_of
 from support.recipes import Recipes
 from support.testbed import Testbed
 
@@ -88,6 +88,80 @@ def test_stacks_are_locked_built_and_compared_with_newer_ones(recipes: Recipes, 
     assert done.returncode == 0, done.stderr
     done = recipes.run("outdated")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_registry_that_has_too_many_requests_is_waited_for(recipes: Recipes, front: NgcFront) -> None:
+    """HTTP 429, as a registry answers whole sites behind one address (Docker Hub does; of nvcr.io nothing is sourced)."""
+    name = recipes.write("9", base="{image: 'nvcr.io/nvidia/pytorch:24.11-py3'}")
+    front.busy = 4
+    done = recipes.run("lock", "--base-only", name)
+    assert done.returncode == 0, done.stderr
+    assert front.busy == 0, "nobody met it"
+
+
+def test_a_base_that_is_signed_is_recorded_and_another_is_refused(
+    testbed: Testbed, recipes: Recipes, tmp_path: Path
+) -> None:
+    """NVIDIA's form: by a key, as a tag beside the image (cosign's sha256-DIGEST.sig)."""
+    name = recipes.write("10", base="{image: 'nvcr.io/nvidia/pytorch:25.10-py3'}")
+    for key in ("nvidia", "other"):
+        make_key(tmp_path, key)
+        testbed.give_bytes(recipes.folder / f"{key}.pub", (tmp_path / f"{key}.pub").read_bytes())
+    sign_in_registry(testbed, "nvidia/pytorch", "25.10-py3", tmp_path / "nvidia")
+
+    def lock_with(key: str) -> subprocess.CompletedProcess[str]:
+        entry = f"{{mirror: '{testbed.ngc}', signature_key: '{recipes.folder}/{key}.pub'}}"
+        places = "".join(f"{line}: {recipes.folder}/{folder}\n" for line, folder in
+                         (("store", "store"), ("lock_dir", "locks"), ("module_root", "modules")))  # fmt: skip
+        recipes.site(f"{places}registries: {{nvcr.io: {entry}}}\npolicy: {{require_signed_base: true}}\n")
+        return recipes.run("lock", "--base-only", "--json", name)
+
+    before = recipes.site_text
+    try:
+        good, bad = lock_with("nvidia"), lock_with("other")
+    finally:
+        recipes.site(before)
+    assert good.returncode == 0, good.stderr
+    assert json.loads(good.stdout)["base"]["signed_by"].startswith("sha256:")
+    assert bad.returncode == 2 and "none of them is of the key" in bad.stderr
+
+
+def make_key(folder: Path, name: str) -> None:
+    """A private key, and its public half with .pub."""
+    argv = [
+        "openssl",
+        "genpkey",
+        "-algorithm",
+        "EC",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-out",
+        str(folder / name),
+    ]
+    subprocess.run(argv, check=True, capture_output=True)
+    subprocess.run(
+        ["openssl", "pkey", "-in", str(folder / name), "-pubout", "-out", f"{folder / name}.pub"], check=True
+    )
+
+
+def sign_in_registry(testbed: Testbed, repository: str, tag: str, key: Path) -> None:
+    """A signature of the image by KEY, beside it in the testbed's registry."""
+    listed = ["skopeo", "inspect", "--raw", "--tls-verify=false", f"docker://{testbed.registry}/{repository}:{tag}"]
+    digest = digest_of(subprocess.run(listed, check=True, capture_output=True).stdout)
+    own = NgcRegistry(key.parent)
+    own.sign(repository, digest, key)
+    (kind, manifest) = own.manifests[repository, f"{digest.replace(':', '-')}.sig"]
+    layout = key.parent / "signature"
+    (layout / "blobs/sha256").mkdir(parents=True)
+    (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    blobs = {**own.blobs, digest_of(manifest): manifest}
+    for name, data in blobs.items():
+        (layout / "blobs/sha256" / name.removeprefix("sha256:")).write_bytes(data)
+    entry = {"mediaType": kind, "digest": digest_of(manifest), "size": len(manifest)}
+    (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+    target = f"docker://{testbed.registry}/{repository}:{digest.replace(':', '-')}.sig"
+    argv = ["skopeo", "copy", "--quiet", "--dest-tls-verify=false", f"oci:{layout}", target]
+    subprocess.run(argv, check=True)
 
 
 def test_the_image_service_outlives_its_tokens(testbed: Testbed, front: NgcFront, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def command(session: Session, words: tuple[str, ...], as_json: bool) -> None:
     WORDs narrow the list to stacks that name all of them.
     """
     from hpcstack.core.errors import ProblemsError
-    from hpcstack.recipe.evidence import evidence, recorded
+    from hpcstack.recipe.evidence import evidence, explain_lack, recorded
 
     rows = []
     whole, records, seen = session.store.stacks(), recorded(), set()
@@ -41,6 +41,7 @@ def command(session: Session, words: tuple[str, ...], as_json: bool) -> None:
                     "base": stack.base.image,
                     "recipe": str(path),
                     "evidence": evidence(stack, records),
+                    "why_not": explain_lack(stack, records),
                     "built": bool(built),
                     "stand_in": built.stand_in if built else "",
                 }
@@ -58,6 +59,7 @@ def command(session: Session, words: tuple[str, ...], as_json: bool) -> None:
             )
             for row in rows
         ]
-        return table(shown, ("STACK", "EVIDENCE", "HERE", "PURPOSE"))
+        reasons = [f"{row['name']} is rendered only: {row['why_not']}\n" for row in rows if row["why_not"] and words]
+        return table(shown, ("STACK", "EVIDENCE", "HERE", "PURPOSE")) + "".join(reasons)
 
     answer(rows, as_json, text)

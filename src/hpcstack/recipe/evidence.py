@@ -26,8 +26,19 @@ def recorded() -> dict[str, Any]:
 
 def evidence(stack: Stack, records: dict[str, Any]) -> str:
     """`tested on a stand-in`, `built on a stand-in`, or `rendered only`."""
-    record = records.get(stack.full_name)
-    if not record or record["spec_sha256"] != stack.checksum():
+    record = _record_of(stack, records)
+    if not record or "why_not" in record:
         return RENDERED
     where = " on a stand-in" if record["stand_in"] else ""
     return f"{TESTED if record['tested'] else BUILT}{where}"
+
+
+def explain_lack(stack: Stack, records: dict[str, Any]) -> str:
+    """Why STACK is rendered only, where ci/soak says so; else nothing."""
+    return str(_record_of(stack, records).get("why_not", ""))
+
+
+def _record_of(stack: Stack, records: dict[str, Any]) -> dict[str, Any]:
+    """What RECORDS say of this very spec."""
+    record: dict[str, Any] = records.get(stack.full_name, {})
+    return record if record.get("spec_sha256") == stack.checksum() else {}

@@ -8,7 +8,7 @@ import pytest
 
 from hpcstack.core import data
 from hpcstack.recipe.catalog import Catalog
-from hpcstack.recipe.evidence import FILE, evidence, recorded
+from hpcstack.recipe.evidence import FILE, evidence, explain_lack, recorded
 from hpcstack.recipe.model import Stack
 
 
@@ -19,6 +19,7 @@ from hpcstack.recipe.model import Stack
         ({"stand_in": True, "tested": True}, "tested on a stand-in"),
         ({"stand_in": True, "tested": False}, "built on a stand-in"),
         ({"stand_in": False, "tested": True}, "tested"),
+        ({"why_not": "its base is for arm64 alone"}, "rendered only"),
         ({"stand_in": True, "tested": True, "spec_sha256": "of another spec"}, "rendered only"),
     ],
 )
@@ -35,3 +36,10 @@ def test_the_records_of_the_package_are_of_its_recipes_and_of_many_families() ->
     proven = {recipes[name].name for name in records if evidence(recipes[name], records).startswith("tested")}
     assert len(proven) >= 8, proven
     assert json.loads((data.folder("recipes") / FILE).read_text()) == records
+
+
+def test_why_a_recipe_was_not_built_counts_for_its_spec(stack: Stack) -> None:
+    record = {"spec_sha256": stack.checksum(), "why_not": "its base is for arm64 alone"}
+    assert explain_lack(stack, {stack.full_name: record}) == "its base is for arm64 alone"
+    assert explain_lack(stack, {stack.full_name: {**record, "spec_sha256": "of another spec"}}) == ""
+    assert explain_lack(stack, {}) == ""
