@@ -7,21 +7,24 @@ python3 ci/evidence.py write FOLDER    recipes/evidence.json from the marks that
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 from hpcstack.recipe.catalog import Catalog, Recipe
+from hpcstack.recipe.model import Stack
 
 REPO = Path(__file__).resolve().parents[1]
-FROM_GITHUB = "is built from a repository on GitHub, which was out of reach where ci/soak last ran"
+OF_CUDA_12 = "wants a compiler of CUDA 12, and PyPI, where stand-ins have theirs from, has whole ones from CUDA 13.0 on"
+OUT_OF_REACH = "what it is built from was out of reach where ci/soak last ran: {}"
 # Why a recipe is not even built on a stand-in.
 CANNOT = {
-    "cuda-25.06": f"nccl-tests {FROM_GITHUB}; it also wants a CUDA compiler",
-    "cuda-26.08": f"nccl-tests {FROM_GITHUB}; it also wants a CUDA compiler",
-    "horovod-24.10": f"Horovod {FROM_GITHUB}; it also wants a CUDA compiler",
-    "megatron-25.12": f"Megatron-LM {FROM_GITHUB}",
-    "miniforge-26.3": "its packages come from conda-forge, which was out of reach where ci/soak last ran",
-    "openmpi-12.9": f"nccl-tests {FROM_GITHUB}; it also wants a CUDA compiler",
+    "cuda-25.06": OF_CUDA_12,
+    "horovod-24.10": OF_CUDA_12,
+    "openmpi-12.9": OF_CUDA_12,
+    "megatron-25.12": "a stand-in of PyTorch has no compiler, which Megatron's own extension wants",
+    "miniforge-26.3": OUT_OF_REACH.format("conda-forge"),
     "vllm-26.08": "its base is for arm64 alone, and stand-ins are for amd64",
 }
 FILE = REPO / "recipes/evidence.json"
@@ -36,6 +39,19 @@ def stand_ins() -> set[str]:
     """repository:tag of every stand-in."""
     facts = [json.loads(path.read_text()) for path in (REPO / "ci/standin").rglob("*.json")]
     return {f"{entry['repository']}:{entry['tag']}" for entry in facts}
+
+
+def out_of_reach(stack: Stack) -> str:
+    """The first of STACK's sources that nobody here can fetch; empty where all can be."""
+    for source in stack.packages.source:
+        argv = ["git", "ls-remote", "--quiet", source.git, "HEAD"]
+        try:
+            done = subprocess.run(argv, capture_output=True, timeout=20, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
+        except (OSError, subprocess.TimeoutExpired):
+            return source.git
+        if done.returncode:
+            return source.git
+    return ""
 
 
 def stacks() -> list[str]:
@@ -59,8 +75,8 @@ def write(done: Path) -> None:
                 "tested": bool(tests) and not failed,
                 "runtimes": sorted({test.split("-")[-2] for test in tests}),
             }
-        elif name in CANNOT and name not in records:
-            records[name] = {"spec_sha256": recipe.stack.checksum(), "why_not": CANNOT[name]}
+        elif why := CANNOT.get(name) or (OUT_OF_REACH.format(far) if (far := out_of_reach(recipe.stack)) else ""):
+            records.setdefault(name, {"spec_sha256": recipe.stack.checksum(), "why_not": why})
     current = {recipe.stack.full_name: recipe.stack.checksum() for recipe in recipes()}
     kept = {name: record for name, record in sorted(records.items()) if current.get(name) == record["spec_sha256"]}
     FILE.write_text(json.dumps(kept, indent=1) + "\n")
