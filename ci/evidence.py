@@ -58,7 +58,7 @@ def stacks() -> list[str]:
     """What can be built here."""
     there = stand_ins()
     found = [r.stack for r in recipes() if f"{r.stack.base.repository}:{r.stack.base.tag}" in there]
-    return sorted(stack.full_name for stack in found if stack.full_name not in CANNOT)
+    return sorted(stack.full_name for stack in found if stack.full_name not in CANNOT and not out_of_reach(stack))
 
 
 def write(done: Path) -> None:
