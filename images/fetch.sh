@@ -25,17 +25,20 @@ hpcstack_fetch_pip() { # FILE ARGUMENTS of pip: all that FILE names, by its hash
         --requirement "$want/$file" --dest "$answers"
 }
 
-if compgen -G "$want/*requirements*.txt" >/dev/null; then
+if [ -s "$want/requirements.txt" ] || [ -s "$want/source-distributions.json" ] || [ -s "$want/requirements-of-base.txt" ]; then
     hpcstack_step 2/2 "pip: the locked files, and what source distributions are built with"
     hpcstack_leave_out_dead_indexes
 fi
 if [ -s "$want/requirements.txt" ]; then
     hpcstack_fetch_pip requirements.txt
 fi
-if [ -s "$want/requirements-from-source.txt" ]; then
-    hpcstack_fetch_build_requirements "$want"/build-requirements-*.txt
-    hpcstack_pip_from_source "$want/requirements-from-source.txt" download --progress-bar off --dest "$answers"
-    cp "$HPCSTACK_BUILD_WITH"/* "$answers/"
+if [ -s "$want/source-distributions.json" ]; then
+    for file in "$want"/build-requirements-*.txt; do
+        if [ -e "$file" ]; then hpcstack_fetch_build_requirements "$file"; fi
+    done
+    python3 /opt/hpcstack/build/fetch_sources.py "$want/source-distributions.json" "$HPCSTACK_WORK/sources"
+    mkdir -p "$HPCSTACK_BUILD_WITH"
+    find "$HPCSTACK_BUILD_WITH" "$HPCSTACK_WORK/sources" -type f ! -name requirement.txt -exec cp {} "$answers/" \;
 fi
 if [ -s "$want/requirements-of-base.txt" ]; then
     hpcstack_fetch_pip requirements-of-base.txt --no-build-isolation # it is built with what the base has

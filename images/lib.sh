@@ -209,49 +209,26 @@ HPCSTACK_BUILD_WITH=$HPCSTACK_WORK/build-with
 hpcstack_fetch_build_requirements() { # FILE...
     local file
     mkdir -p "$HPCSTACK_BUILD_WITH"
-    if [ -d /mnt/packages ]; then return 0; fi # pip finds them there
     for file in "$@"; do
         env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT python3 -m pip download --quiet --no-deps --only-binary :all: \
             --require-hashes --requirement "$file" --dest "$HPCSTACK_BUILD_WITH"
     done
 }
 
-# The page of each project that FILE names, in each of pip's indexes.
-hpcstack_pages_of() { # FILE
-    python3 -m pip config list | python3 -c '
-import ast, re, sys
-
-found = {}
-for line in sys.stdin:
-    key, _, value = line.strip().partition("=")
-    section, _, name = key.rpartition(".")
-    if name.replace("_", "-") in ("index-url", "extra-index-url"):
-        found[section, name.replace("_", "-")] = ast.literal_eval(value).split()
-
-def said(name, otherwise):
-    return next((found[section, name] for section in (":env:", "install", "global") if (section, name) in found), otherwise)
-
-indexes = said("index-url", ["https://pypi.org/simple"]) + said("extra-index-url", [])
-names = [line.split("==")[0] for line in open(sys.argv[1]) if "==" in line]
-print("\n".join("{}/{}/".format(index.rstrip("/"), re.sub("[-_.]+", "-", name).lower()) for name in names for index in indexes))
-' "$1"
-}
-
-# pip on source distributions alone. They come from their own pages; their build environments find only what was locked and
-# what the base offers, since pip hands on where it looks for files, and no index.
-hpcstack_pip_from_source() { # FILE VERB ARGUMENTS of pip
-    local file=$1 links
+# pip on locked source distributions, one after another. pip hands on to build environments where it looks for files: that is
+# the folder of this one, what builds them as it was locked, and what the base offers.
+hpcstack_pip_from_source() { # LIST VERB ARGUMENTS of pip
+    local list=$1 folder sources=$HPCSTACK_WORK/sources
     shift
     hpcstack_constrain
     hpcstack_offer_base_to_builds
-    if [ -d /mnt/packages ]; then
-        links=/mnt/packages
-    else
-        links="$HPCSTACK_BUILD_WITH $(hpcstack_pages_of "$file" | tr '\n' ' ')"
-    fi
-    env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
-        PIP_NO_INDEX=1 "PIP_FIND_LINKS=$links $HPCSTACK_OF_BASE" \
-        python3 -m pip "$@" --no-deps --require-hashes --requirement "$file"
+    mkdir -p "$HPCSTACK_BUILD_WITH"
+    python3 /opt/hpcstack/build/fetch_sources.py "$list" "$sources"
+    for folder in "$sources"/*/; do
+        env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
+            PIP_NO_INDEX=1 "PIP_FIND_LINKS=$HPCSTACK_BUILD_WITH $HPCSTACK_OF_BASE $folder" \
+            python3 -m pip "$@" --no-deps --require-hashes --requirement "${folder}requirement.txt"
+    done
 }
 
 # Extra indexes that the base names for pip, and that nobody serves any more (NVIDIA's images up to 24.x name
@@ -271,80 +248,7 @@ hpcstack_leave_out_dead_indexes() {
     if [ "${HPCSTACK_INDEXES_OF-nothing}" = "${HPCSTACK_STEP:-}" ]; then return 0; fi # this step knows
     export HPCSTACK_INDEXES_OF=${HPCSTACK_STEP:-}
     if ! hpcstack_has_network /proc/net; then return 0; fi # nobody answers
-    python3 - >"$HPCSTACK_INDEXES" <<'PYTHON' || : >"$HPCSTACK_INDEXES"
-import configparser
-import http.client
-import os
-import ssl
-import sys
-import threading
-import time
-import urllib.error
-import urllib.request
-from urllib.parse import urlsplit
-
-SECONDS = 3
-
-
-def configured():
-    """The extra indexes, as pip finds them: the last file that names some, an `install` section before a `global` one,
-    the environment before both."""
-    if os.environ.get("PIP_EXTRA_INDEX_URL"):
-        return os.environ["PIP_EXTRA_INDEX_URL"].split()
-    named = os.environ.get("PIP_CONFIG_FILE", "")
-    if named == os.devnull:
-        return []
-    home = os.path.expanduser("~")
-    files = ["/etc/xdg/pip/pip.conf", "/etc/pip.conf", home + "/.pip/pip.conf", home + "/.config/pip/pip.conf",
-             sys.prefix + "/pip.conf", named]
-    found = {}
-    for path in files:
-        parser = configparser.RawConfigParser()
-        try:
-            parser.read(path)
-        except (configparser.Error, UnicodeDecodeError):
-            continue
-        for section in parser.sections():
-            for name, value in parser.items(section):
-                if name.replace("_", "-") == "extra-index-url":
-                    found[section] = value.split()
-    return found.get("install") or found.get("global") or []
-
-
-def ask(url, answers):
-    """Whatever a server says, it is there; a wrong certificate is pip's to complain of, and so is a folder."""
-    if not url.startswith(("http://", "https://")):
-        answers[url] = ""
-        return
-    where = urlsplit(url)
-    without_login = where._replace(netloc=where.netloc.rpartition("@")[2]).geturl()
-    try:
-        with urllib.request.urlopen(urllib.request.Request(without_login, method="HEAD"), timeout=SECONDS):
-            answers[url] = ""
-    except (urllib.error.HTTPError, http.client.HTTPException):
-        answers[url] = ""
-    except urllib.error.URLError as error:
-        answers[url] = "" if isinstance(error.reason, ssl.SSLError) else str(error.reason)
-    except (OSError, ValueError) as error:
-        answers[url] = str(error)
-
-
-urls, answers = configured(), {}
-threads = [threading.Thread(target=ask, args=(url, answers), daemon=True) for url in urls]
-for thread in threads:
-    thread.start()
-until = time.monotonic() + SECONDS
-for thread in threads:
-    thread.join(max(0, until - time.monotonic()))
-dead = {url: answers.get(url, "no answer within {} s".format(SECONDS)) for url in urls if answers.get(url, "x")}
-if dead:
-    print(" ".join(url for url in urls if url not in dead) or " ")
-for url, reason in dead.items():
-    where = urlsplit(url)
-    print("{}://{}{}: {}".format(where.scheme, where.netloc.rpartition("@")[2], where.path, " ".join(reason.split())[:200]))
-sys.stdout.flush()
-os._exit(0)
-PYTHON
+    python3 /opt/hpcstack/build/live_indexes.py >"$HPCSTACK_INDEXES" || : >"$HPCSTACK_INDEXES"
     if [ ! -s "$HPCSTACK_INDEXES" ]; then return 0; fi
     sed -n '2,$s/^/the base names an extra index that does not answer; it is left out: /p' "$HPCSTACK_INDEXES"
     # A blank overrides what the base's files say, and names none.
@@ -440,8 +344,12 @@ hpcstack_clean_apt() {
 
 # The metadata that Enroot, Pyxis and Apptainer read, the package lists, and nothing of the build left behind.
 hpcstack_finish() {
-    cp /opt/hpcstack/etc/rc /opt/hpcstack/etc/environment /opt/hpcstack/etc/fstab /etc/
-    : >/etc/rc.local
+    cp /opt/hpcstack/etc/rc /opt/hpcstack/etc/environment /etc/
+    if [ ! -e /opt/hpcstack/etc/adopted ]; then # of an image that was taken over these are somebody's own
+        cp /opt/hpcstack/etc/fstab /etc/
+        : >/etc/rc.local
+        rm -rf /root/.cache
+    fi
     mkdir -p /.singularity.d/libs
     cp -r /opt/hpcstack/etc/singularity/. /.singularity.d/
     ln -sfn .singularity.d/runscript /singularity
@@ -464,7 +372,6 @@ hpcstack_finish() {
     if [ -L "$hpcstack_compat/lib" ] && [ -d "$hpcstack_compat/lib.real" ]; then rm -f "$hpcstack_compat/lib"; fi
     # What only says when and where the build ran.
     rm -f /var/cache/ldconfig/aux-cache /var/cache/debconf/*-old /var/lib/dpkg/*-old /etc/*- /root/.bash_history
-    rm -rf /root/.cache
     # Pyxis and Enroot refuse an image with device nodes. Where /dev is mounted it is the machine's own: hands off.
     if [ "$(stat -c %d /dev)" = "$(stat -c %d /)" ]; then
         find /dev -mindepth 1 -xdev -type b,c -delete 2>/dev/null || true

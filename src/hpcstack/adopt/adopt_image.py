@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,16 @@ from hpcstack.adopt.survey import survey_image
 from hpcstack.build.base import here, import_image
 from hpcstack.build.build import build_on
 from hpcstack.build.engines import choose
-from hpcstack.build.request import BuildRequest
+from hpcstack.build.request import LEAST_BYTES, BuildRequest
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of, read_text, write_text, writing_below
+from hpcstack.core.quote import line
+from hpcstack.core.untrusted import UNSAFE
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.model import TEMPLATE_VERSION, UNKNOWN, AdoptedContents, Lock, LockedBase, LockedPlatform
 from hpcstack.lock.model import read as read_lock
 from hpcstack.recipe.catalog import SUFFIX, Catalog, Recipe
+from hpcstack.recipe.fields import NAME, VERSION
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.steps import HOME
 from hpcstack.store.contents import read_optional
@@ -38,7 +42,8 @@ NO_BASE = "adopted.invalid/not-known:not-known"
 TORCHRUN = "torchrun"
 PYTHONS = ("python", "python3")  # which a recipe's `module.python` offers
 MAX_RECIPE = 1 << 20  # bytes
-UNPACKED = 5  # bytes of local disk for each of an image, while it is worked on
+# The one engine that needs nothing but what mounts and packs images: there is one step, and no definition to build by.
+ENGINE = "builtin"
 
 
 @dataclass(frozen=True)
@@ -68,22 +73,29 @@ class Adoption:
 
 def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Adoption:
     """The image of REQUEST in the store, beside its recipe and its lock. Nothing is left where it cannot be done."""
-    with workspace(bench.site, bench.runner, 0) as work:
-        image = _image_of(request.source, work, bench)
+    path = _recipe_path(request, catalog)
+    with workspace(bench.site, bench.runner, LEAST_BYTES) as work:
+        source, image = _image_of(request.source, work, bench)
         before = _identity(image)
         bench.progress(f"reading {image}")
         sha256 = digest_of(image)
         survey = survey_image(image, (TORCHRUN, *request.commands))
         _check(request, survey)
-        path = request.folder / f"{request.name}-{request.version}{SUFFIX}"
-        text = recipe_text(request, survey, sha256)
-        new_recipe = _write_recipe(path, text)
-        try:
-            recipe = Catalog([request.folder, *catalog.folders], catalog.policy).find(path.name.removesuffix(SUFFIX))
-            lock = _first_lock(recipe.stack, survey, sha256)
-            artifact, new = _make(recipe, lock, survey, image, bench)
+        named = work / f"adopted-{sha256}.sqsh"  # engines know a base by its name
+        named.symlink_to(image)
+
+        def complete(build: BuildRequest, made: Path) -> BuildRequest:
             if _identity(image) != before:
                 raise InputError(f"{image} was changed while it was read", "adopt it again when nobody writes to it")
+            return _add_contents(build, made)
+
+        new_recipe = _write_recipe(path, recipe_text(request, survey, source, sha256))
+        try:
+            recipe = Catalog([request.folder, *catalog.folders], catalog.policy).find(path.name.removesuffix(SUFFIX))
+            lock = _first_lock(recipe.stack, survey, sha256, image.stat().st_size)
+            engine, why = choose(ENGINE, bench.runner)
+            build = BuildRequest(recipe.stack, lock, bench.site, survey.platform, engine, why)
+            artifact, new = build_on(named, build, bench, complete)
         except BaseException:
             if new_recipe:
                 path.unlink(missing_ok=True)
@@ -93,16 +105,34 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
     return Adoption(recipe, whole, lock_path, artifact, new, survey.unknown)
 
 
-def _image_of(source: str, work: Path, bench: Workbench) -> Path:
-    """The squashfs that SOURCE is, or that it becomes in WORK."""
+def _recipe_path(request: AdoptRequest, catalog: Catalog) -> Path:
+    """Where the recipe of REQUEST goes. InputError for a name or a version that no recipe has, or that another has."""
+    for what, text, pattern in (("name", request.name, NAME), ("version", request.version, VERSION)):
+        if not re.fullmatch(pattern, text):
+            raise InputError(f"--as: {text!r} is not the {what} of a stack", "as in: --as mytorch/2024.1")
+    path = request.folder / f"{request.name}-{request.version}{SUFFIX}"
+    other = catalog.names().get(f"{request.name}-{request.version}")
+    if other and other.resolve() != path.resolve():
+        raise InputError(f"there is a stack {request.name}-{request.version} already, in {other}",
+                         "adopt the image by another NAME/VERSION")  # fmt: skip
+    return path
+
+
+def _image_of(source: str, work: Path, bench: Workbench) -> tuple[str, Path]:
+    """(SOURCE in words, the squashfs that it is, or that it becomes in WORK)."""
     path = Path(source).expanduser()
     if path.suffix == ".sif":
-        raise InputError(f"{source} is a SIF", f"take its squashfs out: apptainer sif dump 4 {source} > image.sqsh")
+        raise InputError(
+            f"{source} is a SIF",
+            f"take its squashfs out: apptainer sif list {source} names the number N of the FS, then "
+            f"apptainer sif dump N {source} > image.sqsh",
+        )
     if path.is_file() and path.suffix != ".tar":
-        return path.absolute()
+        return str(path.absolute()), path.absolute()
     if path.suffix in (".sqsh", ".squashfs"):
         raise InputError(f"{source} does not exist", "name a squashfs, or an image as hpcstack import takes it")
-    return import_image(source, here(), work / "imported.sqsh", bench).path
+    imported = import_image(source, here(), work / "imported.sqsh", bench)
+    return f"{source.partition('@')[0]}@{imported.image.digest}", imported.path
 
 
 def _identity(path: Path) -> tuple[int, ...]:
@@ -121,8 +151,8 @@ def _check(request: AdoptRequest, survey: Survey) -> None:
         raise InputError(f"the image has no {', '.join(lacks)} on its PATH", "--command names what the image has")
 
 
-def recipe_text(request: AdoptRequest, survey: Survey, sha256: str) -> str:
-    """The recipe of an adopted image, as YAML with the reasons beside it."""
+def recipe_text(request: AdoptRequest, survey: Survey, source: str, sha256: str) -> str:
+    """The recipe of an image that was adopted from SOURCE, as YAML with the reasons beside it."""
     module: dict[str, Any] = {}
     commands = request.commands or ((TORCHRUN,) if TORCHRUN in survey.files else ())
     others = [name for name in commands if name not in PYTHONS]
@@ -132,12 +162,11 @@ def recipe_text(request: AdoptRequest, survey: Survey, sha256: str) -> str:
         module["python"] = True
     if request.modulefile and request.modulefile.settings:
         module["environment"] = {name: _setting(value) for name, value in request.modulefile.settings.items()}
-    source = str(Path(request.source).absolute()) if Path(request.source).is_file() else request.source
     spec: dict[str, Any] = {
         "apiVersion": "hpcstack/v1",
         "name": request.name,
         "version": request.version,
-        "summary": request.summary or f"Adopted from {Path(source).name}"[:100],
+        "summary": request.summary or f"Adopted from {Path(source.partition('@')[0]).name}"[:100],
         "adopted": {"sha256": sha256, "source": source},
         "base": {"image": survey.base or NO_BASE, "platforms": [survey.platform]},
         "launch": {"mode": TORCHRUN if TORCHRUN in survey.files else "plain"},
@@ -155,7 +184,7 @@ def recipe_text(request: AdoptRequest, survey: Survey, sha256: str) -> str:
         "To build one like it: drop `adopted`, name in base.image what to build on, and write what was added, e.g.",
         "packages: {pip: [NAME==VERSION]}.",
     ]
-    head = "".join(f"# {line}\n" for line in lines)
+    head = "".join(f"# {line(text)}\n" for text in lines)
     return head + yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=1000)
 
 
@@ -177,7 +206,7 @@ def _write_recipe(path: Path, text: str) -> bool:
     return True
 
 
-def _first_lock(stack: Stack, survey: Survey, sha256: str) -> Lock:
+def _first_lock(stack: Stack, survey: Survey, sha256: str, size: int) -> Lock:
     """The lock of an adopted image before its packages are listed."""
     assert stack.adopted
     locked = LockedPlatform(
@@ -187,6 +216,7 @@ def _first_lock(stack: Stack, survey: Survey, sha256: str) -> Lock:
         entrypoint=survey.entrypoint,
         command=survey.command,
         workdir=survey.workdir,
+        compressed_bytes=size,
     )
     base = LockedBase(
         registry=stack.base.registry,
@@ -208,13 +238,6 @@ def _first_lock(stack: Stack, survey: Survey, sha256: str) -> Lock:
     )
 
 
-def _make(recipe: Recipe, lock: Lock, survey: Survey, image: Path, bench: Workbench) -> tuple[Artifact, bool]:
-    """IMAGE in the store, with hpcstack's suite, its lists of packages, and what each runtime looks for."""
-    engine, why = choose(bench.site.build.engine, bench.runner)
-    request = BuildRequest(recipe.stack, lock, bench.site, survey.platform, engine, why)
-    return build_on(image, request, bench, _add_contents)
-
-
 def _add_contents(request: BuildRequest, image: Path) -> BuildRequest:
     """REQUEST, whose lock says which packages are in the finished IMAGE."""
     assert request.lock.adopted
@@ -227,5 +250,5 @@ def _add_contents(request: BuildRequest, image: Path) -> BuildRequest:
 
 
 def _read_versions(text: str, sign: str) -> dict[str, str]:
-    pairs = (line.partition(sign) for line in text.splitlines() if sign in line)
+    pairs = (UNSAFE.sub("?", row).partition(sign) for row in text.splitlines() if sign in row)
     return {name: version for name, _, version in pairs}

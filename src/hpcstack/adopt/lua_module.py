@@ -5,14 +5,18 @@ The file is run by Lua, with functions of ours in place of Lmod's and nothing th
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from hpcstack.core import data
 from hpcstack.core.characters import CONTROL, VARIABLE
 from hpcstack.core.errors import InputError, MissingToolError
 from hpcstack.core.files import read_text
+from hpcstack.recipe.model import Setting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +26,10 @@ if TYPE_CHECKING:
 LUAS = ("lua", "lua5.4", "lua5.3", "lua5.1", "luajit")
 SECONDS = 10
 MAX_MODULEFILE = 1 << 20  # bytes
-MAX_FILES = 2000  # modulefiles of a tree that are looked at
+MAX_FILES = 2000  # modulefiles of a tree that are read for the image's name
+MEMORY = 256 << 20  # bytes that Lua may take
+# On every PATH already. Lmod moves such a folder, and takes it away when the module is unloaded.
+EVERY_SHELLS = ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin", "/usr/local/sbin")
 FIELDS = 4  # what the reader writes for each act: its kind, a name, a value, a separator
 
 
@@ -44,23 +51,34 @@ def find_modulefile(tree: Path, name: str, version: str, image: Path | None) -> 
         return tree
     if not tree.is_dir():
         raise InputError(f"--lua {tree}: there is no such file or folder")
-    modulefiles = sorted(tree.rglob("*.lua"))[:MAX_FILES]
+    modulefiles = sorted(tree.rglob("*.lua"))
     own = [path for path in modulefiles if path.parts[-2:] == (name, f"{version}.lua")]
     if not own and image:
-        own = [path for path in modulefiles if image.name in read_text(path, MAX_MODULEFILE)]
+        own = [path for path in modulefiles[:MAX_FILES] if _names(path, image.name)]
     if len(own) == 1:
         return own[0]
     among = f", but {len(own)}: {', '.join(map(str, own[:5]))}" if own else f" among {len(modulefiles)}"
-    raise InputError(f"{tree} has no one modulefile of {name}/{version}{among}", "name the file itself: --lua FILE")
+    raise InputError(f"{tree} has no single modulefile for {name}/{version}{among}", "name the file itself: --lua FILE")
+
+
+def _names(path: Path, word: str) -> bool:
+    """Whether the file PATH has WORD in it; one that cannot be read, or is too large for a modulefile, has not."""
+    try:
+        return word in read_text(path, MAX_MODULEFILE)
+    except (OSError, ValueError, InputError):
+        return False
 
 
 def read_modulefile(path: Path, name: str, version: str, runner: Runner) -> LuaModule:
     """What the Lua modulefile PATH does when NAME/VERSION is loaded. InputError where Lua cannot run it."""
     lua = next((one for one in LUAS if shutil.which(one)), "")
     if not lua:
-        raise MissingToolError("there is no Lua here, which reads --lua", "install lua5.3, or leave --lua out")
+        raise MissingToolError(
+            "--lua needs a Lua interpreter, and none is installed", "install lua5.3, or leave --lua out"
+        )
     reader = str(data.folder("modules") / "read-modulefile.lua")
-    done = runner.output([lua, reader, str(path.absolute()), name, version], timeout=SECONDS)
+    bounded = ["prlimit", f"--as={MEMORY}", "--core=0"]
+    done = runner.output([*bounded, lua, reader, str(path.absolute()), name, version], timeout=SECONDS)
     if done.status:
         said = done.tail[-1] if done.tail else f"exit {done.status}"
         raise InputError(f"--lua {path}: {said}", "does `module load` take it?")
@@ -76,23 +94,46 @@ def _read_acts(path: Path, text: str) -> LuaModule:
         if CONTROL.search(name + value + separator) or (kind != "other" and not VARIABLE.fullmatch(name)):
             left_out.append(f"{kind} {name!r}")
         elif kind == "set":
-            settings[name] = {"set": value}
+            if _is_setting({"set": value}):
+                settings[name] = {"set": value}
+            else:
+                left_out.append(f"{name}: a recipe cannot hold its value")
         elif kind in ("prepend", "append"):
-            _add_parts(settings, left_out, kind, name, value, separator)
+            _add_parts(settings, left_out, kind, name, value, separator or ":")
         else:
             left_out.append(f"{name} {value}".strip())
     return LuaModule(path, settings, tuple(dict.fromkeys(left_out)))
 
 
+def _is_setting(value: dict[str, object]) -> bool:
+    """Whether a recipe's `module.environment` takes VALUE."""
+    try:
+        Setting.model_validate(value)
+    except ValidationError:
+        return False
+    return True
+
+
 def _add_parts(
     settings: dict[str, dict[str, object]], left_out: list[str], kind: str, name: str, value: str, separator: str
 ) -> None:
-    """VALUE before or behind NAME's parts, as Lmod puts it: what is prepended later comes first."""
-    known = settings.setdefault(name, {"prepend": [], "append": [], "separator": separator})
-    if "set" in known or known["separator"] != separator:
+    """VALUE before or behind NAME's parts, as Lmod puts it: what is prepended later comes first, each folder once."""
+    new = [_normalized(part) for part in value.split(separator) if part]
+    known = settings.get(name, {"prepend": [], "append": [], "separator": separator})
+    every_shell = name == "PATH" and any(part in EVERY_SHELLS for part in new)
+    if not new or every_shell or "set" in known or known["separator"] != separator or not _is_setting({kind: new}):
         left_out.append(f"{kind} {name} {value}")
         return
-    parts = known[kind]
-    assert isinstance(parts, list)
-    new = [part for part in value.split(separator) if part]
-    parts[:] = [*new, *parts] if kind == "prepend" else [*parts, *new]
+    for side in ("prepend", "append"):
+        parts = known[side]
+        assert isinstance(parts, list)
+        rest = [part for part in parts if part not in new]
+        if side == kind:
+            rest = [*dict.fromkeys(new), *rest] if kind == "prepend" else [*rest, *dict.fromkeys(new)]
+        known[side] = rest
+    settings[name] = known
+
+
+def _normalized(part: str) -> str:
+    """A folder as Lmod writes it: no double slash, none at the end."""
+    return re.sub("/+", "/", part).rstrip("/") or part[:1]

@@ -8,10 +8,12 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import InputError
 from hpcstack.core.untrusted import UNSAFE
-from hpcstack.recipe.model import IMAGE
+from hpcstack.recipe.model import Base
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.lookup import content, find
 from hpcstack.squashfs.read import Squashfs
@@ -29,7 +31,8 @@ PLATFORMS = {0x3E: "linux/amd64", 0xB7: "linux/arm64"}
 SHELLS = ("/bin/sh", "/bin/bash", "/usr/bin/env")
 BASE_LABEL = "org.opencontainers.image.base.name"  # OCI image-spec, annotations.md
 # Enroot writes an image's labels as comments before its /etc/rc (NVIDIA/enroot src/docker.sh, docker::configure).
-LABEL = re.compile(r"^# ([A-Za-z0-9][A-Za-z0-9._/-]*\.[A-Za-z0-9._/-]+) (.+)$")
+LABEL = re.compile(r"# ([A-Za-z0-9][A-Za-z0-9._/-]{0,200}) (.{1,4000})")  # by fullmatch; a label's name has a dot
+EXPORT = re.compile(r'export ([A-Za-z_][A-Za-z0-9_]*)="(.*)"')
 PROVENANCE = re.compile(r"^# enroot-provenance: (?:docker://)?(\S+)$", re.MULTILINE)  # as hpcstack's import writes it
 WORKDIR = re.compile(r"^cd (.+?) && unset OLDPWD \|\| exit 1$", re.MULTILINE)
 START = re.compile(r'^    exec (?P<entrypoint>.*?) ?"\$@"\nelse\n    exec (?P<whole>.*)\nfi$', re.MULTILINE)
@@ -65,12 +68,16 @@ def survey_image(path: Path, programs: tuple[str, ...] = ()) -> Survey:
 
 def _survey(image: Squashfs, programs: tuple[str, ...]) -> Survey:
     unknown = []
+    rc = _text(image, "/etc/rc")
     environment = read_environment(_text(image, "/etc/environment"))
-    if not environment:
-        environment = read_exports(_text(image, "/.singularity.d/env/10-docker2singularity.sh"))
+    if read_rc(rc) is None:
+        # No image of Enroot's: there /etc/environment is the distribution's own, for logins.
+        exported, computed = read_exports(_text(image, "/.singularity.d/env/10-docker2singularity.sh"))
+        environment = exported or {name: value.strip("\"'") for name, value in environment.items()}
+        if computed:
+            unknown.append(f"the variables {', '.join(computed)}: a script computes their values")
     if not environment:
         unknown.append("its variables: it has no /etc/environment, where Enroot keeps them")
-    rc = _text(image, "/etc/rc")
     labels = {**_apptainer_labels(image), **read_labels(rc)}
     started = read_rc(rc)
     if started is None:
@@ -139,21 +146,30 @@ def read_environment(text: str) -> dict[str, str]:
     return dict(list(found.items())[:MAX_VALUES])
 
 
-def read_exports(text: str) -> dict[str, str]:
-    """The variables that Apptainer's own script sets for an image: `export NAME="${NAME:-"VALUE"}"`, or plain."""
-    found = {}
-    for name, value in re.findall(r'^export ([A-Za-z_]\w*)="(?:\$\{\1:-"?)?(.*?)"?\}?"$', text, re.MULTILINE):
-        if not UNSAFE.search(value) and "$" not in value and "`" not in value:
+def read_exports(text: str) -> tuple[dict[str, str], list[str]]:
+    """The variables that Apptainer's own script sets for an image (`export NAME="${NAME:-"VALUE"}"`, or plain), and the
+    names of those whose values it computes."""
+    found, computed = {}, []
+    for line in text.splitlines()[:MAX_VALUES]:
+        match = EXPORT.fullmatch(line)
+        if not match:
+            continue
+        name, value = match[1], match[2]
+        if value.startswith(f"${{{name}:-"):
+            value = value.removeprefix(f"${{{name}:-").removesuffix("}").removeprefix('"').removesuffix('"')
+        if UNSAFE.search(value) or "$" in value or "`" in value:
+            computed.append(name)
+        else:
             found[name] = value
-    return dict(list(found.items())[:MAX_VALUES])
+    return found, computed
 
 
 def read_labels(rc: str) -> dict[str, str]:
     """The labels that Enroot left in /etc/rc as comments."""
     found = {}
     for line in rc.splitlines():
-        match = LABEL.match(line)
-        if match and not UNSAFE.search(match[2]):
+        match = LABEL.fullmatch(line)
+        if match and "." in match[1] and not UNSAFE.search(match[2]):
             found[match[1]] = match[2]
         elif not line.startswith("#"):
             break
@@ -194,13 +210,21 @@ def read_rc(rc: str) -> tuple[tuple[str, ...], tuple[str, ...], str] | None:
 def find_base(labels: Mapping[str, str], environment: Mapping[str, str], rc: str) -> tuple[str, str]:
     """(the image that an image was made from, what says so); two empty texts where nothing does."""
     named = labels.get(BASE_LABEL, "")
-    if IMAGE.fullmatch(named) and ":" in named.rpartition("/")[2]:
+    if _is_base(named):
         return named, f"its label {BASE_LABEL}"
     # Derived images of NVIDIA's name another product: https://docs.nvidia.com/deeplearning/frameworks/pytorch-release-notes
     release = environment.get("NVIDIA_PYTORCH_VERSION", "")
     if environment.get("NVIDIA_PRODUCT_NAME") == "PyTorch" and re.fullmatch(r"[0-9]{2}\.[0-9]{2}", release):
         return f"nvcr.io/nvidia/pytorch:{release}-py3", "its variables NVIDIA_PRODUCT_NAME and NVIDIA_PYTORCH_VERSION"
     imported = PROVENANCE.search(rc)
-    if imported and IMAGE.fullmatch(imported[1]):
+    if imported and _is_base(imported[1]):
         return imported[1], "the line of /etc/rc that an import left"
     return "", ""
+
+
+def _is_base(text: str) -> bool:
+    """Whether TEXT can stand as a recipe's base: REGISTRY/REPOSITORY:TAG."""
+    try:
+        return bool(Base.model_validate({"image": text}).tag)
+    except ValidationError:
+        return False

@@ -26,7 +26,7 @@ from hpcstack.core.replacing import replacing
 from hpcstack.lock.check import unresolved
 from hpcstack.lock.path import LOCK_SUFFIX
 from hpcstack.recipe.catalog import SUFFIX, Recipe
-from hpcstack.render.steps import requirements, split_pip
+from hpcstack.render.steps import pip_files
 from hpcstack.store import sbom
 from hpcstack.store.contents import read_distribution
 from hpcstack.store.workspace import workspace
@@ -92,8 +92,10 @@ def _fetch(work: Path, request: BuildRequest, base: Path, bench: Workbench) -> l
 
 def _wanted(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
     apt = "".join(f"{entry.name}={entry.version}\n" for entry in locked.apt or ())
-    of_pip = {Path(path).name: requirements(entries) for path, entries in split_pip(stack.packages, locked).items()}
-    return {"want/apt.txt": apt, **{f"want/{name}": text for name, text in of_pip.items()}}
+    files = pip_files(stack.packages, locked) if locked.pip else {}
+    scripts = {path: text for path, text in files.items() if path.endswith(".py")}
+    lists = {f"want/{Path(path).name}": text for path, text in files.items() if path not in scripts}
+    return {"want/apt.txt": apt, **lists, **scripts}
 
 
 def _recipes(recipe: Recipe) -> dict[str, str]:

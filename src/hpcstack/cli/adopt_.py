@@ -48,8 +48,8 @@ def command(
 ) -> None:
     """Take over an image that hpcstack did not build: a recipe, a lock of what is in it, and a release of its own.
 
-    IMAGE is a squashfs, as `enroot export` makes one, or what `hpcstack import` takes. Its files stay as they are; the
-    smoke suite and what each runtime looks for are added.
+    IMAGE is a squashfs, as `enroot export` makes one, or what `hpcstack import` takes. Its own files stay as they are;
+    what each runtime looks for is written anew from what it says, and the smoke suite is added.
     """
     from hpcstack.adopt.adopt_image import AdoptRequest, adopt_image
 
@@ -78,9 +78,7 @@ def command(
 def _split(text: str) -> tuple[str, str]:
     from hpcstack.core.errors import InputError
 
-    name, slash, version = text.partition("/")
-    if not slash:
-        name, _, version = text.partition("-")
+    name, _, version = text.partition("/")
     if not name or not version:
         raise InputError(f"--as {text}: a name and a version", "--as NAME/VERSION, as in: --as mytorch/2024.1")
     return name, version

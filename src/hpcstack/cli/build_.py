@@ -74,7 +74,8 @@ def _own(session: Session) -> list[str]:
     from hpcstack.core.errors import InputError
 
     shipped = data.folder("recipes").resolve()
-    found = [name for name, path in session.names.items() if path.resolve().parent != shipped]
+    own = [name for name, path in session.names.items() if path.resolve().parent != shipped]
+    found = [name for name in own if not session.recipe(name).stack.adopted]
     if not found:
         raise InputError("there are no recipes of your own here", "hpcstack build 'pytorch-*' builds of hpcstack's own")
     return found

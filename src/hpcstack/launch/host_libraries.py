@@ -19,11 +19,12 @@ from hpcstack.squashfs.lookup import content, find
 from hpcstack.squashfs.read import Squashfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from elftools.elf.elffile import ELFFile
 
     from hpcstack.site.injection import Brought
+    from hpcstack.store.artifact import Artifact
 
 # Where distributions keep the C library, the links among them followed.
 C_LIBRARIES = (
@@ -37,6 +38,7 @@ SAYS = re.compile(rb"GNU C Library [^\n]{0,200}version ([0-9]+\.[0-9]+)")
 # What runs a program comes from the image, with all of its parts: one of another version ends every process.
 NEVER = re.compile(r"(ld-linux.*|libc|libm|libpthread|libdl|librt)\.so(\.[0-9]+)*")
 MACHINES = {"linux/amd64": "EM_X86_64", "linux/arm64": "EM_AARCH64"}
+NCCL_OF_PIP = re.compile(r"nvidia[-_]nccl[-_]cu[0-9]+", re.IGNORECASE)
 INTERFACE = re.compile(r"ncclNetPlugin_v([0-9]{1,3})")
 MOST_LIBRARIES = 200  # of a folder
 
@@ -56,6 +58,8 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: st
     has: str | None = None
     loadable = loadable_interfaces(nccl)
     for one in brought:
+        plugins: list[Path] = []
+        interfaces: set[int] = set()
         for path in libraries_here(one.sources):
             if NEVER.fullmatch(path.name):
                 return (
@@ -67,12 +71,9 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: st
                 continue
             if wants.machine != MACHINES.get(platform, wants.machine):
                 return f"fabric.injections.{one.name}: {path} is for another processor than {platform}"
-            if wants.interfaces and loadable and not wants.interfaces & loadable:
-                return (
-                    f"fabric.injections.{one.name}: {path} is a plugin with {_symbols(wants.interfaces)}, and the "
-                    f"image's NCCL {nccl} loads {_symbols(loadable)}: it would go on over sockets. Let the site "
-                    "bring a plugin that was built for this NCCL, for these images alone by `cuda`"
-                )
+            if wants.interfaces:
+                plugins.append(path)
+                interfaces |= wants.interfaces
             if not wants.glibc:
                 continue
             if has is None:
@@ -83,10 +84,24 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: st
                     "cannot be loaded there. Take a newer version of the stack, or let the site bring one that was "
                     "built for an older system"
                 )
+        # A folder may have an older plugin beside the one that is loaded: none of them must fit.
+        if plugins and loadable and not interfaces & loadable:
+            return (
+                f"fabric.injections.{one.name}: {plugins[0]} is a plugin with {_symbols(interfaces)}, and the "
+                f"image's NCCL {nccl} loads {_symbols(loadable)}: it would go on over sockets. Let the site bring a "
+                "plugin that was built for this NCCL, and limit it to these images with `cuda`"
+            )
     return ""
 
 
-def _symbols(interfaces: frozenset[int]) -> str:
+def nccl_of(artifact: Artifact) -> str:
+    """The version of the NCCL that torch loads in the image of ARTIFACT: of a package of Python's that brings one, else
+    what the base says; empty where neither does."""
+    of_pip = [text for name, text in artifact.pip.items() if NCCL_OF_PIP.fullmatch(name)]
+    return next(iter(of_pip), artifact.environment.get("NCCL_VERSION", ""))
+
+
+def _symbols(interfaces: Iterable[int]) -> str:
     return ", ".join(f"ncclNetPlugin_v{number}" for number in sorted(interfaces))
 
 

@@ -168,6 +168,7 @@ def _lend(folder: Path, site: Site, registry: str) -> None:
     lent = variables(build_for(site, registry))
     given = "".join(f"export {name}={sh(value)}\n" for name, value in lent.items())
     write_text(folder / "lent.sh", given, 0o600)
+    write_text(folder / "live_indexes.py", plain("images", "live_indexes.py"))
     if bundle := site.build.ca_bundle:
         shutil.copyfile(bundle, folder / CA_FILE)
 

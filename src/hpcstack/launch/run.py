@@ -12,7 +12,7 @@ from hpcstack.core.errors import SlurmError
 from hpcstack.launch import record
 from hpcstack.launch.failure import Failure, last_line
 from hpcstack.launch.folders import own_folder
-from hpcstack.launch.host_libraries import find_misfit, not_here
+from hpcstack.launch.host_libraries import find_misfit, nccl_of, not_here
 from hpcstack.launch.packages import Added, make
 from hpcstack.launch.plan import OWN_FAILURE, Plan
 from hpcstack.launch.preflight import missing, note_own_torch
@@ -187,7 +187,7 @@ class PlannedLaunch:
         staged = self.plan.staged.sources if self.plan.staged else ()
         home = (f"{Path.home()}:{Path.home()}",) if "home" in self.brings else ()
         tmp = ("/tmp:/tmp",) if "tmp" in self.brings else ()
-        nccl = artifact.environment.get("NCCL_VERSION", "")
+        nccl = nccl_of(artifact)
         if self.plan.brought and (misfit := find_misfit(self.plan.brought, artifact.image, artifact.platform, nccl)):
             return misfit
         mounts = (*home, *tmp, *self.site.mounts, *artifact.mounts, *self.mounts, *staged)

@@ -152,7 +152,7 @@ def _become(user: str, top: Path, shown: tuple[Path, ...], answers: Path) -> lis
 
 def _compare(release: Release, program: Program, folder: Path, user: str, said: str) -> None:
     before, loaded, after = (_environment(folder / name) for name in ("before", "loaded", "after"))
-    tip = "is `module.environment` in the recipe meant so?" if release.stack.module.environment else BUG
+    tip = "is `module.environment` in the recipe what you intended?" if release.stack.module.environment else BUG
     expected = with_settings(release.stack, before)
     expected |= {
         "HPCSTACK_STACK": release.stack.full_name,

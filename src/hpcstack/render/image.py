@@ -11,6 +11,7 @@ from hpcstack.core.quote import sh, unbroken, words
 from hpcstack.lock.model import UNKNOWN, Lock, LockedPlatform
 from hpcstack.oci.metadata import SINGULARITY, apptainer_files
 from hpcstack.recipe import guard
+from hpcstack.recipe.adopted import describe_adopted
 from hpcstack.render.steps import HOME, step_files, steps
 from hpcstack.render.template import fill, plain
 from hpcstack_smoke import __version__ as suite_version
@@ -66,11 +67,12 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
     files = {
         "build/guard.sh": guard.shell(stack.packages.allow_replace),
         "build/lib.sh": plain("images", "lib.sh"),
+        "build/live_indexes.py": plain("images", "live_indexes.py"),
         "compat.sh": plain("images", "compat.sh"),
         **step_files(stack, locked),
         "etc/environment": environment_file(locked, stack),
         "etc/rc": enroot_rc(locked, stack),
-        "etc/fstab": "",
+        **({"etc/adopted": f"{describe_adopted(stack)}\n"} if stack.adopted else {"etc/fstab": ""}),
         "etc/profile.sh": profile(locked, stack),
         **{f"etc/singularity/{path}": text for path, text in singularity(locked, stack).items()},
         "stack.json": json.dumps(about(stack, lock, platform), indent=1, sort_keys=True) + "\n",

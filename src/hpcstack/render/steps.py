@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 HOME = "/opt/hpcstack"
 REQUIREMENTS = "build/requirements.txt"  # below HOME: pip's set with hashes, where the lock has one
-REQUIREMENTS_FROM_SOURCE = "build/requirements-from-source.txt"  # of it what is built in an environment of its own
+SOURCE_DISTRIBUTIONS = "build/source-distributions.json"  # of it what is built in an environment of its own
+FETCH_SOURCES = "build/fetch_sources.py"
 REQUIREMENTS_OF_BASE = "build/requirements-of-base.txt"  # of it what is built with what the base has
 BUILD_REQUIREMENTS = "build/build-requirements"  # what those are built with: -0.txt, -1.txt, ...
 TITLE = 100
 ALL = "*"
-SHARED = ("build/lib.sh", "build/guard.sh")
+SHARED = ("build/lib.sh", "build/guard.sh", "build/live_indexes.py")
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class BuildStep:
 
     title: str
     lines: tuple[str, ...]
-    reads: tuple[str, ...] = ()  # files below HOME, beside lib.sh and guard.sh; ALL of them for the last step
+    reads: tuple[str, ...] = ()  # files below HOME, beside those of SHARED; ALL of them for the last step
     network: bool = True  # whether it has one
 
 
@@ -49,7 +50,7 @@ def steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list
         reads = tuple(conda_files(stack, locked))
         out.append(_step("conda", packages.conda.packages, _conda(stack, locked), *reads))
     if packages.pip:
-        out.append(_step("pip", packages.pip, _pip(packages, locked), *split_pip(packages, locked)))
+        out.append(_step("pip", packages.pip, _pip(packages, locked), *pip_files(packages, locked)))
     for n, source in enumerate(packages.source):
         lines = _source(n, source, commits.get(source.name, source.commit))
         out.append(_step("source", (source.name,), lines, f"build/source-{n}.sh"))
@@ -84,7 +85,7 @@ def step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
         hashes = sorted({entry.hash.removeprefix("sha256:") for entry in locked.apt if entry.hash})
         out["build/apt.sha256"] = "".join(f"{found}\n" for found in hashes)
     if stack.packages.pip and locked.pip is not None:
-        out |= {path: requirements(entries) for path, entries in split_pip(stack.packages, locked).items()}
+        out |= pip_files(stack.packages, locked)
     return out | conda_files(stack, locked)
 
 
@@ -108,7 +109,7 @@ def _bash(text: str) -> str:
 
 
 def split_pip(packages: Packages, locked: LockedPlatform) -> dict[str, list[LockedPip]]:
-    """{path of a requirements file: what of the locked set is in it}, in the order of installation; no empty file.
+    """{path of a file: what of the locked set is in it}, in the order of installation; no empty file.
 
     Where the lock says what source distributions are built with, that fills files of its own, which come first.
     """
@@ -118,19 +119,39 @@ def split_pip(packages: Packages, locked: LockedPlatform) -> dict[str, list[Lock
         number = times_named.get(entry.name, 0)
         times_named[entry.name] = number + 1
         out.setdefault(f"{BUILD_REQUIREMENTS}-{number}.txt", []).append(entry)
-    by_kind: dict[str, list[LockedPip]] = {REQUIREMENTS: [], REQUIREMENTS_FROM_SOURCE: [], REQUIREMENTS_OF_BASE: []}
+    by_kind: dict[str, list[LockedPip]] = {REQUIREMENTS: [], SOURCE_DISTRIBUTIONS: [], REQUIREMENTS_OF_BASE: []}
     for entry in locked.pip or ():
         by_kind[_kind_of(entry, packages, locked)].append(entry)
     return out | {path: entries for path, entries in by_kind.items() if entries}
 
 
 def _kind_of(entry: LockedPip, packages: Packages, locked: LockedPlatform) -> str:
-    """The requirements file that ENTRY belongs to."""
+    """The file that ENTRY belongs to."""
     if entry.file.endswith(".whl"):
         return REQUIREMENTS
     if packages.built_with_base(entry.name):
         return REQUIREMENTS_OF_BASE
-    return REQUIREMENTS if locked.pip_build is None else REQUIREMENTS_FROM_SOURCE
+    return REQUIREMENTS if locked.pip_build is None else SOURCE_DISTRIBUTIONS
+
+
+def pip_files(packages: Packages, locked: LockedPlatform) -> dict[str, str]:
+    """{path: text} of what pip's step reads of the lock."""
+    out = {}
+    for path, entries in split_pip(packages, locked).items():
+        if path == SOURCE_DISTRIBUTIONS:
+            out[path] = list_sources(entries)
+            out[FETCH_SOURCES] = plain("images", "fetch_sources.py")
+        else:
+            out[path] = requirements(entries)
+    return out
+
+
+def list_sources(entries: Iterable[LockedPip]) -> str:
+    """ENTRIES, source distributions, as images/fetch_sources.py reads them."""
+    named = [
+        {"name": one.name, "version": one.version, "file": one.file, "hashes": list(one.hashes)} for one in entries
+    ]
+    return json.dumps(named, indent=1) + "\n"
 
 
 def requirements(entries: Iterable[LockedPip]) -> str:
@@ -180,7 +201,7 @@ def _pip(packages: Packages, locked: LockedPlatform) -> tuple[str, ...]:
         if tools:
             lines.append(words(["hpcstack_fetch_build_requirements", *tools]))
         for path in paths:
-            if path == REQUIREMENTS_FROM_SOURCE:
+            if path == SOURCE_DISTRIBUTIONS:
                 lines.append(words(["hpcstack_pip_from_source", f"{HOME}/{path}", *install]))
             elif path in (REQUIREMENTS, REQUIREMENTS_OF_BASE):
                 how = ["--no-build-isolation"] if path == REQUIREMENTS_OF_BASE else []

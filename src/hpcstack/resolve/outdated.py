@@ -37,7 +37,8 @@ def locked_recipes(catalog: Catalog, site: Site, say: Callable[[str], None]) -> 
     out = []
     for path in catalog.files():
         try:
-            out += [recipe for recipe in catalog.read(path) if LockFile(recipe, site).path.exists()]
+            built = [recipe for recipe in catalog.read(path) if not recipe.stack.adopted]
+            out += [recipe for recipe in built if LockFile(recipe, site).path.exists()]
         except ProblemsError as error:
             say(f"{path.name} is left out: {error.problems[0]}")
     return out

@@ -119,12 +119,13 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
             pip = read_pip(answer_of("pip.json"), answer_of("pip-of-base.json")) if packages.pip else None
             left_out = read_left_out(answer_of("left-out.txt"))
             built_with = read_build_requirements(answer_of("pip-build.json"))
+            unknown = {name: why for name, why in built_with.unknown.items() if not packages.built_with_base(name)}
         except NONSENSE as error:
             raise BuildError(
                 f"{stack.full_name} is not locked: the base's own tools answered with nonsense: {str(error)[:200]}",
                 f"is {lock.base.registry}/{lock.base.repository}:{lock.base.tag} what you meant?",
             ) from None
-        for project, why in list(built_with.unknown.items())[:MOST_NAMED]:
+        for project, why in list(unknown.items())[:MOST_NAMED]:
             bench.progress(f"what {project} is built with stays open: {why}")
         for index in left_out or ():
             bench.progress(f"left out: the base's extra index {index}")
@@ -135,7 +136,7 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
                 "them back: do what needs them without it, or put them there by a step of `run`"
             )
         pip_build = None
-        if _builds_from_source(pip, packages) and not built_with.unknown:
+        if _builds_from_source(pip, packages) and not unknown:
             pip_build = built_with.packages
         found = {"apt": apt, "conda": conda, "pip": pip, "pip_build": pip_build, "left_out": left_out}
         return locked.model_copy(update=found)

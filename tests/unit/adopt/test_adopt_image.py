@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.adopt.adopt_image import NO_BASE, AdoptRequest, recipe_text
+from hpcstack.adopt.adopt_image import NO_BASE, AdoptRequest, _recipe_path, recipe_text
 from hpcstack.adopt.lua_module import LuaModule
 from hpcstack.adopt.survey import Survey
+from hpcstack.core import data
 from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.lock.check import find_staleness
 from hpcstack.lock.known import known_lock
@@ -23,7 +24,7 @@ SURVEY = Survey("linux/amd64", {"PATH": "/bin"}, {}, base="nvcr.io/nvidia/pytorc
 
 def adopted(tmp_path: Path, survey: Survey = SURVEY, **more: object) -> Recipe:
     request = AdoptRequest("registry.x/y:1", "mytorch", "1", tmp_path, **more)  # type: ignore[arg-type]
-    (tmp_path / "mytorch-1.yaml").write_text(recipe_text(request, survey, SHA))
+    (tmp_path / "mytorch-1.yaml").write_text(recipe_text(request, survey, "registry.x/y:1", SHA))
     return Catalog([tmp_path]).find("mytorch-1")
 
 
@@ -71,3 +72,21 @@ def test_the_lock_of_another_image_is_stale(tmp_path: Path) -> None:
     assert find_staleness(stack, lock) == [] and not lock.not_looked_up
     other = lock.model_copy(update={"adopted": AdoptedContents(sha256="cd" * 32, source="x")})
     assert find_staleness(stack, other) == ["the recipe and the lock are of different adopted images"]
+
+
+@pytest.mark.parametrize(("name", "version"), [("../x", "1"), ("mine", "../1"), ("Mine", "1"), ("mine", "")])
+def test_a_name_that_no_recipe_has_is_told_before_anything_is_read(tmp_path: Path, name: str, version: str) -> None:
+    with pytest.raises(InputError, match="is not the"):
+        _recipe_path(AdoptRequest("x.sqsh", name, version, tmp_path), Catalog([tmp_path]))
+
+
+def test_a_stack_of_others_is_not_hidden(tmp_path: Path) -> None:
+    catalog = Catalog([tmp_path, data.folder("recipes")])
+    with pytest.raises(InputError, match="there is a stack pytorch-24.11 already"):
+        _recipe_path(AdoptRequest("x.sqsh", "pytorch", "24.11", tmp_path), catalog)
+
+
+def test_a_path_with_a_line_break_adds_no_key(tmp_path: Path) -> None:
+    settings: dict[str, dict[str, object]] = {"A": {"set": "1"}}
+    recipe = adopted(tmp_path, modulefile=LuaModule(Path("x\nlabels: {a.b: injected}"), settings, ()))
+    assert not recipe.stack.labels

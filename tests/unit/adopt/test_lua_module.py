@@ -62,10 +62,12 @@ def test_a_modulefile_reaches_no_file_and_no_program(tmp_path: Path) -> None:
     [
         ("while true do end\n", "does not end"),
         ("setenv(\n", "near"),
-        ("\x1bLua", "no text"),
+        ("\x1bLua", "not a text file"),
+        ("local s = ('x'):rep(2e9)\n", "memory"),
+        ("for n = 1, 1e6 do setenv('A' .. n, 'value') end\n", "too much"),
         ("error('the site says no')\n", "the site says no"),
     ],
-    ids=["endless", "no-lua", "compiled", "refuses"],
+    ids=["endless", "no-lua", "compiled", "memory", "told", "refuses"],
 )
 def test_what_cannot_be_run_is_refused(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
@@ -87,3 +89,39 @@ def test_the_modulefile_is_found_in_a_tree(tmp_path: Path) -> None:
     for tree, image in ((tmp_path, Path("/x/none.sqsh")), (tmp_path / "absent", None)):
         with pytest.raises(InputError):
             find_modulefile(tree, "new", "7", image)
+
+
+def test_what_lmod_does_not_have_means_nothing(tmp_path: Path) -> None:
+    text = 'if DEBUG then setenv("NCCL_DEBUG", "INFO") end\nsetenv("ROOT", SITE_ROOT or "/opt/x")\n'
+    found = read(tmp_path, text)
+    assert found.settings == {"ROOT": {"set": "/opt/x"}} and found.left_out == ()
+
+
+def test_what_depends_on_the_user_is_nobody_elses(tmp_path: Path) -> None:
+    text = 'setenv("SCRATCH", "/scratch/" .. os.getenv("USER"))\npushenv("A", false)\nsetenv("N", 4)\n'
+    found = read(tmp_path, text)
+    assert found.settings == {"N": {"set": "4"}}
+    assert any("SCRATCH" in said for said in found.left_out) and any("A:" in said for said in found.left_out)
+
+
+def test_folders_are_as_lmod_writes_them(tmp_path: Path) -> None:
+    text = (
+        'prepend_path("PATH", "/opt//a/bin/")\nprepend_path("PATH", "/b")\nprepend_path("PATH", "/opt/a/bin")\n'
+        'prepend_path("X", "/x", "")\nappend_path("MANPATH", ":")\nprepend_path("PATH", "/usr/bin")\n'
+        'setenv("QUOTED", "a\\\\b")\n'
+    )
+    found = read(tmp_path, text)
+    assert found.settings["PATH"]["prepend"] == ["/opt/a/bin", "/b"]
+    assert found.settings["X"]["prepend"] == ["/x"] and "MANPATH" not in found.settings
+    assert "prepend PATH /usr/bin" in found.left_out and any(said.startswith("QUOTED") for said in found.left_out)
+
+
+def test_a_large_tree_is_searched_by_name_first(tmp_path: Path) -> None:
+    for number in range(2100):
+        (tmp_path / f"a{number}.lua").write_text("")
+    (tmp_path / "large.lua").write_bytes(b"x" * (2 << 20))
+    (tmp_path / "mytorch").mkdir()
+    (tmp_path / "mytorch/1.lua").write_text("")
+    assert find_modulefile(tmp_path, "mytorch", "1", None) == tmp_path / "mytorch/1.lua"
+    with pytest.raises(InputError, match="no single modulefile"):
+        find_modulefile(tmp_path, "other", "1", Path("x.sqsh"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -74,8 +75,14 @@ def test_variables_are_read_and_what_is_none_is_not() -> None:
 
 def test_apptainers_own_script_is_read() -> None:
     text = '#!/bin/sh\nexport PATH="/opt/bin:/bin"\nexport LC_ALL="${LC_ALL:-"C.UTF-8"}"\nexport X="${X:-"$(id)"}"\n'
-    assert read_exports(text) == {"PATH": "/opt/bin:/bin", "LC_ALL": "C.UTF-8"}
-    assert read_exports(exports({"PATH": "$(id)"})) == {}, "hpcstack's own scripts are read from /etc/environment"
+    assert read_exports(text) == ({"PATH": "/opt/bin:/bin", "LC_ALL": "C.UTF-8"}, ["X"])
+    assert read_exports(exports({"PATH": "$(id)"})) == ({}, []), "hpcstack's own are read from /etc/environment"
+
+
+def test_long_labels_take_no_time() -> None:
+    began = time.monotonic()
+    assert read_labels(f"# {'a.' * 500_000}\n# org.example.name x\n") == {"org.example.name": "x"}
+    assert time.monotonic() - began < 2
 
 
 @pytest.mark.parametrize(
@@ -83,6 +90,7 @@ def test_apptainers_own_script_is_read() -> None:
     [
         ({"org.opencontainers.image.base.name": "docker.io/library/debian:12"}, {}, "", "docker.io/library/debian:12"),
         ({"org.opencontainers.image.base.name": "debian"}, {}, "", ""),
+        ({"org.opencontainers.image.base.name": "rocm/pytorch:latest"}, {}, "", ""),
         (
             {},
             {"NVIDIA_PRODUCT_NAME": "PyTorch", "NVIDIA_PYTORCH_VERSION": "24.11"},
@@ -94,7 +102,7 @@ def test_apptainers_own_script_is_read() -> None:
         ({}, {}, "# enroot-provenance: quay.io/x/y:1\n", "quay.io/x/y:1"),
         ({}, {}, ENROOT_RC, ""),
     ],
-    ids=["label", "no-tag", "nvidia", "derived-from-nvidia", "hostile", "imported", "nothing"],
+    ids=["label", "no-tag", "no-registry", "nvidia", "derived-from-nvidia", "hostile", "imported", "nothing"],
 )
 def test_the_base_is_what_the_image_says_and_nothing_else(
     labels: dict[str, str], environment: dict[str, str], rc: str, base: str
@@ -103,7 +111,9 @@ def test_the_base_is_what_the_image_says_and_nothing_else(
     assert found == base and bool(said_by) == bool(base)
 
 
-def pack(tmp_path: Path, machine: int = 0x3E, rc: str = ENROOT_RC, shell: bytes | None = None) -> Path:
+def pack(
+    tmp_path: Path, machine: int = 0x3E, rc: str = ENROOT_RC, shell: bytes | None = None, exports: str = ""
+) -> Path:
     """A squashfs with a shell of MACHINE, a program `mine`, and Enroot's files."""
     top = tmp_path / "top"
     for folder in ("etc", "usr/bin", "opt/bin"):
@@ -117,6 +127,9 @@ def pack(tmp_path: Path, machine: int = 0x3E, rc: str = ENROOT_RC, shell: bytes 
     (top / "opt/bin/plain").write_text("no program\n")
     (top / "etc/rc").write_text(rc)
     (top / "etc/environment").write_text("PATH=/opt/bin:/usr/bin\nA=1\n")
+    if exports:
+        (top / ".singularity.d/env").mkdir(parents=True)
+        (top / ".singularity.d/env/10-docker2singularity.sh").write_text(exports)
     image = tmp_path / "image.sqsh"
     argv = ["mksquashfs", str(top), str(image), "-quiet", "-no-progress", "-noappend", "-all-root"]
     subprocess.run(argv, check=True, capture_output=True)
@@ -155,3 +168,12 @@ def test_a_file_that_is_no_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.sqsh").write_bytes(b"hsqs" + bytes(200))
     with pytest.raises(InputError, match="cannot be read as an image"):
         survey_image(tmp_path / "x.sqsh")
+
+
+@pytest.mark.squashfs
+def test_an_image_of_apptainers_has_the_variables_that_its_script_sets(tmp_path: Path) -> None:
+    """There /etc/environment is the distribution's own, for logins."""
+    exports = '#!/bin/sh\nexport PATH="/conda/bin:/bin"\nexport A="${A:-"2"}"\nexport B="$(id)"\n'
+    found = survey_image(pack(tmp_path, rc="", exports=exports))
+    assert found.environment == {"PATH": "/conda/bin:/bin", "A": "2"}
+    assert any(said.startswith("the variables B:") for said in found.unknown)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpcstack.core.process import Completed, Runner
-from hpcstack.launch.host_libraries import find_misfit, not_here, read_glibc, read_wants
+from hpcstack.launch.host_libraries import find_misfit, nccl_of, not_here, read_glibc, read_wants
 from hpcstack.launch.plan import Plan, plan
 from hpcstack.launch.resources import Resources
 from hpcstack.site.fabric import Fabric
@@ -199,3 +199,17 @@ def test_a_plugin_that_the_images_nccl_does_not_know_is_refused(
     assert (said == "") == fits
     if not fits:
         assert f"ncclNetPlugin_v{interfaces[0]}" in said and f"NCCL {nccl}" in said
+
+
+@pytest.mark.gcc
+@pytest.mark.squashfs
+def test_an_older_plugin_beside_the_one_that_is_loaded_is_no_reason(tmp_path: Path, image: Path) -> None:
+    plugin(tmp_path / "host/libnccl-net-old.so", 5)
+    made = plugin(tmp_path / "host/libnccl-net.so", 10)
+    assert find_misfit(brought(made.parent), image, "linux/amd64", "2.27.7") == ""
+
+
+def test_the_nccl_of_a_python_package_is_the_one_that_torch_loads() -> None:
+    base = replace(ARTIFACT, environment={"NCCL_VERSION": "2.20.5"})
+    assert nccl_of(base) == "2.20.5"
+    assert nccl_of(replace(base, pip={"nvidia-nccl-cu12": "2.27.3"})) == "2.27.3"

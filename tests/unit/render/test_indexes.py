@@ -1,4 +1,4 @@
-"""images/lib.sh: which extra indexes of a base's pip are left out, by the program that it runs inside the base (R4)."""
+"""Which extra indexes of a base's pip are left out (R4), and what images/lib.sh tells pip."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from hpcstack.core import data
 
 LIB = (data.folder("images") / "lib.sh").read_text()
-(PROGRAM,) = re.findall(r"HPCSTACK_INDEXES\" <<'PYTHON'[^\n]*\n(.*?)\nPYTHON\n", LIB, re.DOTALL)
+PROGRAM = (data.folder("images") / "live_indexes.py").read_text()
 
 
 def look(folder: Path, *indexes: str, conf: str = "", **env: str) -> list[str]:
@@ -30,7 +30,7 @@ def look(folder: Path, *indexes: str, conf: str = "", **env: str) -> list[str]:
         (folder / ".config/pip").mkdir(parents=True)
         (folder / ".config/pip/pip.conf").write_text(conf)
     argv = [sys.executable, "-I", "-"] if not conf else [sys.executable, "-"]
-    done = subprocess.run(argv, input=str(PROGRAM), env=variables, capture_output=True, text=True, check=True)
+    done = subprocess.run(argv, input=PROGRAM, env=variables, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
 
