@@ -116,6 +116,14 @@ BUILT_WITH_OTHERS = {
     "wants-old-tools": '[build-system]\nrequires = ["setuptools<76"]\n' + BACKEND,
     "names-nothing": "",
 }
+SHOWS_SHARED = """
+import importlib.metadata
+from setuptools import setup
+
+with open("needs_old.py", "w") as file:
+    file.write("built_with = %r" % importlib.metadata.version("shared"))
+setup(name="needs-old", version="1.0", py_modules=["needs_old"])
+"""
 # Its backend, which it brings itself, says what else it is built with.
 OWN_BACKEND = """
 from setuptools.build_meta import *
@@ -146,6 +154,11 @@ def index_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     own = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "backend"\nbackend-path = ["own"]\n'
     files = {"setup.py": PLAIN.format(name="asks-by-itself"), "pyproject.toml": own, "own/backend.py": OWN_BACKEND}
     add_sdist(folder, "asks-by-itself", "1.0", files)
+    # Built with an older release of a project that is in the same lock: pip must not take the newer one from beside it.
+    needs_old = '[build-system]\nrequires = ["setuptools", "shared<2"]\n' + BACKEND
+    add_sdist(folder, "needs-old", "1.0", {"setup.py": SHOWS_SHARED, "pyproject.toml": needs_old})
+    add_sdist(folder, "shared", "1.5", {"setup.py": PLAIN.format(name="shared").replace("1.0", "1.5")})
+    add_wheel(folder, "shared", "1.0", {"shared.py": "version = '1.0'\n"})
     add_wheel(folder, "helper", "3.0", {"helper.py": "\n"})
     add_wheel(folder, "torch", "2.15.0", {"torch/__init__.py": '__version__ = "2.15.0"\n'})
     add_wheel(folder, "wraps-torch", "1.0", {"wraps_torch.py": "import needs_torch\n"}, requires=["needs-torch"])
@@ -220,6 +233,24 @@ def test_n17_what_builds_source_distributions_is_locked(from_source: Recipes) ->
 def test_n17_images_from_source_have_the_same_bytes_again(from_source: Recipes, engine: str) -> None:
     done = from_source.run("verify", "--reproducible", "demo-1", "--engine", engine, "--json")
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def test_n17_a_build_environment_has_what_was_locked_and_nothing_beside_it(
+    testbed: Testbed, ngc_inside: str, index: str
+) -> None:
+    """The lock takes wheels alone to build with; the same project is installed from source, in a newer release."""
+    recipes = with_index(testbed, ngc_inside, "beside", index)
+    recipes.write("1", packages="{pip: [needs-old, shared]}")
+    done = recipes.run("lock", "demo-1")
+    assert done.returncode == 0, done.stderr
+    versions = {entry["name"]: entry["version"] for entry in read_lock(recipes)["pip_build"]}
+    assert versions["shared"] == "1.0"
+    done = recipes.run("build", "--locked", "demo-1", "--json")
+    assert done.returncode == 0, done.stderr
+    say = "import importlib.metadata, needs_old; print(needs_old.built_with, importlib.metadata.version('shared'))"
+    image = json.loads(done.stdout)["image"]
+    said = testbed.run("apptainer", "--quiet", "exec", "--no-home", image, "python3", "-c", say, check=True).stdout
+    assert said.split() == ["1.0", "1.5"]
 
 
 def test_n17_a_bundle_brings_what_builds_source_distributions(from_source: Recipes) -> None:
