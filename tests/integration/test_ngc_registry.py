@@ -93,7 +93,7 @@ def test_stacks_are_locked_built_and_compared_with_newer_ones(recipes: Recipes, 
 def test_a_registry_that_has_too_many_requests_is_waited_for(recipes: Recipes, front: NgcFront) -> None:
     """HTTP 429, as a registry answers whole sites behind one address (Docker Hub does; of nvcr.io nothing is sourced)."""
     name = recipes.write("9", base="{image: 'nvcr.io/nvidia/pytorch:24.11-py3'}")
-    front.busy = 4
+    front.busy = 3
     done = recipes.run("lock", "--base-only", name)
     assert done.returncode == 0, done.stderr
     assert front.busy == 0, "nobody met it"
