@@ -37,6 +37,7 @@ LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EBADF)  # EBADF: a folder that we may pass (O_PATH) and not list
 RENAME_EXCHANGE = 2  # renameat2(2)
+MAX_NAME = 255  # bytes of one name, on every filesystem of Linux
 MAX_LINKS = 40  # on the way to one folder, as the kernel counts
 _pins: set[int] = set()  # the descriptors of `pinned`, as long as its block runs
 PINNED = re.compile(r"/proc/self/fd/([0-9]+)(?=/|$)")
@@ -304,10 +305,18 @@ def names_in(path: Path) -> list[str]:
         raise
 
 
-def write_file(path: Path, content: bytes, mode: int, group: int = -1, *, on_disk: bool = True) -> None:
-    """CONTENT as the file PATH, by a new file beside it and a rename. A link of that name is replaced, not followed."""
+def write_file(
+    path: Path, content: bytes, mode: int, group: int = -1, *, on_disk: bool = True, owner: str = ""
+) -> None:
+    """CONTENT as the file PATH, by a new file beside it and a rename. A link of that name is replaced, not followed.
+
+    OWNER, a label of core/lease.py, is in the new file's name: where this process is killed, others see whose it was.
+    """
     with holding(path.parent) as around:
-        part = f".{path.name[:200]}.{uuid.uuid4().hex[:8]}.part"
+        end = f"{uuid.uuid4().hex[:8]}.part"
+        part = f".{path.name}.{owner}{end}"
+        if len(part) > MAX_NAME:
+            part = f".{path.name[: MAX_NAME // 2]}.{end}"
         descriptor = os.open(part, CREATE, 0o600, dir_fd=around)
         try:
             with os.fdopen(descriptor, "wb") as file:

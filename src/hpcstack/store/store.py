@@ -182,7 +182,7 @@ class Store:
             descriptors.make_folder(folder)
             sharing.make_folder(folder)
             sweep(folder, f".{stack}.", descriptors.remove_file)  # of who was killed
-            descriptors.write_file(folder / stack, f"{key}\n".encode(), sharing.mode(0o644))
+            descriptors.write_file(folder / stack, f"{key}\n".encode(), sharing.mode(0o644), owner=label())
             descriptors.sync_folder(folder)
 
     def _incoming(self) -> Path:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from conftest import make_site
+from hpcstack.adopt import adopt_image
 from hpcstack.adopt.adopt_image import NO_BASE, AdoptRequest, _recipe_path, recipe_text
 from hpcstack.adopt.lua_module import LuaModule
 from hpcstack.adopt.survey import Survey
+from hpcstack.build.workbench import Workbench
 from hpcstack.core import data
-from hpcstack.core.errors import InputError, ProblemsError
+from hpcstack.core.errors import InputError, ProblemsError, StoreError
+from hpcstack.core.process import Runner
+from hpcstack.core.progress import Progress
 from hpcstack.lock.check import find_staleness
 from hpcstack.lock.known import known_lock
 from hpcstack.lock.model import AdoptedContents
+from hpcstack.oci.client import Registry
 from hpcstack.recipe.adopted import describe_adopted, refuse_adopted
 from hpcstack.recipe.catalog import Catalog, Recipe
 from hpcstack.render.image import image_files
@@ -90,3 +97,55 @@ def test_a_path_with_a_line_break_adds_no_key(tmp_path: Path) -> None:
     settings: dict[str, dict[str, object]] = {"A": {"set": "1"}}
     recipe = adopted(tmp_path, modulefile=LuaModule(Path("x\nlabels: {a.b: injected}"), settings, ()))
     assert not recipe.stack.labels
+
+
+# -- what engines are given, with a build that is none
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
+    site = make_site(tmp_path / "site")
+    monkeypatch.setattr(adopt_image, "survey_image", lambda *_: SURVEY)
+    monkeypatch.setattr(adopt_image, "choose", lambda *_: (object(), "a test"))
+    monkeypatch.setattr(adopt_image, "here", lambda: "linux/amd64")
+    return Workbench(site, Registry(site), Runner(), Progress())
+
+
+def adopt_file(folder: Path, content: bytes, bench: Workbench, recipes: Path) -> None:
+    folder.mkdir()
+    (folder / "image.sqsh").write_bytes(content)
+    request = AdoptRequest(str(folder / "image.sqsh"), "mine", folder.name, recipes)
+    adopt_image.adopt_image(request, Catalog([recipes]), bench)
+
+
+def test_engines_know_images_of_one_file_name_apart(
+    tmp_path: Path, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that unpacks a base finds it again by its name."""
+    bases: list[Path] = []
+
+    def build_none(image: Path, *_: object) -> None:
+        bases.append(image)
+        assert image.read_bytes() in (b"one", b"two")
+        raise StoreError("no room")
+
+    monkeypatch.setattr(adopt_image, "build_on", build_none)
+    (tmp_path / "recipes").mkdir()
+    for folder, content in (("1", b"one"), ("2", b"two")):
+        with pytest.raises(StoreError):
+            adopt_file(tmp_path / folder, content, bench, tmp_path / "recipes")
+    assert bases[0].name != bases[1].name
+    assert list((tmp_path / "recipes").iterdir()) == [], "what fails leaves no recipe"
+
+
+def test_an_image_that_changes_meanwhile_is_not_stored(
+    tmp_path: Path, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build_slowly(image: Path, request: object, _: object, complete: Any) -> None:
+        image.resolve().write_bytes(b"other bytes")
+        complete(request, image)
+
+    monkeypatch.setattr(adopt_image, "build_on", build_slowly)
+    (tmp_path / "recipes").mkdir()
+    with pytest.raises(InputError, match="was changed while it was read"):
+        adopt_file(tmp_path / "1", b"one", bench, tmp_path / "recipes")

@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -203,6 +205,26 @@ def test_leftovers_and_damage_do_not_disturb_a_list(tmp_path: Path, image: Path)
     (tmp_path / "store/stacks/other-1").write_bytes(b"\xff")
     store.put(replace(artifact(image, "k2"), stack="damaged-1"), image, tmp_path / "log").image.write_bytes(b"")
     assert store.stacks() == {"demo-1.0": put}
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from hpcstack.core import descriptors
+from hpcstack.store.store import Store
+
+os.rename = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+Store(Path(sys.argv[1])).point("demo-1.0", "k1")
+"""
+
+
+def test_a_pointer_whose_writer_was_killed_is_swept_by_the_next(tmp_path: Path) -> None:
+    """Whoever is killed before the rename leaves a file with its label."""
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    left = list((tmp_path / "stacks").iterdir())
+    assert done.returncode == -9 and len(left) == 1 and left[0].name.endswith(".part")
+    Store(tmp_path).point("demo-1.0", "k2")
+    assert [path.name for path in (tmp_path / "stacks").iterdir()] == ["demo-1.0"]
 
 
 def change_record(path: Path, change: dict[str, object], *, without: tuple[str, ...] = ()) -> None:
