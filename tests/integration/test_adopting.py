@@ -13,7 +13,13 @@ from support.index import add_wheel
 from support.recipes import Recipes
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.registry, pytest.mark.squashfs]
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.builds,
+    pytest.mark.registry,
+    pytest.mark.squashfs,
+    pytest.mark.timeout(900),  # images are packed twice, beside six other lanes
+]
 MODULEFILE = """\
 whatis("Name: byhand")
 setenv("BYHAND_HOME", "/apps/byhand")

@@ -15,7 +15,14 @@ from support.launching import RUNTIMES
 from support.recipes import Recipes
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.registry, pytest.mark.squashfs, pytest.mark.slurm]
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.builds,
+    pytest.mark.registry,
+    pytest.mark.squashfs,
+    pytest.mark.slurm,
+    pytest.mark.timeout(900),  # three images are built first, beside six other lanes
+]
 OF_NODE, OF_IMAGE = "node", "image"
 # Answers what a file of the test's says, and counts how often it was asked.
 CUDA_CHECK = """\

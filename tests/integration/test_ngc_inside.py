@@ -17,7 +17,13 @@ from support.index import add_sdist, add_wheel, serve_index
 from support.recipes import Recipes
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.registry, pytest.mark.squashfs]
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.builds,
+    pytest.mark.registry,
+    pytest.mark.squashfs,
+    pytest.mark.timeout(900),  # a base of its own is made first, beside six other lanes
+]
 DEAD = "https://pypi.ngc.hpcstack.invalid"  # RFC 2606: a name that nobody has
 
 

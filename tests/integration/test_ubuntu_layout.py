@@ -12,7 +12,13 @@ import pytest
 from support.recipes import Recipes
 from support.testbed import Testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.builds, pytest.mark.registry, pytest.mark.squashfs]
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.builds,
+    pytest.mark.registry,
+    pytest.mark.squashfs,
+    pytest.mark.timeout(900),  # a base of its own is made first, beside six other lanes
+]
 SOURCES = "etc/apt/sources.list.d/0000debian.sources"
 
 
