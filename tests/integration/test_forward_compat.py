@@ -112,7 +112,8 @@ def test_p1_whose_libcuda_is_loaded(testbed: Testbed, recipes: Recipes, runtime:
         testbed.bash(script, str(checks), FORM.format(case.driver), "0" if case.works else "1")
         launch = 'cd "$1" && shift && exec "$@"'
         looks = [] if runtime in BY_ITSELF else ["/opt/hpcstack/compat.sh"]
-        argv = ["hpcstack", "--site", str(recipes.folder / "site.yaml"),
+        # The user's newest launch stays that of other tests.
+        argv = ["env", f"XDG_STATE_HOME={recipes.folder}/state", "hpcstack", "--site", str(recipes.folder / "site.yaml"),
                 "--recipes", str(recipes.folder / "recipes"), "launch", f"demo-{month}", "--runtime", runtime,
                 "--mount", f"{checks}:/opt/node", "-N1", "--ntasks-per-node=1", "--", *looks, "sh", "-c", words]  # fmt: skip
         done = testbed.bash(launch, str(work), *argv, check=False)
