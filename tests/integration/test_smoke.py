@@ -196,7 +196,7 @@ def test_a_stalled_run_leaves_what_all_nodes_know(testbed: Testbed, built: dict[
     """The stacks of every rank before the ranks are ended, and a bundle of each node."""
     status, document = run(
         testbed, "--only", "ddp.fp32", HPCSTACK_SMOKE_PLANT=str(plants / "sleeper.py"), HPCSTACK_SMOKE_TIMEOUT="300",
-        HPCSTACK_SMOKE_STALL="20",
+        HPCSTACK_SMOKE_STALL="45",
     )  # fmt: skip
     (one,) = document["outcomes"]
     assert status == 1 and one["status"] == "ERROR" and "in the middle of it" in one["measured"], one
