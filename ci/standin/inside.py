@@ -43,6 +43,7 @@ PINS_OF_25 = f"protobuf==4.24.4\nnumpy=={NUMPY}\n"  # and torch
 # Built by NVIDIA, without a file behind the metadata: their versions are the stand-in's own.
 BUILT = ("torchvision", "apex", "transformer_engine", "flash_attn", "torchao", "pytorch_triton")
 VERSION = "0.0.0a0+standin"
+RDMA_OF_DEBIAN = 44  # rdma-core's major in Debian 12's archive
 UNKNOWN = "99+standin"  # where no source says which version a month has; no archive has a newer one
 
 
@@ -90,6 +91,8 @@ def dpkg_records(facts: dict[str, object]) -> list[dict[str, object]]:
     month = month_of(facts)
     cuda = ".".join(str(known.get("CUDA_VERSION", "12.0")).split(".")[:2])
     rdma = str(known.get("RDMACORE_VERSION", UNKNOWN))
+    if rdma[:2].isdigit() and int(rdma[:2]) < RDMA_OF_DEBIAN:
+        rdma = UNKNOWN  # NVIDIA's goes with an older Ubuntu's archive, and apt would take Debian's newer one
     # 25.10 deletes .so and .a of the -dev packages, 26.07 the .a alone.
     removed = "libibverbs.a" if month >= (26, 7) else "libibverbs.so"
     return [
