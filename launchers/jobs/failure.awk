@@ -6,6 +6,16 @@ function ended_by_slurm() {
     return told == "it was cancelled" && code == 143 || told == "the time limit was reached" && (code == 143 || code == 137)
 }
 function exception(rank) { return rank in why ? why[rank] (rank in at ? " (" at[rank] ")" : "") : "" }
+function reason() { # of what the rank that failed first has failed, as far as it has said so
+    if (rank in why) return exception(rank)
+    if (aborted != "") return aborted
+    if (ended == 137 && out_of_memory) return "killed by SIGKILL: the job\047s memory limit was reached"
+    if (ended > 128) return signal(ended - 128)
+    if (said_then != "") return said_then
+    if (ended == 2 || ended == 126 || ended == 127) return starts
+    if (ended == 1 && starts ~ /python[0-9.]*: (No module named|Error while finding module specification)/) return starts
+    return ""
+}
 function signal(number) { return number in NAMES ? "killed by SIG" NAMES[number] : "killed by signal " number }
 function last_of(text, word,    place, off) {
     place = 0
@@ -16,7 +26,7 @@ BEGIN {
     BEGINS[1] = "hpcstack: rank "; BEGINS[2] = "srun: error: "; BEGINS[3] = "slurmstepd"
     BEGINS[4] = "Traceback (most recent call last):"; BEGINS[5] = "hpcstack: nothing was"
     split("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM", NAMES, " ")
-    rank = host = task = told = starts = pyxis = ""
+    rank = host = task = told = starts = pyxis = aborted = ""
 }
 {
     sub(/.*\r/, "")
@@ -42,6 +52,8 @@ BEGIN {
     if (host == "" || again > last || (again == last && moment < first)) {
         rank = $3; host = $5; ended = $8; last = again; first = moment
         said_then = exception("") # what comes later is an echo
+        if (said_then == "" && ended == 2) said_then = (rank in wrong) ? wrong[rank] : wrong[""]
+        last_words = (rank in last_of_rank) ? last_of_rank[rank] : last_of_rank[""]
     }
     next
 }
@@ -54,7 +66,6 @@ BEGIN {
 /^hpcstack: nothing was written for [0-9]+ s: / { if (told == "") told = "nothing was written for " $6 " s"; next }
 /^srun: error: Node failure on / { told = "a node failed"; next }
 /^(slurmstepd|srun)[^ ]*: .* CANCELLED AT / { if (told == "") told = "it was cancelled"; next }
-$0 == "--- Logging error ---" { harmless[of] = 1; next }
 /^(slurmstepd|srun)[^ ]*: error: (spank: )?pyxis: / {
     where = $0
     sub(/^(slurmstepd|srun)[^ ]*: error: (spank: )?pyxis: +/, "", where)
@@ -62,11 +73,17 @@ $0 == "--- Logging error ---" { harmless[of] = 1; next }
         pyxis = substr(where, 1, 300)
     next
 }
-starts == "" && host == "" && (/^[^ \t]*python[0-9.]*: can.t open file / || /^(env|setsid|setpriv|[^ \t]*sh): .*(Permission denied|No such file or directory|not found|Exec format error)$/) {
+/^(slurmstepd|srun)[^ ]*: error: Detected [0-9]+ oom[-_]kill events? in / { out_of_memory = 1; next }
+starts == "" && host == "" && (/^[^ \t]*python[0-9.]*: (can.t open file|No module named|Error while finding module specification)/ || /^(env|setsid|setpriv|[^ \t]*sh): .*(Permission denied|No such file or directory|not found|Exec format error)$/) {
     starts = substr($0, 1, 300)
     next
 }
-/^Traceback \(most recent call last\):/ { open[of] = 1; delete place[of]; delete own[of]; next }
+aborted == "" && host == "" && (/^MPI_ABORT was invoked on rank [0-9]+ / || /^Abort\(-?[0-9]+\) on node [0-9]+ /) {
+    aborted = substr($0, 1, 300)
+    next
+}
+$0 == "--- Logging error ---" { harmless[of] = 1; delete inside[of]; next }
+/^Traceback \(most recent call last\):/ { delete inside[of]; open[of] = 1; delete place[of]; delete own[of]; next }
 /^  File "[^"]+", line [0-9]+/ {
     open[of] = 1
     where = $0
@@ -77,9 +94,10 @@ starts == "" && host == "" && (/^[^ \t]*python[0-9.]*: can.t open file / || /^(e
     sub(/[^0-9].*/, "", where)
     place[of] = file ", line " where
     if (file !~ /\/(site|dist)-packages\/|\/lib\/python3|^</) own[of] = place[of]
+    inside[of] = 1
     next
 }
-/^[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)/ {
+/^[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)/ || ((of in inside) && /^[A-Za-z_][A-Za-z0-9_.]*(: |$)/) {
     if (open[of] && !(of in why) && !harmless[of] && $0 !~ /ChildFailedError/) {
         why[of] = substr($0, 1, 300)
         if (of in own) at[of] = own[of]
@@ -87,7 +105,13 @@ starts == "" && host == "" && (/^[^ \t]*python[0-9.]*: can.t open file / || /^(e
     }
     delete open[of]
     delete harmless[of]
+    delete inside[of]
+    next
 }
+/^ / && (of in inside) { next } # a line of source, or the marks below it
+{ delete inside[of] }
+/^([^ \t]+: )?[Ee]rror: ./ { wrong[of] = substr($0, 1, 300); next }
+!/^\[?[WIED][0-9][0-9][0-9][0-9]|WARN|Warning|INFO|DEBUG|NOTE|%\||it\/s|^\*|^hpcstack:|^[-=*# ]*$/ { last_of_rank[of] = substr($0, 1, 300) }
 END {
     said = ""
     if ((getline status <ended_in) <= 0) status = 143 # the shell that would have written it was ended
@@ -97,16 +121,18 @@ END {
     }
     if (host != "") {
         status = ended
-        said = exception(rank)
-        if (said == "" && ended < 129) said = said_then
-        if (said == "" && (ended == 2 || ended == 126 || ended == 127)) said = starts
-        if (said == "" && ended > 128) said = signal(ended - 128)
-        said = "rank " rank " on " host " failed first" (said == "" ? "" : ": " said)
+        said = reason()
+        if (said != "") said = ": " said
+        else if (last_words != "") said = "; the last line before: " last_words
+        said = "rank " rank " on " host " failed first" said
     } else if (task != "" && status != 125 && !ended_by_slurm()) {
         status = code
         said = exception("")
+        if (said == "") said = aborted
         if (said == "") said = pyxis
         said = "task " task " on " on " failed first" (said == "" ? "" : ": " said)
+    } else if (aborted != "") {
+        said = aborted # Slurm cancels the step of it
     } else {
         said = told != "" ? told : exception("")
         if (said == "") said = pyxis

@@ -203,24 +203,49 @@ def _filled(said: str, groups: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: groups.get(match[1], match[0]), said)
 
 
-# What srun says of tasks. After the step was cancelled it only says how the others were ended.
-OF_TASKS = ("slurm-task-bus-error", "slurm-task-segfault", "slurm-task-killed", "slurm-task-terminated",
-            "slurm-task-exit-code")  # fmt: skip
 PIPS = re.compile(
     r"^\s*(Collecting \S|Building wheel|Preparing metadata|Getting requirements to build|error: subprocess)", re.M
 )
 ENDS = re.compile(r" CANCELLED AT |^hpcstack: nothing was written for ", re.M)
+OTHER_RANK = re.compile(r"(?: *\d+: )?\[rank(\d+)\]: ")
+# What is said after the end, and is a cause all the same: Slurm looks for kills by memory when a step is over.
+OUT_OF_MEMORY = ("slurm-oom-kill", "slurm-task-out-of-memory", "slurm-memory-limit-some-point")
+# What srun says of tasks. A task that was killed takes its own last words with it: until the step is ended it may be the cause.
+OF_TASKS = ("slurm-task-bus-error", "slurm-task-segfault", "slurm-task-killed", "slurm-task-terminated",
+            "slurm-task-exit-code")  # fmt: skip
 
 
 def select_relevant(found: list[KnownFailure], failure: Failure, text: str) -> list[KnownFailure]:
-    """FOUND without what the rest of the log rules out: what became of other tasks once the first failure is known, and
-    pip's isolated builds where pip did not run."""
-    out, end = found, ended_at(text)
-    if failure.host:
-        out = [one for one in out if one.signature.id not in OF_TASKS or one.number < end]
+    """FOUND without what the rest of the log rules out.
+
+    Whatever is said after the first rank has failed, or after the step was ended, is what others made of it: a bus error
+    where the image went away under a launcher, a connection that a peer closed. So is what another rank says. pip's
+    isolated builds are no cause where pip did not run.
+    """
+    lines = plain(text).split("\n")
+    step_ends = ended_at("\n".join(lines))
+    rank_ends = next(
+        (number for number, line in enumerate(lines, 1) if failure.line and failure.line in line), step_ends
+    )
+
+    def is_cause(one: KnownFailure) -> bool:
+        known = one.signature.id
+        if known in OUT_OF_MEMORY:
+            return True
+        if known in OF_TASKS:
+            return one.number < step_ends
+        return one.number < rank_ends and _may_be_of(failure.rank, lines[one.number - 1])
+
+    out = [one for one in found if is_cause(one)]
     if not PIPS.search(text):
         out = [one for one in out if one.signature.id != "pip-build-module-missing"]
     return out
+
+
+def _may_be_of(rank: str, line: str) -> bool:
+    """Whether LINE may be RANK's: torch puts its rank before the lines of a traceback."""
+    other = OTHER_RANK.match(line)
+    return not rank or not other or other[1] == rank
 
 
 def ended_at(text: str) -> int:

@@ -24,16 +24,30 @@ BEGIN = (
 HANGS = re.compile(r"hpcstack: nothing was written for (\d+) s: ")  # launch --watchdog
 OF_RANK = re.compile(r"\[rank(\d+)\]: ?")
 LABEL = re.compile(r" *\d+: ")
-# Why a program could not start: what python, env, setpriv and shells say on their way out with 2, 126 or 127
+# Why a program could not start: what python, env, setpriv and shells say on their way out with 1, 2, 126 or 127
 STARTS = re.compile(
-    r"\S*python[0-9.]*: can't open file .*"
+    r"\S*python[0-9.]*: (can't open file|No module named|Error while finding module specification) ?.*"
     r"|(env|setsid|setpriv|\S*sh): .*(Permission denied|No such file or directory|not found|Exec format error)"
 )
+PYTHON_STARTS = re.compile(r"\S*python[0-9.]*: (No module named|Error while finding module specification)")
 NOT_STARTED = (2, 126, 127)
+PYTHON_NOT_STARTED = 1
+# What argparse, click and others say of wrong options, on their way out with 2
+WRONG_OPTION = re.compile(r"(\S+: )?[Ee]rror: .+")
+WRONG_OPTIONS = 2
+# Open MPI's and MPICH's words for MPI_Abort
+MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank \d+ .*|Abort\(-?\d+\) on node \d+ .*")
+# Slurm's word for a task that its memory limit killed
+OOM_KILL = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kill events? in .*")
+KILLED = 137
+OUT_OF_MEMORY = "killed by SIGKILL: the job's memory limit was reached"
+# A line that nobody has failed of: a warning, an information, a progress bar, a rule
+NO_REASON = re.compile(r"\[?[WIED][0-9]{4}.*|.*(WARN|Warning|INFO|DEBUG|NOTE|%\||it/s).*|(\*|hpcstack:).*|[-=*# ]*")
 PYXIS = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: (?:spank: )?pyxis: +(.*)")
 PYXIS_ECHOES = ("couldn't start container", "container start failed", "printing enroot log file", "if the image has")
 FILE = re.compile(r'  File "([^"]+)", line (\d+)')
 EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)")
+ANY_EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(: |$)")  # right below a traceback, whatever its name
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 TRACEBACK = "Traceback (most recent call last):"
 LOGGING = "--- Logging error ---"  # a traceback that the logging module prints, and nothing fails of
@@ -51,13 +65,20 @@ class Failure:
     host: str = ""
     ended: int = 0
     moment: tuple[int, float] = (-1, 0.0)  # how often it had been started anew, and the second
+    line: str = ""  # the line that says so
     task: tuple[str, str, int] | None = None  # task, host, status
     told: str = ""
     open: set[str] = field(default_factory=set)
+    inside: set[str] = field(default_factory=set)  # whose last line was one of a traceback's body
     place: dict[str, str] = field(default_factory=dict)
     own: dict[str, str] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     said: str = ""  # what had been said, by nobody in particular, when the rank ended: what comes later is an echo
+    wrong: dict[str, str] = field(default_factory=dict)  # what a program said of its options
+    aborted: str = ""
+    last: dict[str, str] = field(default_factory=dict)  # the last line that may be a reason
+    last_words: str = ""  # that of the rank that failed first
+    out_of_memory: bool = False
     harmless: set[str] = field(default_factory=set)
     starts: str = ""  # why a program could not start
     pyxis: str = ""
@@ -85,8 +106,12 @@ class Failure:
         elif found := PYXIS.match(line):
             if not self.pyxis and not found[1].startswith(PYXIS_ECHOES):
                 self.pyxis = found[1][:300]
+        elif OOM_KILL.fullmatch(line):
+            self.out_of_memory = True
         elif not self.starts and not self.host and STARTS.fullmatch(line):
             self.starts = line[:300]
+        elif not self.aborted and not self.host and MPI_ABORT.fullmatch(line):
+            self.aborted = line[:300]
         else:
             self._traceback(rank, line)
 
@@ -96,7 +121,11 @@ class Failure:
         again, moment = int(found[4]), float(found[5])
         if not self.host or again > self.moment[0] or (again == self.moment[0] and moment < self.moment[1]):
             self.rank, self.host, self.ended, self.moment = found[1], found[2], int(found[3]), (again, moment)
+            self.line = found[0]
             self.said = self.why.get("", "")
+            if not self.said and self.ended == WRONG_OPTIONS:
+                self.said = self.wrong.get(self.rank) or self.wrong.get("", "")
+            self.last_words = self.last.get(self.rank) or self.last.get("", "")
 
     def _traceback(self, rank: str, line: str) -> None:
         if line == LOGGING:
@@ -110,28 +139,52 @@ class Failure:
             self.place[rank] = f"{found[1]}, line {found[2]}"
             if not LIBRARY.search(found[1]):
                 self.own[rank] = self.place[rank]
-        elif EXCEPTION.match(line):
+            self.inside.add(rank)
+            return
+        elif EXCEPTION.match(line) or (rank in self.inside and ANY_EXCEPTION.match(line)):
             harmless = rank in self.harmless or "ChildFailedError" in line
             if rank in self.open and rank not in self.why and not harmless:
                 place = self.own.get(rank) or self.place.get(rank)
                 self.why[rank] = line[:300] + (f" ({place})" if place else "")
             self.open.discard(rank)
             self.harmless.discard(rank)
+        elif line.startswith(" ") and rank in self.inside:
+            return  # a line of source, or the marks below it
+        elif WRONG_OPTION.fullmatch(line):
+            self.wrong[rank] = line[:300]
+        elif not NO_REASON.fullmatch(line):
+            self.last[rank] = line[:300]
+        self.inside.discard(rank)
 
     def end(self, status: int) -> tuple[int, str]:
         """(the status that counts, what happened in words) of a step that ended with STATUS."""
         if status == 0:
             return 0, ""
         if self.host:
-            said = self.why.get(self.rank) or (self.said if self.ended < 129 else "")
-            said = said or (self.starts if self.ended in NOT_STARTED else "")
-            said = said or (_signal(self.ended - 128) if self.ended > 128 else "")
-            return self.ended, f"rank {self.rank} on {self.host} failed first" + (f": {said}" if said else "")
-        said = self.why.get("", "") or self.pyxis
+            said = f"rank {self.rank} on {self.host} failed first"
+            if reason := self._reason():
+                return self.ended, f"{said}: {reason}"
+            return self.ended, said + (f"; the last line before: {self.last_words}" if self.last_words else "")
+        said = self.why.get("", "") or self.aborted or self.pyxis
         late = self.task and self.task[2] in ENDED_BY.get(self.told, ())  # Slurm's word of it came after the task's end
         if self.task and status != OWN_FAILURE and not late:
             return self.task[2], f"task {self.task[0]} on {self.task[1]} failed first" + (f": {said}" if said else "")
+        if self.aborted:
+            return status, self.aborted  # Slurm cancels the step of it
         return (ENDED if self.told in CANCELS else status), self.told or said or "it failed"
+
+    def _reason(self) -> str:
+        """Of what the rank that failed first has failed, as far as it has said so."""
+        if said := self.why.get(self.rank) or self.aborted:
+            return said
+        if self.ended > 128:
+            return OUT_OF_MEMORY if self.ended == KILLED and self.out_of_memory else _signal(self.ended - 128)
+        if self.said:
+            return self.said
+        starts_of_python = self.ended == PYTHON_NOT_STARTED and PYTHON_STARTS.match(self.starts)
+        if self.starts and (self.ended in NOT_STARTED or starts_of_python):
+            return self.starts
+        return ""
 
     @property
     def first(self) -> str:

@@ -119,12 +119,33 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
     ):
         ids = [one.signature.id for one in select_relevant(explain(text), failure_in(text), text)]
         assert ("slurm-task-killed" in ids) is there, text
+    # a bus error of the launcher on the other node, whose image went away: an echo, in whatever words
+    python = "Fatal Python error: Bus error\n"
+    bus = "srun: error: n1: task 0: Bus error\n"
+    for text, there in ((rank + end + python + bus, False), (python + rank + end, True), (python + end, True)):
+        ids = [one.signature.id for one in select_relevant(explain(text), failure_in(text), text)]
+        assert ("system-bus-error" in ids) is there and "slurm-task-bus-error" not in ids, text
+    # memory is what Slurm speaks of when all is over
+    text = rank.replace("with 1", "with 137") + end + LINES["slurm-oom-kill"]
+    assert [one.signature.id for one in select_relevant(explain(text), failure_in(text), text)][0] == "slurm-oom-kill"
     assert [ended_at(text) for text in (end, "a\n" + end, "a\nb\n", "hpcstack: nothing was written for 9 s: x\n")] == [
         1,
         2,
         4,
         1,
     ]
+
+
+def test_what_another_rank_says_is_an_echo() -> None:
+    closed = LINES["nccl-remote-error"]
+    for rank, there in ((0, True), (1, False)):
+        text = f"[rank{rank}]: {closed}\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n"
+        assert bool(select_relevant(explain(text), failure_in(text), text)) is there, text
+
+
+def test_a_progress_bar_does_not_shift_the_lines() -> None:
+    text = "1%\r2%\r3%\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\nFatal Python error: Bus error\n"
+    assert not select_relevant(explain(text), failure_in(text), text)
 
 
 def test_pips_isolated_builds_are_named_where_pip_ran() -> None:

@@ -81,7 +81,8 @@ CASES = {
     "a watchdog that went on": ("hpcstack: silent for 60 s: the ranks are asked what they do\n" + rank(1, "a", 9, 1.0), 9, 9,
                                 "rank 1 on a failed first"),
     "a watchdog": ("hpcstack: nothing was written for 60 s: what\n" + rank(1, "a", 9, 1.0), 124, 124, "nothing was written for 60 s"),
-    "a program's own words": ("my order was CANCELLED AT noon\n" + rank(0, "a", 2, 1.0), 2, 2, "rank 0 on a failed first"),
+    "a program's own words": ("my order was CANCELLED AT noon\n" + rank(0, "a", 2, 1.0), 2, 2,
+                            "rank 0 on a failed first; the last line before: my order was CANCELLED AT noon"),
     "no fraction": ("hpcstack: rank 0 on a ended with 5 [0 17.N]\nhpcstack: rank 1 on a ended with 6 [0 1.2.3]\n", 5, 5,
                     "rank 0 on a failed first"),
     "no traceback": ("ValueError: said only\n" + rank(0, "a", 1, 1.0), 1, 1, "rank 0 on a failed first"),
@@ -101,6 +102,30 @@ CASES = {
     "an error of logging": (
         "--- Logging error ---\n" + OTHER + "Message: 'x'\n" + TRACE + rank(1, "a", 1, 1.0), 1, 1,
         "rank 1 on a failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "an exception of any name": (
+        'Traceback (most recent call last):\n  File "/x/t.py", line 3, in <module>\n    raise BadData("row 17")\nBadData: row 17\n'
+        + rank(0, "a", 1, 1.0), 1, 1, "rank 0 on a failed first: BadData: row 17 (/x/t.py, line 3)"),
+    "one of another module, without a text": (
+        '[rank2]: Traceback (most recent call last):\n[rank2]:   File "/x/t.py", line 3, in <module>\n[rank2]:     raise x.Bad\n[rank2]: x.Bad\n'
+        "a word of another rank\n" + rank(2, "a", 1, 1.0), 1, 1, "rank 2 on a failed first: x.Bad (/x/t.py, line 3)"),
+    "wrong options": ("usage: t.py [-h]\nt.py: error: unrecognized arguments: --zzz\n" + rank(1, "a", 2, 1.0), 2, 2,
+                      "rank 1 on a failed first: t.py: error: unrecognized arguments: --zzz"),
+    "sys.exit of a text": (
+        "loading\nthe data is bad\n\n[W1125 02:13:24.3 socket.cpp:207] [c10d] The hostname cannot be retrieved\n" + rank(1, "a", 1, 1.0)
+        + "RuntimeError: Connection closed\n", 1, 1, "rank 1 on a failed first; the last line before: the data is bad"),
+    "warnings are no last words": ("x.py:3: UserWarning: deprecated\n 50%|####| 3/6 [00:01, 2it/s]\n" + rank(1, "a", 3, 1.0), 3, 3,
+                                   "rank 1 on a failed first"),
+    "a module that is not there": ("/usr/bin/python3: No module named wrong\n" + rank(0, "a", 1, 1.0), 1, 1,
+                                   "rank 0 on a failed first: /usr/bin/python3: No module named wrong"),
+    "MPI_Abort": (
+        "-----\nMPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 7.\n-----\n"
+        "slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 ***\n", 143, 143,
+        "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD"),
+    "MPICH's": ("Abort(3) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 3) - process 1\n"
+                + rank(1, "a", 137, 1.0), 137, 137, "rank 1 on a failed first: Abort(3) on node 1 (rank 1 in comm 0): "
+                "application called MPI_Abort(MPI_COMM_WORLD, 3) - process 1"),
+    "the memory limit": (rank(1, "a", 137, 1.0) + "slurmstepd-n2: error: Detected 1 oom_kill event in StepId=7.0. Some of the step "
+                         "tasks have been OOM Killed.\n", 137, 137, "rank 1 on a failed first: killed by SIGKILL: the job's memory limit was reached"),
     "all is well": (TRACE + rank(0, "a", 1, 1.0), 0, 0, ""),
 }  # fmt: skip
 
