@@ -4,6 +4,14 @@
 if [ -d "${HPCSTACK_RUN:-}" ]; then
     printf '%s\n' "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}" "$SLURM_STEP_ID" "${SLURM_NODELIST:-${SLURM_JOB_NODELIST:-}}" "$SLURM_JOB_ID" \
         >"$HPCSTACK_RUN/.began.$$" && mv "$HPCSTACK_RUN/.began.$$" "$HPCSTACK_RUN/began"
+    # Slurm forgets a job minutes after its end: where a batch job writes is written down while it knows. What was
+    # submitted as a job has that already.
+    if [ ! -e "$HPCSTACK_RUN/output" ]; then
+        (
+            said=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *StdOut=\(\/.*\)/\1/p')
+            [ -z "$said" ] || { printf '%s\n' "$said" >"$HPCSTACK_RUN/.output.$$" && mv "$HPCSTACK_RUN/.output.$$" "$HPCSTACK_RUN/output"; }
+        ) >/dev/null 2>&1 </dev/null &
+    fi
 fi
 # A step of an allocation has no comment of its own: gc sees by the job's which image is in use.
 if [ -n "${HPCSTACK_KEY:-}" ]; then

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hpcstack_smoke.store import Client, Store
 
 ROUNDS = 6
+OF_EVERY_STACK = ("node", "fabric", "io")  # families of checks, whatever the image is for
 BROKEN_S, LOOK_S = 20.0, 3.0
 MEET_S, A_NODE_S = 240.0, 0.25  # to meet: so long, and so much longer for each node
 HEARD_S = 30.0
@@ -215,7 +216,8 @@ class Agent:
     def _without(self, module: str, checks: list[Check]) -> int:
         """Rows for CHECKS where MODULE is not in the image: ERROR if the recipe or the user named them, else SKIP.
 
-        `node` is every stack's family: that those of its checks which need torch are missing is no error.
+        `node`, `fabric` and `io` are every stack's families: that those of their checks which need torch are missing is
+        no error.
         """
         import importlib.util
 
@@ -223,9 +225,8 @@ class Agent:
             return 0
         named = False
         for check in checks:
-            wanted = bool(self.request.tests) and (
-                check.family != "node" or check.code in self.request.tests.split(",")
-            )
+            named_itself = check.code in self.request.tests.split(",")
+            wanted = bool(self.request.tests) and (check.family not in OF_EVERY_STACK or named_itself)
             named = named or wanted
             row = {"code": check.code, "where": self.host, "status": ERROR if wanted else SKIP, "seconds": 0.0}
             self.add({**row, "evidence": f"the image has no {module}"})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import re
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +16,33 @@ from hpcstack.cli.session import Session, answer, json_option, say
 
 if TYPE_CHECKING:
     from hpcstack.diagnose.logs import KnownFailure
+    from hpcstack.launch.jobs import JobPart
 
 LEAST = 25  # the rank of what may be a cause; less is an echo
 JOB = re.compile(r"[0-9]+(_[0-9]+)?")
+MOST_TASKS = 5  # of an array: how many that failed are named with their reason
+MOST_UNKNOWN = 200  # of an array: how many logs are read of tasks whose end nobody knows
+MOST_OF_A_TASK = 4 << 20  # bytes of a task's log
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What happened, the known messages that explain it, and how many others there are; of an array its tasks."""
+
+    said: str
+    shown: list[KnownFailure]
+    hidden: int = 0
+    tasks: tuple[ExplainedTask, ...] = ()
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class ExplainedTask:
+    """A task of an array: its state in Slurm's words, and what happened as far as that is known."""
+
+    task: str
+    state: str
+    said: str = ""
 
 
 @click.command("explain")
@@ -25,49 +51,114 @@ JOB = re.compile(r"[0-9]+(_[0-9]+)?")
 @json_option
 @click.pass_obj
 def command(session: Session, what: str, every: bool, as_json: bool) -> None:
-    """Say what failed first, what known failures a log shows, and what to do. For nothing: the newest launch.
+    """Say what failed first, what known failures a log shows, and what to do.
+
+    For nothing: the newest launch of this terminal, else the newest that failed. Of an array: each task.
 
     Exit 1: nothing that is known.
     """
+    found = explain_what(session, what, every=every)
+    document = {
+        "said": found.said, "findings": [_document(finding) for finding in found.shown],
+        "tasks": [asdict(task) for task in found.tasks],
+    }  # fmt: skip
+    answer(document, as_json, lambda: _whole(found.said, found.shown, found.hidden))
+    raise click.exceptions.Exit(0 if found.known else 1)
+
+
+def explain_what(session: Session, what: str, *, every: bool) -> Explained:
+    """What WHAT means, explained: a file, standard input, a job, or the launch that one most likely asks about."""
+    from hpcstack.core.errors import InputError
+
+    if what == "-":
+        return _explain_text(session, sys.stdin.buffer.read(MOST).decode(errors="replace"), "", every=every)
+    if Path(what).is_file():
+        return _explain_text(session, end_of(Path(what)), "", every=every)
+    if not what:
+        return _explain_newest(session, every=every)
+    if JOB.fullmatch(what):
+        return _explain_job(session, what, every=every)
+    raise InputError(f"{what}: no such file, and no number of a job", "hpcstack explain LOG, JOB or - (standard input)")
+
+
+def _explain_newest(session: Session, *, every: bool) -> Explained:
+    """The newest launch of this terminal, else the newest that failed."""
+    from hpcstack.launch import stderr
+    from hpcstack.launch.record import find_failed
+
+    launch = find_failed()
+    say(f"the launch of {launch.started}: {launch.stack}")
+    own = launch.folder / stderr.NAME
+    if own.is_file():
+        return _explain_text(session, end_of(own), "", every=every, ended_well=launch.status == 0)
+    if launch.status == 0:
+        return Explained("it ended with 0", [])
+    return _explain_job(session, launch.job or launch.folder.name, every=every)
+
+
+def _explain_job(session: Session, job: str, *, every: bool) -> Explained:
+    """A job of Slurm's, or an array task by task."""
+    from hpcstack.launch.jobs import logs_of, parts_of
+
+    parts = parts_of(job, session.runner)
+    if len(parts) > 1 and all(part.task for part in parts):
+        return _explain_array(session, parts, every=every)
+    paths = logs_of(job, session.runner)
+    say(f"job {job}: {', '.join(map(str, paths))}")
+    text = "\n".join(end_of(path) for path in paths)
+    return _explain_text(session, text, job, every=every, ended_well=any(one.state == "COMPLETED" for one in parts))
+
+
+def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Explained:
+    """How many tasks are in which state; the first few that failed, and why; what the first one's log shows."""
+    from hpcstack.launch.failure import failure_in
+
+    tasks, first = [], ""
+    read = named = 0
+    for part in parts:
+        failed = part.state.partition(" ")[0].rstrip(",") in FAILED_STATES
+        said, state, text = "", part.state, ""
+        if (failed and named < MOST_TASKS) or (not state and read < MOST_UNKNOWN):
+            read += 1
+            text = "\n".join(end_of(path, MOST_OF_A_TASK) for path in part.logs)
+            said = failure_in(text).first
+        if not state:
+            state = "FAILED, by its log" if said else "ended, nobody knows how"
+        if said or failed:
+            named += 1
+            first = first or text
+        tasks.append(ExplainedTask(part.job, state, said))
+    counts = collections.Counter(task.state for task in tasks)
+    lines = [f"{len(tasks)} tasks: {', '.join(f'{count} {state}' for state, count in counts.most_common())}"]
+    worth_naming = [task for task in tasks if task.said or task.state.partition(" ")[0].rstrip(",") in FAILED_STATES]
+    lines += [f"{task.task}: {task.said or task.state}" for task in worth_naming[:MOST_TASKS]]
+    if left := len(worth_naming) - MOST_TASKS:
+        lines += [f"{left} more: hpcstack explain {parts[0].job.partition('_')[0]}_TASK, --json"] if left > 0 else []
+    found = _explain_text(session, first, "", every=every) if first else Explained("", [])
+    return Explained("\n".join(lines), found.shown, found.hidden, tuple(tasks))
+
+
+FAILED_STATES = ("FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
+
+
+def _explain_text(session: Session, text: str, job: str, *, every: bool, ended_well: bool = False) -> Explained:
+    """A log, which is JOB's where that is known."""
     from hpcstack.diagnose.logs import ended_at, explain, select_relevant
     from hpcstack.launch.failure import failure_in
     from hpcstack.launch.hang import parse, told
+    from hpcstack.launch.jobs import ended_how
 
-    text = _text(session, what)
     failure = failure_in(text)
     found = explain(text) if every else select_relevant(explain(text), failure, text)
-    slurm = _slurm_says(session, what)
-    said = slurm or failure.first or ("it ended with 0" if _ended_well(session, what) else "")
+    slurm = ended_how(job, session.runner) if job else ""
+    said = slurm or failure.first or ("it ended with 0" if ended_well else "")
     if said.startswith("nothing was written"):
         slurm = said = "\n".join([said, *told(parse(text))[0]])
     shown = found if every else _told(found, said)
     if slurm and not every:  # what a program says while it is ended explains nothing
         shown = [one for one in shown if one.number < ended_at(text) and one.signature.rank >= LEAST]
         said = f"{said}; before that {failure.first}" if failure.host else said
-    document = {"said": said, "findings": [_document(finding) for finding in shown]}
-    answer(document, as_json, lambda: _whole(said, shown, len(found) - len(shown)))
-    raise click.exceptions.Exit(0 if found or said or not (what or text) else 1)
-
-
-def _slurm_says(session: Session, what: str) -> str:
-    """How a job ended, where Slurm itself ended it."""
-    from hpcstack.launch.jobs import ended_how
-
-    return ended_how(what, session.runner) if JOB.fullmatch(what) else ""
-
-
-def _ended_well(session: Session, what: str) -> bool:
-    """Whether the job or launch that is meant is known to have ended with 0."""
-    from hpcstack.core.errors import InputError
-    from hpcstack.launch.jobs import states
-    from hpcstack.launch.record import find
-
-    if JOB.fullmatch(what):
-        return states([what], session.runner).get(what, "") == "COMPLETED"
-    try:
-        return not what and find("").status == 0
-    except InputError:
-        return False
+    return Explained(said, shown, len(found) - len(shown), known=bool(found or said))
 
 
 def _whole(said: str, shown: list[KnownFailure], hidden: int) -> str:
@@ -107,30 +198,3 @@ def _shown(shown: list[KnownFailure], hidden: int) -> str:
             "",
         ]
     return "\n".join([*out, *([f"{hidden} more, weaker ones: --all"] if hidden else [])])
-
-
-def _text(session: Session, what: str) -> str:
-    """The log that WHAT means: a file, standard input, or what a job of Slurm has written."""
-    from hpcstack.core.errors import InputError
-
-    if what == "-":
-        return sys.stdin.buffer.read(MOST).decode(errors="replace")
-    if Path(what).is_file():
-        return end_of(Path(what))
-    if not what:
-        from hpcstack.launch import stderr
-        from hpcstack.launch.record import find
-
-        newest = find("")
-        own = newest.folder / stderr.NAME
-        say(f"the newest launch: {newest.stack}, {newest.started}")
-        if newest.status == 0 and not own.is_file():
-            return ""
-        return end_of(own) if own.is_file() else _text(session, newest.job or "nothing")
-    if JOB.fullmatch(what):
-        from hpcstack.launch.jobs import logs_of
-
-        paths = logs_of(what, session.runner)
-        say(f"job {what}: {', '.join(map(str, paths))}")
-        return "\n".join(end_of(path) for path in paths)
-    raise InputError(f"{what}: no such file, and no number of a job", "hpcstack explain LOG, JOB or - (standard input)")

@@ -30,8 +30,10 @@ def command(session: Session, most: int, as_json: bool) -> None:
 
 
 def _row(launch: Launch, known: dict[str, str]) -> dict[str, Any]:
+    from hpcstack.launch.jobs import ended_as
+
     job = _number(launch)
-    state = _state(job, known) if launch.status is None else ended(launch.status)
+    state = ended_as(launch.status) if launch.status is not None else _state(job, known) or _written_down(launch)
     return {
         "job": job, "step": launch.step, "stack": launch.stack, "started": launch.started, "nodes": launch.nodes,
         "state": state or "?", "runtime": launch.runtime, "mode": launch.mode, "command": list(launch.command),
@@ -41,19 +43,25 @@ def _row(launch: Launch, known: dict[str, str]) -> dict[str, Any]:
 
 def _number(launch: Launch) -> str:
     """The launch's job: of an array that was submitted as one, the array."""
-    array = any(word.startswith("--array") for word in launch.document.get("argv", ()))
-    return launch.job.partition("_")[0] if array else launch.job
+    return launch.job.partition("_")[0] if launch.is_array else launch.job
 
 
 def _state(job: str, known: dict[str, str]) -> str:
     """JOB's state; of an array how many of its tasks are in which."""
     tasks = collections.Counter(state for one, state in known.items() if one.startswith(f"{job}_"))
-    return ", ".join(f"{count} {state}" for state, count in tasks.most_common()) if tasks else known.get(job, "")
+    return _counted(tasks) if tasks else known.get(job, "")
 
 
-def ended(status: int) -> str:
-    """STATUS in Slurm's words, as those of batch jobs are."""
-    return "COMPLETED" if status == 0 else f"FAILED, exit {status}"
+def _written_down(launch: Launch) -> str:
+    """How the tasks of an array ended, as each wrote it down: Slurm may no longer know."""
+    from hpcstack.launch.jobs import ended_as
+
+    ended = (ended_as(status) for status in launch.tasks.values() if status is not None)
+    return _counted(collections.Counter(ended))
+
+
+def _counted(states: collections.Counter[str]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
 
 def _text(rows: list[dict[str, Any]]) -> str:

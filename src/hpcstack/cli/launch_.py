@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--elastic", default="", metavar="MIN:MAX", help="Nodes, of which some may fail (mode torchrun).")
 @click.option("--restarts", default=0, type=click.IntRange(min=0), help="How often torchrun starts its workers again.")
 @click.option("--mount", "mounts", multiple=True, metavar="SOURCE:TARGET", help="Bound into the container.")
-@click.option("--home", is_flag=True, help="Mount the home directory, whatever the runtime.")
+@click.option("--home/--no-home", default=None, help="Whether the home directory is mounted; as the site says: yes.")
 @click.option("--with", "wanted", multiple=True, metavar="PACKAGE", help="A pip package to add to the image.")
 @click.option("--stage", default="", type=click.Choice(["", *STAGES]), help="How the image gets to nodes' own disks.")
 @click.option("--stage-in", "data", multiple=True, metavar="SOURCE:TARGET", help="Copied to nodes' disks, and bound.")
@@ -39,15 +39,16 @@ if TYPE_CHECKING:
               help="So many nodes more, of which those that are not fit are left out.")  # fmt: skip
 @click.option("--no-bind", is_flag=True, help="Do not bind ranks to the cores near their GPUs.")
 @click.option("--batch", is_flag=True, help="Submit it as a job, and print the job's number.")
-@click.option("--dry-run", is_flag=True, help="Only print the script, with the reason for each line.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be run; with --all every line, and its reason.")
+@click.option("--all", "every", is_flag=True, help="All that a failing step says; of --dry-run the whole script.")
 @click.option("--check", is_flag=True, help="Only say whether it could start: limits, image, command. Exit 1: no.")
 @click.option("--template", default="", type=click.Choice(["", *TEMPLATES]), help="Print a job script to copy.")
 @json_option
 @click.argument("argv", metavar="-- COMMAND [ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def command(
-    ctx: click.Context, /, name: str, mode: str, mounts: tuple[str, ...], home: bool, batch: bool, dry_run: bool,
-    check: bool, template: str, as_json: bool, argv: tuple[str, ...], **options: Any,
+    ctx: click.Context, /, name: str, mode: str, mounts: tuple[str, ...], home: bool | None, batch: bool, dry_run: bool,
+    every: bool, check: bool, template: str, as_json: bool, argv: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Run a command in a stack's image, on Slurm's nodes where there is Slurm. Waits, and returns the step's status.
 
@@ -75,13 +76,13 @@ def command(
             raise InputError("the folder that this was started in is gone", "cd to one that exists")
         if not batch and options["runtime"] != "local":
             check_step(os.environ)
-        mounts = (*mounts, f"{Path.home()}:{Path.home()}") if home else mounts
-        request = _request(ctx, name, mode, mounts, argv, batch=batch, **options)
+        request = _request(ctx, name, mode, mounts, argv, batch=batch, home=home, every=every, **options)
         launch = plan_launch(request, lambda: session.catalog, session.site, session.runner)
         if check:
             _check(launch, as_json)
         elif dry_run:
-            answer(launch.document(), as_json, lambda: launch.script(batch=batch))
+            shown = launch.script if every else launch.outline
+            answer(launch.document(), as_json, lambda: shown(batch=batch))
         else:
             if said := launch.missing():
                 raise InputError(said, advice(argv, Path.cwd()))
@@ -105,8 +106,8 @@ def _example(name: str) -> str:
     return f"hpcstack launch {name or 'STACK'} -- train.py, or --template ddp"
 
 
-OF_JOBS = ("ntasks_per_node", "gpus_per_node", "gpus", "cpus_per_task", "partition", "account", "qos", "reservation",
-           "constraint", "nodelist", "time", "exclusive")  # fmt: skip
+OF_JOBS = ("ntasks", "ntasks_per_node", "gpus_per_node", "gpus", "cpus_per_task", "partition", "account", "qos",
+           "reservation", "constraint", "nodelist", "time", "exclusive")  # fmt: skip
 OF_LAUNCHES = {
     "mode": "--mode", "elastic": "--elastic", "restarts": "--restarts", "mounts": "--mount", "wanted": "--with",
     "stage": "--stage", "data": "--stage-in", "grace": "--grace", "watchdog": "--watchdog",
@@ -142,6 +143,8 @@ def answer_template(
 def _words(option: str, value: Any) -> list[str]:
     """OPTION with its VALUE, as one types it."""
     values = value if isinstance(value, tuple) else (value,)
+    if value is False:
+        return [option.replace("--", "--no-", 1)]
     return [option] if value is True else [word for one in values for word in (option, str(one))]
 
 
@@ -153,7 +156,7 @@ def _typed(ctx: click.Context, key: str) -> bool:
 def _request(
     ctx: click.Context, name: str, mode: str, mounts: tuple[str, ...], argv: tuple[str, ...], *,
     wanted: tuple[str, ...], stage: str, data: tuple[str, ...], grace: int, watchdog: int, spare: int, no_bind: bool,
-    batch: bool,
+    batch: bool, home: bool | None, every: bool,
     **options: Any,
 ) -> LaunchRequest:  # fmt: skip
     """What was typed; options that are not ours go to srun or sbatch, if they know them."""
@@ -170,13 +173,15 @@ def _request(
     asked = resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
     return LaunchRequest(
         name, argv, asked, mode, options["runtime"], mounts, wanted, stage, data, grace, watchdog, spare,
-        bind=not no_bind, batch=batch,
+        bind=not no_bind, batch=batch, home=home, all_stderr=every,
     )  # fmt: skip
 
 
 def _check(launch: PlannedLaunch, as_json: bool) -> None:
     said = launch.refusal()
-    answer({"ok": not said, "said": said, "argv": list(launch.plan.argv)}, as_json, lambda: said or "it could start")
+    notes = [note.removeprefix("NOTE: ") for note in launch.notes() if note.startswith("NOTE: ")]
+    document = {"ok": not said, "said": said, "notes": notes, "argv": list(launch.plan.argv)}
+    answer(document, as_json, lambda: said or "\n".join(["it could start", *(f"NOTE: {note}" for note in notes)]))
     raise click.exceptions.Exit(1 if said else 0)
 
 

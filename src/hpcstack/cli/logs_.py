@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def command(session: Session, job: str, lines: int, follow: bool, as_json: bool) -> None:
     """What a job wrote, the newest launch's by default. The paths are printed on stderr.
 
-    Of a launch that you waited for, what it wrote to stderr: the rest went to your terminal.
+    Of an array each task's, or one task's: JOB_TASK. Of a launch that you waited for, what it wrote to stderr: the rest
+    went to your terminal.
     """
     from hpcstack.cli.session import say
     from hpcstack.launch import stderr

@@ -21,7 +21,8 @@ class Passing(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
-        args = joined(args, own)
+        valued = {name for param in self.params if _takes_a_value(param) for name in param.opts}
+        args = joined(args, own, valued)
         cut = args.index("--") if "--" in args else 0
         known = [word for word in args[:cut] if not word.startswith("--") or word.partition("=")[0] in (*own, "--help")]
         ctx.meta["passed"] = tuple(word for word in args[:cut] if word not in known)
@@ -52,22 +53,32 @@ class Passing(click.Command):
 
 # Options of srun and sbatch that take a value, and their short forms: https://slurm.schedmd.com/srun.html
 VALUED = (
-    "--mem", "--mem-per-cpu", "--mem-per-gpu", "--gres", "--job-name", "--ntasks", "--array", "--output", "--error",
+    "--mem", "--mem-per-cpu", "--mem-per-gpu", "--gres", "--job-name", "--array", "--output", "--error",
     "--dependency", "--mail-type", "--mail-user", "--exclude", "--chdir", "--gpus-per-task", "--cpu-bind", "--mpi",
     "--begin", "--comment", "--open-mode", "--signal", "--tmp", "--cpus-per-gpu", "--ntasks-per-gpu", "--licenses",
 )  # fmt: skip
 SHORT = {
-    "-n": "--ntasks", "-J": "--job-name", "-o": "--output", "-e": "--error", "-d": "--dependency", "-x": "--exclude",
+    "-J": "--job-name", "-o": "--output", "-e": "--error", "-d": "--dependency", "-x": "--exclude",
     "-a": "--array", "-D": "--chdir", "-b": "--begin", "-L": "--licenses",
 }  # fmt: skip
 
 
-def joined(args: list[str], own: set[str]) -> list[str]:
-    """ARGS with `--mem 4G` and `-J name`, as people write them for srun, as one word; OWN are options of the verb's."""
+def _takes_a_value(param: click.Parameter) -> bool:
+    return isinstance(param, click.Option) and not param.is_flag and not param.count
+
+
+def joined(args: list[str], own: set[str], valued: set[str] = frozenset()) -> list[str]:  # type: ignore[assignment]
+    """ARGS with `--mem 4G` and `-J name`, as people write them for srun, as one word.
+
+    OWN are options of the verb's, VALUED those of them that take a value, whatever that looks like: `--with '-e .'`.
+    """
     cut = args.index("--") if "--" in args else len(args)
     out: list[str] = []
     words = iter(args[:cut])
     for word in words:
+        if word in valued:
+            out += [word, *([value] if (value := next(words, None)) is not None else [])]
+            continue
         option = SHORT.get(word, word) if word not in own else word
         if word[:2] in SHORT and word[:2] not in own and len(word) > 2:  # -n4
             out.append(f"{SHORT[word[:2]]}={word[2:].removeprefix('=')}")
@@ -79,6 +90,7 @@ def joined(args: list[str], own: set[str]) -> list[str]:
     return [*out, *args[cut:]]
 
 
+TASKS = re.compile(r"--ntasks=(\d+)")
 COMMAND = r"\.(py|sh)$|^(python3?|bash|sh|\./.*)$"  # what looks like the beginning of a command
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -98,6 +110,7 @@ class WholeNumber(click.IntRange):
 NUMBER = WholeNumber(min=0)
 OPTIONS = (
     click.option("-N", "--nodes", type=WholeNumber(min=1), help="How many nodes; the allocation's, or 1."),
+    click.option("-n", "--ntasks", type=NUMBER, default=0, help="Tasks of all nodes together (modes mpi, plain)."),
     click.option("--ntasks-per-node", type=NUMBER, default=0, help="Slurm tasks per node (mode plain)."),
     click.option("--gpus-per-node", type=NUMBER, default=0, help="GPUs per node."),
     click.option("-G", "--gpus", type=NUMBER, default=0, help="GPUs of all nodes together."),
@@ -136,6 +149,10 @@ def resources(options: dict[str, Any]) -> Resources:
     """Resources from the parsed options, of which others are left alone; `batch`: for a job of its own."""
     own = {field.name for field in fields(Resources)}
     given, batch = {name: value for name, value in options.items() if name in own}, options.get("batch", False)
+    given["extra"] = tuple(word for word in given.get("extra", ()) if not TASKS.fullmatch(word))
+    for word in options.get("extra", ()):
+        if found := TASKS.fullmatch(word):
+            given["ntasks"] = int(found[1])
     allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if options["runtime"] != "local" and not batch else ""
     if not given.get("partition"):
         given["partition"] = os.environ.get("SBATCH_PARTITION" if batch else "SLURM_PARTITION", "")

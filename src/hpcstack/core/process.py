@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -16,7 +17,7 @@ import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 from hpcstack import OWN_VARIABLES
 from hpcstack.core.descriptors import pins_in
@@ -41,6 +42,7 @@ PACKAGES = {
 }
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TAIL, PIPE = 20, 1 << 20
+RELEASE_S = 0.5  # how often a reader of stderr is asked for what it has held back
 LINE, LOG_CHARACTERS = 1 << 16, 256 << 20
 PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # found now: between fork and exec nothing may be loaded
 
@@ -202,13 +204,13 @@ class Runner:
 
     def attached(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, meanwhile: Callable[[], None] | None = None,
-        errors: Callable[[bytes], None] | None = None,
+        errors: ErrorReader | None = None,
     ) -> int:  # fmt: skip
         """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended it).
 
         Ctrl-C on a terminal reaches the program itself; what is sent to us alone, it gets as a TERM; and it gets one
         if we are killed. We wait for how it ends. MEANWHILE is done while it starts; where that fails, it is ended.
-        ERRORS sees what it writes to stderr, which is ours, too.
+        ERRORS sees what it writes to stderr, and says what of it goes to ours.
         """
         self.which(argv[0])
         stderr = subprocess.PIPE if errors else None
@@ -239,16 +241,36 @@ class Runner:
         return status if status >= 0 else 128 - status
 
 
-def _passed_on(source: IO[bytes], errors: Callable[[bytes], None]) -> None:
-    """What SOURCE says goes to our stderr as it comes, and to ERRORS."""
-    while data := os.read(source.fileno(), 1 << 16):
-        with contextlib.suppress(OSError):  # nobody reads ours any more
-            sys.stderr.flush()
-            left = memoryview(data)
-            while left:
-                left = left[os.write(2, left) :]
-        with contextlib.suppress(Exception):  # whatever it makes of it, what is said is passed on
-            errors(data)
+class ErrorReader(Protocol):
+    """Reads what a program writes to its stderr."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What is to be shown now that DATA has come."""
+
+    def release(self) -> bytes:
+        """What was held back, and is to be shown now that some time has passed."""
+
+
+def _passed_on(source: IO[bytes], errors: ErrorReader) -> None:
+    """What SOURCE says goes to ERRORS, and what they make of it to our stderr."""
+    while True:
+        ready, _, _ = select.select([source], [], [], RELEASE_S)
+        data = os.read(source.fileno(), 1 << 16) if ready else b""
+        if ready and not data:
+            return
+        shown = data
+        with contextlib.suppress(Exception):  # whatever happens there, what is said is passed on
+            shown = errors.feed(data) if ready else errors.release()
+        write_stderr(shown)
+
+
+def write_stderr(data: bytes) -> None:
+    """DATA, whole, on our stderr; nothing happens where nobody reads it any more."""
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
+        left = memoryview(data)
+        while left:
+            left = left[os.write(2, left) :]
 
 
 def _on_terminal() -> bool:

@@ -210,7 +210,7 @@ ENDS = re.compile(r" CANCELLED AT |^hpcstack: nothing was written for ", re.M)
 OTHER_RANK = re.compile(r"(?: *\d+: )?\[rank(\d+)\]: ")
 # What is said after the end, and is a cause all the same: Slurm looks for kills by memory when a step is over.
 OUT_OF_MEMORY = ("slurm-oom-kill", "slurm-task-out-of-memory", "slurm-memory-limit-some-point")
-# What srun says of tasks. A task that was killed takes its own last words with it: until the step is ended it may be the cause.
+# What srun says of tasks. One that was killed has no last words: until the step is ended it may be the cause.
 OF_TASKS = ("slurm-task-bus-error", "slurm-task-segfault", "slurm-task-killed", "slurm-task-terminated",
             "slurm-task-exit-code")  # fmt: skip
 
@@ -218,9 +218,9 @@ OF_TASKS = ("slurm-task-bus-error", "slurm-task-segfault", "slurm-task-killed", 
 def select_relevant(found: list[KnownFailure], failure: Failure, text: str) -> list[KnownFailure]:
     """FOUND without what the rest of the log rules out.
 
-    Whatever is said after the first rank has failed, or after the step was ended, is what others made of it: a bus error
-    where the image went away under a launcher, a connection that a peer closed. So is what another rank says. pip's
-    isolated builds are no cause where pip did not run.
+    Whatever is said after the first rank has failed, or after the step was ended, is what others made of it: a bus
+    error where the image went away under a launcher, a connection that a peer closed. So is what another rank says.
+    pip's isolated builds are no cause where pip did not run.
     """
     lines = plain(text).split("\n")
     step_ends = ended_at("\n".join(lines))

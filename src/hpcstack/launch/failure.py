@@ -42,7 +42,7 @@ OOM_KILL = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kil
 KILLED = 137
 OUT_OF_MEMORY = "killed by SIGKILL: the job's memory limit was reached"
 # A line that nobody has failed of: a warning, an information, a progress bar, a rule
-NO_REASON = re.compile(r"\[?[WIED][0-9]{4}.*|.*(WARN|Warning|INFO|DEBUG|NOTE|%\||it/s).*|(\*|hpcstack:).*|[-=*# ]*")
+NO_REASON = re.compile(r"^\[?[WIED][0-9]{4}|WARN|Warning|INFO|DEBUG|NOTE|%\||it/s|^\*|^hpcstack:|^[-=*# ]*$")
 PYXIS = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: (?:spank: )?pyxis: +(.*)")
 PYXIS_ECHOES = ("couldn't start container", "container start failed", "printing enroot log file", "if the image has")
 FILE = re.compile(r'  File "([^"]+)", line (\d+)')
@@ -152,7 +152,7 @@ class Failure:
             return  # a line of source, or the marks below it
         elif WRONG_OPTION.fullmatch(line):
             self.wrong[rank] = line[:300]
-        elif not NO_REASON.fullmatch(line):
+        elif not self.host and not NO_REASON.search(line):
             self.last[rank] = line[:300]
         self.inside.discard(rank)
 

@@ -1,83 +1,307 @@
-"""Slurm's jobs: where they write."""
+"""Slurm's jobs: where they write, how they ended, task by task.
+
+Slurm forgets a job some minutes after its end (MinJobAge), and not every site has accounting. So three sources are put
+together: what Slurm says now, what was written down of our own launches, and what accounting remembers of the script.
+"""
 
 from __future__ import annotations
 
 import os
 import pwd
 import re
+import shlex
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch import stderr
-from hpcstack.launch.record import find
+from hpcstack.launch.record import Launch, read_launches
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from hpcstack.core.process import Runner
 
-
-STARTED = re.compile(r" JobState=RUNNING .*? RunTime=00:00:\d\d ")  # its file is made by the node, and seen here later
+FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z]+)=(\S*)")
+JUST_STARTED = re.compile(r"00:00:\d\d")  # RunTime: the file is made by the node, and seen here later
+WAITING = ("PENDING", "CONFIGURING")
+# https://slurm.schedmd.com/sbatch.html, --output
+DEFAULT_OUTPUT, DEFAULT_ARRAY_OUTPUT = "slurm-%j.out", "slurm-%A_%a.out"
+OUTPUT_OPTION = re.compile(r"^#SBATCH\s+(?:--output[= ]|-o\s*)\s*(\S+)", re.MULTILINE)
+MOST_OF_A_SCRIPT = 1 << 20
 
 
 class NotStarted(InputError):
     """A job that waits in the queue, or has come out of it within the minute, has written nothing yet."""
 
 
+@dataclass(frozen=True)
+class JobPart:
+    """A job, or one task of an array: 7 or 7_3. Its state in Slurm's words and why it waits, if it does; the files that
+    it writes to, and whether it has only just started. What nobody knows is empty."""
+
+    job: str
+    state: str = ""
+    reason: str = ""
+    files: tuple[Path, ...] = ()
+    just_started: bool = False
+
+    @property
+    def task(self) -> str:
+        """The number of an array's task; empty for a job that is none."""
+        return self.job.partition("_")[2]
+
+    @property
+    def logs(self) -> tuple[Path, ...]:
+        """Those of its files that are there."""
+        return tuple(path for path in self.files if path.is_file())
+
+
+def parts_of(job: str, runner: Runner) -> list[JobPart]:
+    """What is known of JOB: itself, or each task of the array that it is; none where nobody knows it.
+
+    SlurmError where Slurm does not answer, and nothing was written down of it.
+    """
+    if not re.match(r"\d", job):
+        return _in_order(_recorded(job, {}))
+    remembered = accounting(job, runner)
+    recorded = _recorded(job, remembered)
+    found = _accounted(remembered)
+    for source in (recorded, _slurm_now(job, runner, known=bool(recorded))):
+        for part in source:
+            found[part.job] = _joined(found.get(part.job), part)
+    if any(part.task for part in found.values()):
+        found.pop(job, None)
+    return _in_order(found.values())
+
+
+def _joined(known: JobPart | None, newer: JobPart) -> JobPart:
+    """What two sources say of one part; what NEWER says counts."""
+    if not known:
+        return newer
+    files = tuple(dict.fromkeys((*newer.logs, *known.logs))) or newer.files or known.files
+    state = newer.state or known.state
+    return replace(newer, state=state, files=files)
+
+
+def _in_order(parts: Iterable[JobPart]) -> list[JobPart]:
+    def number(part: JobPart) -> tuple[int, str]:
+        return (int(part.task), "") if part.task.isdigit() else (-1, part.task)
+
+    return sorted(parts, key=number)
+
+
 def logs_of(job: str, runner: Runner) -> list[Path]:
-    """The files that JOB's output went to. InputError where Slurm does not know the job any more, or it has none."""
-    if not re.match(r"\d", job) and not _kept(job):
+    """The files that JOB's output went to. InputError where nobody knows the job, or it has none."""
+    parts = parts_of(job, runner)
+    if not parts and not re.match(r"\d", job):
         raise InputError(f"{job!r} is not the number of a job", "hpcstack jobs lists yours")
-    done = runner.output(["scontrol", "--oneliner", "show", "job", job])
-    if done.status and (kept := _kept(job)):
-        return kept
-    if done.status and "Invalid job id" in " ".join(done.tail):
+    if not parts:
         raise InputError(f"Slurm no longer knows job {job}", "name the log itself: hpcstack explain FILE")
-    if done.status:
-        raise SlurmError(f"scontrol does not answer: {' '.join(done.tail[-1:])}", "try again")
-    found = dict.fromkeys(re.findall(r" Std(?:Out|Err)=(/\S+)", done.stdout))
-    if waits := re.search(r" JobState=(?:PENDING|CONFIGURING) Reason=(\S+)", done.stdout):
-        where = ", ".join(found) or "a terminal"
-        said = f"job {job} has not started yet ({waits[1]}); it will write to {where}"
+    if logs := [path for part in parts for path in part.logs]:
+        return list(dict.fromkeys(logs))
+    where = ", ".join(dict.fromkeys(str(path) for part in parts for path in part.files))
+    if waits := next((part for part in parts if part.state in WAITING), None):
+        said = f"job {job} has not started yet ({waits.reason}); it will write to {where or 'a terminal'}"
         raise NotStarted(said, f"squeue --jobs {job}")
-    paths = [path for path in map(Path, found) if path.is_file()]
-    if not paths and found and STARTED.search(done.stdout):
-        said = f"job {job} has only just started and has written nothing yet; it will write to {', '.join(found)}"
+    if where and any(part.just_started for part in parts):
+        said = f"job {job} has only just started and has written nothing yet; it will write to {where}"
         raise NotStarted(said, f"hpcstack logs {job}, in a moment")
-    if not paths:
-        raise InputError(f"job {job} wrote to no file that exists: {', '.join(found) or 'it ran on a terminal'}",
-                         "name the log itself: hpcstack explain FILE")  # fmt: skip
-    return paths
+    raise InputError(f"job {job} wrote to no file that exists: {where or 'it ran on a terminal'}",
+                     "name the log itself: hpcstack explain FILE")  # fmt: skip
 
 
-def _kept(job: str) -> list[Path]:
-    """What a launch of ours wrote, where Slurm no longer knows JOB: its output, or its standard error."""
-    try:
-        launch = find(job)
-    except InputError:
+# -- what Slurm says now
+
+
+def _slurm_now(job: str, runner: Runner, *, known: bool) -> list[JobPart]:
+    """Each record of JOB that slurmctld still has.
+
+    SlurmError where it does not answer, and JOB is not KNOWN otherwise.
+    """
+    if not runner.has("scontrol"):
         return []
-    output = launch.folder / "output"
-    named = [Path(output.read_text(encoding="utf-8").strip())] if output.is_file() else []
-    return [path for path in (*named, launch.folder / stderr.NAME) if path.is_file()]
+    done = runner.output(["scontrol", "--oneliner", "show", "job", job])
+    if done.status and "Invalid job id" not in " ".join(done.tail) and not known:
+        raise SlurmError(f"scontrol does not answer: {' '.join(done.tail[-1:])}", "try again")
+    return [part for line in done.stdout.splitlines() if not done.status and (part := read_record(line))]
+
+
+def read_record(line: str) -> JobPart | None:
+    """A line of `scontrol --oneliner show job`; None for what is none.
+
+    Tasks of an array that still wait are one record: ArrayTaskId=5-20%2.
+    """
+    fields = dict(reversed(FIELD.findall(line)))  # the first of each name: a job's comment may hold others
+    if not (number := fields.get("JobId")):
+        return None
+    if task := fields.get("ArrayTaskId", ""):
+        number = f"{fields.get('ArrayJobId', number)}_{task}"
+    status = fields.get("ExitCode", "0").partition(":")[0]
+    state = fields.get("JobState", "")
+    if state == "FAILED" and status not in ("", "0"):
+        state = f"FAILED, exit {status}"
+    files = dict.fromkeys(Path(fields[name]) for name in ("StdOut", "StdErr") if fields.get(name, "").startswith("/"))
+    just_started = state == "RUNNING" and bool(JUST_STARTED.fullmatch(fields.get("RunTime", "")))
+    return JobPart(number, state, fields.get("Reason", ""), tuple(files), just_started)
+
+
+# -- what was written down
+
+
+def _recorded(job: str, remembered: Mapping[str, Accounted]) -> list[JobPart]:
+    """What our own launches say of JOB, which may be the name of a launch's folder."""
+    found: dict[str, JobPart] = {}
+    for launch in read_launches():
+        if not (job in (launch.job, launch.folder.name) or launch.job.partition("_")[0] == job):
+            continue
+        for part in _of_launch(launch, job, remembered):
+            if job.partition("_")[2] in ("", part.task):
+                found[part.job] = _joined(part, found[part.job]) if part.job in found else part
+    return list(found.values())
+
+
+def _of_launch(launch: Launch, job: str, remembered: Mapping[str, Accounted]) -> list[JobPart]:
+    """A part for each task of an array that was submitted as one, else one."""
+    own = launch.folder / stderr.NAME
+    written = (own,) if own.is_file() else ()
+    if not launch.is_array:
+        state = ended_as(launch.status) if launch.status is not None else ""
+        files = (Path(launch.output),) if launch.output else ()
+        return [JobPart(launch.job or job, state, files=files or written)]
+    array = launch.job.partition("_")[0]
+    tasks = {task.partition("_")[2] for task in remembered if task.startswith(f"{array}_")} | set(launch.tasks)
+    return [
+        JobPart(
+            f"{array}_{task}",
+            ended_as(status) if (status := launch.tasks.get(task)) is not None else "",
+            files=tuple(find_output(launch.output, array, task)) if launch.output else (),
+        )
+        for task in sorted(tasks)
+        if task.isdigit()
+    ]
+
+
+def ended_as(status: int) -> str:
+    """STATUS in Slurm's words, as those of batch jobs are."""
+    return "COMPLETED" if status == 0 else f"FAILED, exit {status}"
+
+
+# -- what accounting remembers
+
+
+@dataclass(frozen=True)
+class Accounted:
+    """A job or a task as sacct has it: its state, where it was submitted, and by which line."""
+
+    state: str
+    folder: str = ""
+    line: str = ""
+
+
+def accounting(job: str, runner: Runner) -> dict[str, Accounted]:
+    """{job or job_task: what accounting says}; empty where there is none, or it does not answer."""
+    if not runner.has("sacct"):
+        return {}
+    done = runner.output(
+        ["sacct", "-nPX", "--delimiter=\x1f", "--format=JobID,State,ExitCode,WorkDir,SubmitLine", "--jobs", job],
+        timeout=20,
+    )
+    found = {}
+    for line in done.stdout.splitlines() if not done.status else ():
+        number, state, code, folder, submitted = [*line.split("\x1f"), "", "", "", ""][:5]
+        word, _, by = state.partition(" by ")
+        status = code.partition(":")[0]
+        said = f"{word} by {_user(by)}" if by.isdigit() else state
+        found[number] = Accounted(said if status in ("", "0") else f"{said}, exit {status}", folder, submitted)
+    return found
+
+
+def _accounted(remembered: Mapping[str, Accounted]) -> dict[str, JobPart]:
+    """What accounting remembers, with the files that the job's script, or sbatch's line, says."""
+    return {
+        job: JobPart(job, known.state, files=tuple(_files_of_script(job, known)))
+        for job, known in remembered.items()
+        if re.fullmatch(r"\d+(_\d+)?", job)
+    }
+
+
+def _files_of_script(job: str, known: Accounted) -> list[Path]:
+    """Where a script that sbatch was given writes; nothing for what was no script, or has a pattern of its own."""
+    try:
+        words = shlex.split(known.line)
+    except ValueError:
+        return []
+    if not words or Path(words[0]).name != "sbatch" or not known.folder.startswith("/"):
+        return []
+    folder, (array, _, task) = Path(known.folder), job.partition("_")
+    pattern = _output_of_line(words) or _output_of_script(words, folder)
+    pattern = pattern or (DEFAULT_ARRAY_OUTPUT if task else DEFAULT_OUTPUT)
+    return find_output(str(folder / pattern), array, task)
+
+
+def _output_of_line(words: list[str]) -> str:
+    for at, word in enumerate(words):
+        if word.startswith("--output="):
+            return word.partition("=")[2]
+        if word in ("-o", "--output") and at + 1 < len(words):
+            return words[at + 1]
+    return ""
+
+
+def _output_of_script(words: list[str], folder: Path) -> str:
+    """What the script of sbatch's line says today; a script that was changed since may say another place."""
+    for word in words[1:]:
+        path = folder / word
+        if not word.startswith("-") and path.is_file():
+            with path.open(encoding="utf-8", errors="replace") as file:
+                found = OUTPUT_OPTION.search(file.read(MOST_OF_A_SCRIPT))
+            return found[1] if found else ""
+    return ""
+
+
+def find_output(pattern: str, job: str, task: str = "") -> list[Path]:
+    """The files that Slurm's PATTERN means for JOB, or TASK of it.
+
+    What a node fills in (%N, %n, %t), and a task's own number, is looked for; a pattern without any is named as it is.
+    https://slurm.schedmd.com/sbatch.html, filename pattern.
+    """
+    named = {"A": job, "a": task, "j": "" if task else job, "J": "" if task else job, "%": "%"}
+    looked_for = False
+    out = ""
+    for text, width, sign in re.findall(r"([^%]+)|%(\d*)(.)", pattern):
+        if text:
+            out += re.sub(r"([*?[])", r"[\1]", text)
+        elif value := named.get(sign, ""):
+            out += value.zfill(int(width or 0)) if value.isdigit() else value
+        else:
+            out, looked_for = f"{out}*", True
+    path = Path(out)
+    if not looked_for:
+        return [Path(re.sub(r"\[([*?[])\]", r"\1", out))]
+    return sorted(path.parent.glob(path.name)) if path.is_absolute() else []
 
 
 def ended_how(job: str, runner: Runner) -> str:
     """How Slurm says that JOB ended, where that was not the program's own doing; empty where Slurm does not know."""
-    if not runner.has("sacct"):
-        return ""
-    done = runner.output(
-        ["sacct", "-nPX", "--format=State,Reason,Elapsed,Timelimit,NodeList", "--jobs", job], timeout=20
-    )
-    for line in done.stdout.splitlines() if not done.status else ():
+    argv = ["sacct", "-nPX", "--format=State,Reason,Elapsed,Timelimit,NodeList", "--jobs", job]
+    done = runner.output(argv, timeout=20) if runner.has("sacct") else None
+    lines = done.stdout.splitlines() if done and not done.status else []
+    if not lines:
+        lines = [f"{part.state}|{part.reason}" for part in parts_of(job, runner) if part.job == job]
+    for line in lines:
         state, reason, elapsed, limit, nodes = [*line.split("|"), "", "", "", "", ""][:5]
         word, _, by = state.partition(" ")
         if word == "CANCELLED":
-            return "it was cancelled" + (f" by {_user(by.removeprefix('by '))}" if by else "") + f", after {elapsed}"
+            who = f" by {_user(by.removeprefix('by '))}" if by else ""
+            return f"it was cancelled{who}" + (f", after {elapsed}" if elapsed else "")
         if word == "TIMEOUT":
-            return f"the time limit was reached: {limit}"
+            return "the time limit was reached" + (f": {limit}" if limit else "")
         if word == "NODE_FAIL":
-            return f"a node failed, of {nodes}"
+            return "a node failed" + (f", of {nodes}" if nodes else "")
         if word == "OUT_OF_MEMORY":
-            return f"the job's memory limit was reached, on one of {nodes}"
+            return "the job's memory limit was reached" + (f", on one of {nodes}" if nodes else "")
         if word in ("PREEMPTED", "BOOT_FAIL", "DEADLINE"):
             return f"Slurm ended it: {word}{f', {reason}' if reason not in ('', 'None') else ''}"
     return ""
@@ -96,15 +320,9 @@ def states(jobs: list[str], runner: Runner) -> dict[str, str]:
     if not jobs or not runner.has("squeue"):
         return {}
     out = {}
-    if runner.has("sacct"):
-        done = runner.output(["sacct", "-nPX", "--format=JobID,State,ExitCode", "--jobs", ",".join(jobs)], timeout=20)
-        for line in done.stdout.splitlines() if not done.status else ():
-            job, state, code = [*line.split("|"), "", ""][:3]
-            word, _, by = state.partition(" by ")
-            state = f"{word} by {_user(by)}" if by.isdigit() else state
-            said = state if code.partition(":")[0] in ("", "0") else f"{state}, exit {code.partition(':')[0]}"
-            out[job] = said
-            out.setdefault(job.partition("_")[0], said)
+    for job, known in accounting(",".join(jobs), runner).items():
+        out[job] = known.state
+        out.setdefault(job.partition("_")[0], known.state)
     done = runner.output(["squeue", "--noheader", "--format", "%i|%T", "--jobs", ",".join(jobs)], timeout=20)
     for line in done.stdout.splitlines() if not done.status else ():
         job, _, state = line.partition("|")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hpcstack.core.errors import InputError
+from hpcstack.core.errors import InputError, counted
 from hpcstack.launch.resources import Resources, Share, gpus_said
 from hpcstack.render.launchers import ABOUT, inner
 from hpcstack.runtimes.base import Part
@@ -47,6 +47,32 @@ def tasks(mode: str, resources: Resources, taken: Share) -> list[Part]:
     if resources.cpus_per_task:
         why.pop("--cpus-per-task", None)
     return [Part(part.words, why.get(part.words[0].partition("=")[0], part.why)) for part in said.parts()]
+
+
+def with_even_tasks(mode: str, resources: Resources) -> Resources:
+    """RESOURCES with the tasks of all nodes as those of each. InputError where MODE starts one task a node, or they do
+    not come out even and MODE needs them to; Slurm's own way of spreading them is left to mode plain.
+    """
+    tasks, nodes = resources.ntasks, max(resources.nodes, 1)
+    if MODES[mode].ranks_in_a_task:
+        each = -(-tasks // nodes)
+        raise InputError(
+            f"-n {tasks}: in mode {mode} one task per node starts all of its ranks",
+            f"--nproc-per-node {each}" + (f": {each * nodes} ranks on {nodes} nodes" if nodes > 1 else ""),
+        )
+    if resources.ntasks_per_node:
+        if resources.ntasks_per_node * nodes != tasks:
+            said = (
+                f"-n {tasks} and --ntasks-per-node {resources.ntasks_per_node} on {counted(nodes, 'node')} do not agree"
+            )
+            raise InputError(said, "one of them is enough")
+        return replace(resources, ntasks=0)
+    if tasks % nodes == 0:
+        return replace(resources, ntasks=0, ntasks_per_node=tasks // nodes)
+    if MODES[mode].a_task_a_rank:
+        raise InputError(f"-n {tasks} on {nodes} nodes: not as many on each, and mode {mode} has as many on each",
+                         f"-N {nodes} -n {tasks // nodes * nodes or nodes}")  # fmt: skip
+    return resources
 
 
 def command_in(mode: str, command: tuple[str, ...], resources: Resources, taken: Share) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
+import shlex
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -86,6 +88,9 @@ FILES = (".txt", ".yml", ".yaml", ".toml", ".lock", ".whl", ".zip", ".gz", ".cfg
 
 def _lines(said: str) -> list[str]:
     """What SAID asks for: itself, or the lines of a file of requirements."""
+    editable = re.fullmatch(r"(?:-e|--editable)[ =]+(.+)", said)
+    if said in ("-e", "--editable") or editable:
+        raise own_package(Path(editable[1] if editable else "."), said)
     path = Path(said)
     if said in ("-r", "--requirement"):
         raise InputError("--with -r: the file itself is named", "--with requirements.txt")
@@ -95,9 +100,7 @@ def _lines(said: str) -> list[str]:
         raise InputError(f"--with {said}: conda's environments belong in an image",
                          "a recipe: extends: STACK, packages: {conda: [...]} (docs/recipes.md)")  # fmt: skip
     if path.is_dir() or not said.endswith(".txt"):
-        raise InputError(f"--with {said}: a folder or file of your own is not a package of the index",
-                         f"export PYTHONPATH={path.absolute()}; where it is not below this folder, also "
-                         f"--mount {path.absolute()}:{path.absolute()}")  # fmt: skip
+        raise own_package(path, said)
     try:
         text = read_text(path, 1 << 20)
     except OSError as error:
@@ -109,6 +112,16 @@ def _lines(said: str) -> list[str]:
         raise InputError(f"--with {said}: {options[0]} is an option of pip's, and only packages are taken",
                          "site.yaml names the index: build.pip.index_url")  # fmt: skip
     return [line for line in lines if line and not line.startswith("#")]
+
+
+def own_package(path: Path, said: str) -> InputError:
+    """What to type for a package of one's own in PATH, which may keep its modules below src/."""
+    folder = path.resolve()
+    where = folder / "src" if (folder / "src").is_dir() else folder
+    hint = f"export PYTHONPATH={shlex.quote(str(where))}"
+    if not folder.is_relative_to(Path.cwd().resolve()):
+        hint += f", and --mount {shlex.quote(f'{folder}:{folder}')}"
+    return InputError(f"--with {said}: a folder or file of your own is not a package of the index", hint)
 
 
 def make(what: Added, artifact: Artifact, site: Site, runner: Runner, progress: Progress) -> None:

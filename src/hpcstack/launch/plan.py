@@ -12,7 +12,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
 from hpcstack.launch import commands, limits
 from hpcstack.launch.binding import Binding, binding
-from hpcstack.launch.modes import MODES, check, command_in, tasks
+from hpcstack.launch.modes import MODES, check, command_in, tasks, with_even_tasks
 from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share
 from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, of_mode, told
 from hpcstack.render.launchers import health, watched, with_compat, with_host_libraries
@@ -103,14 +103,18 @@ def plan(
     environment: dict[str, str] | None = None,
     job: bool = False,
     recorded: bool = False,
+    home: bool | None = None,
     extras: Extras = Extras(),
 ) -> Plan:
     """The step of COMMAND in the image of ARTIFACT. InputError for resources that make no sense here.
 
-    JOB: the step is for a job of its own, whatever allocation this shell is in. RECORDED: srun writes down which job it
+    JOB: the step is for a job of its own, whatever allocation this shell is in. HOME: whether the home directory is
+    in the container; None leaves it to the runtime. RECORDED: srun writes down which job it
     became (launchers/on-node/began.sh).
     """
     chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
+    if resources.ntasks:
+        resources = with_even_tasks(mode, resources)
     here, inside = chosen.name == "local", {} if job else allocation(os.environ)
     taken, node = share(resources, site, inside, here=here), node_of(resources, site, inside)
     _check(mode, command, resources, taken, chosen, site, runner, extras, inside, job=job)
@@ -131,12 +135,13 @@ def plan(
     step = Step(
         image=Path(staged.image) if staged and staged.image else artifact.image,
         command=with_host_libraries(searched, _inside(mode, command, resources, taken, chosen, extras)),
-        slurm=tuple(slurm), mounts=(*site.mounts, *artifact.mounts, *of_nodes, *mounts, *added), workdir=workdir,
-        gpus=bool(taken.gpus), grace=bool(extras.grace), environment={one.name: one.value for one in given},
+        slurm=tuple(slurm), mounts=(*site.mounts, *artifact.mounts, *of_nodes, *_home(chosen, home), *mounts, *added),
+        workdir=workdir, home=home is not False, gpus=bool(taken.gpus), grace=bool(extras.grace),
+        environment={one.name: one.value for one in given},
         image_environment=artifact.environment,
         mount_reasons={
             mount: f"{one.reason} (fabric.injections.{one.name})" for one in brought for mount in one.mounts
-        },
+        } | dict.fromkeys(_home(chosen, home), "the home directory: where libraries keep their caches"),
     )  # fmt: skip
     line = (*_freed(mode, resources, chosen, inside), *chosen.parts(step))
     return Plan(
@@ -145,6 +150,20 @@ def plan(
         0 if taken.gpus or here else gpus_said(resources),
         Spare(resources.nodes, extras.spare, health(site)) if extras.spare else None, brought,
     )  # fmt: skip
+
+
+def _home(chosen: Runtime, wanted: bool | None) -> tuple[str, ...]:
+    """The mount of the home directory, where it is WANTED and the runtime does not bring it by itself."""
+    home = home_to_mount()
+    return (f"{home}:{home}",) if wanted and home and "home" not in chosen.brings else ()
+
+
+def home_to_mount() -> str:
+    """The home directory, if there is one that every runtime can mount; else empty."""
+    home = os.environ.get("HOME", "")
+    if not home.startswith("/") or home.rstrip("/") == "" or any(sign in home for sign in ":,$`\"'\\ \n"):
+        return ""
+    return home.rstrip("/") if Path(home).is_dir() else ""
 
 
 def bring(site: Site, node: NodeType | None, artifact: Artifact, nodes: int) -> tuple[Brought, ...]:
@@ -240,7 +259,7 @@ def _count(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -
     each_node = inside.get("SLURM_NTASKS_PER_NODE", "")
     if "SLURM_NTASKS" not in inside or resources.elastic:
         return 0
-    if any(word.startswith("--ntasks=") for word in resources.extra):
+    if resources.ntasks:
         return 0
     said = [word.partition("=")[2] for part in asked for word in part.words if word.startswith("--ntasks-per-node=")]
     whole = resources.nodes == int(inside.get("SLURM_JOB_NUM_NODES", "0"))

@@ -52,6 +52,14 @@ class Launch:
     status: int | None = None
     number: str = ""  # the job's own, which for a task of an array is another than NUMBER_TASK
     document: dict[str, Any] = field(default_factory=dict)
+    output: str = ""  # where its job writes, as Slurm's pattern where it is an array
+    tasks: dict[str, int | None] = field(default_factory=dict)  # of an array submitted as one: how each ended so far
+
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it was submitted as an array of jobs."""
+        return any(word.startswith("--array") for word in self.document.get("argv", ()))
 
 
 def begin(
@@ -73,6 +81,7 @@ def begin(
         "mode": plan.mode, "ranks": plan.ranks, "with": list(added),
         "staged": plan.staged.how if plan.staged else "none", "command": list(command),
         "argv": list(plan.argv), "folder": str(Path.cwd()),
+        "terminal": this_terminal(),
         "environment": [
             {**asdict(one), "value": HIDDEN if is_secret(one.name, one.value) else one.value} for one in settings
         ],
@@ -81,6 +90,16 @@ def begin(
     part.rename(folder)
     _forget(top)
     return folder
+
+
+def this_terminal() -> str:
+    """The session that this program is in, a shell and its children, as no other of this machine ever is called."""
+    session = os.getsid(0)
+    try:
+        since = Path(f"/proc/{session}/stat").read_text().rpartition(")")[2].split()[19]  # proc(5), starttime
+    except (OSError, IndexError):
+        since = ""
+    return f"{os.uname().nodename}:{session}:{since}"
 
 
 @contextlib.contextmanager
@@ -179,12 +198,38 @@ def read_launches() -> list[Launch]:
 def read(folder: Path) -> Launch:
     document = json.loads((folder / FILE).read_text())
     job, step, nodes, number = [*_lines(folder / BEGAN), "", "", "", ""][:4]
-    status = _lines(folder / ENDED)
+    status = _status(folder / ENDED)
+    output = _lines(folder / OUTPUT)
     return Launch(
         folder, document["stack"], document["started"], tuple(document["command"]), document["runtime"],
-        document["mode"], document["image_sha256"], job, step, nodes, int(status[0]) if status else None,
-        number or job, document,
+        document["mode"], document["image_sha256"], job, step, nodes, status,
+        number or job, document, output[0] if output else "", _tasks(folder),
     )  # fmt: skip
+
+
+def _tasks(folder: Path) -> dict[str, int | None]:
+    """{task of an array: the status that it ended with, or None}, as each has written it down."""
+    began = {path.name.partition("-")[2]: None for path in folder.glob(f"{BEGAN}-*")}
+    ended = {path.name.partition("-")[2]: _status(path) for path in folder.glob(f"{ENDED}-*")}
+    return {**began, **ended}
+
+
+def _status(path: Path) -> int | None:
+    lines = _lines(path)
+    return int(lines[0]) if lines and lines[0].isdigit() else None
+
+
+def find_failed() -> Launch:
+    """The launch that one most likely asks about: this terminal's newest, else the newest that failed, else the newest.
+
+    InputError where there is none.
+    """
+    if os.environ.get("HPCSTACK_RUN"):
+        return find("")  # somebody asks from inside of one
+    launches, here = read_launches(), this_terminal()
+    of_this_terminal = (launch for launch in launches if launch.document.get("terminal") == here)
+    failed = (launch for launch in launches if launch.status)
+    return next(of_this_terminal, None) or next(failed, None) or find("")
 
 
 def find(what: str) -> Launch:

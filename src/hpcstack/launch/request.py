@@ -45,17 +45,21 @@ class LaunchRequest:
     spare: int = 0
     bind: bool = True
     batch: bool = False
+    home: bool | None = None  # None: as the site has it
+    all_stderr: bool = False
 
 
 def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Site, runner: Runner) -> PlannedLaunch:
     """REQUEST with its image and plan. InputError for what cannot be launched."""
     artifact, why, layer = find_image(request.name, catalog, site, os.environ)
     require_signed(artifact, site, runner)
+    home = site.mount_home if request.home is None else request.home
     wanted = (*layer, *request.packages)
     more = plan_packages(artifact, wanted, os.environ) if wanted else None
     made = plan(
         artifact, request.argv, request.mode or artifact.mode, request.resources, site, runner,
         runtime=request.runtime, mounts=request.mounts, job=request.batch, recorded=True,
+        home=home,
         extras=Extras(plan_staging(artifact, site, request.stage, request.stage_in), more, request.grace,
                       request.watchdog, request.spare, bind=request.bind,
                       asked=bool(request.stage or request.stage_in)),
@@ -64,7 +68,10 @@ def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Si
     runner.which(made.argv[0])
     if made.fit and not made.fit.runs:
         raise InputError(f"the image does not run on these nodes: {made.fit}", "hpcstack list shows what does")
-    return PlannedLaunch(site, runner, made, artifact, why, request.argv, request.mounts, more)
+    goes_on = bool(request.resources.elastic or request.resources.restarts)
+    return PlannedLaunch(
+        site, runner, made, artifact, why, request.argv, request.mounts, more, request.all_stderr, goes_on, home
+    )
 
 
 def absolute_mount(said: str) -> str:
@@ -74,6 +81,8 @@ def absolute_mount(said: str) -> str:
         if not Path(source).exists():
             raise InputError(f"--mount {said}: {Path.cwd() / source} does not exist", "--mount /scratch/data:/data")
         source = str(Path.cwd() / source)
+    if source and Path(source).exists():
+        source = os.path.realpath(source)  # not every runtime follows a link; nodes see what it leads to
     if not colon or ":" in target:
         what = "read-only mounts are not offered" if target.endswith((":ro", ":rw")) else "SOURCE:TARGET is needed"
         raise InputError(f"--mount {said}: {what}", f"--mount {source}:{target.partition(':')[0] or '/data'}")

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 class Resources:
     """What a step asks for; the names are Slurm's. Empty or 0 is not said.
 
-    `elastic` is MIN:MAX nodes for torchrun, `restarts` how often it starts its workers again; `extra` are further
-    options of srun.
+    `ntasks` are those of all nodes together. `elastic` is MIN:MAX nodes for torchrun, `restarts` how often it starts
+    its workers again; `extra` are further options of srun.
     """
 
     nodes: int = 1
+    ntasks: int = 0
     ntasks_per_node: int = 0
     gpus_per_node: int = 0
     cpus_per_task: int = 0
@@ -59,6 +60,7 @@ class Resources:
         """srun's options, in a fixed order, each with where it comes from."""
         said = {
             "nodes": self.span,
+            "ntasks": self.ntasks,
             "ntasks-per-node": self.ntasks_per_node,
             "gpus-per-node": self.gpus_per_node,
             "cpus-per-task": self.cpus_per_task,

@@ -8,16 +8,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import SlurmError
+from hpcstack.core.errors import SlurmError, counted
+from hpcstack.core.process import write_stderr
 from hpcstack.launch import record
 from hpcstack.launch.failure import Failure, last_line
 from hpcstack.launch.folders import own_folder
 from hpcstack.launch.host_libraries import find_misfit, nccl_of, not_here
 from hpcstack.launch.packages import Added, make
-from hpcstack.launch.plan import OWN_FAILURE, Plan
+from hpcstack.launch.plan import OWN_FAILURE, Plan, home_to_mount
 from hpcstack.launch.preflight import missing, note_own_torch
-from hpcstack.launch.script import allocation, directives, on_terminal, text
-from hpcstack.launch.stderr import Stderr
+from hpcstack.launch.script import allocation, directives, on_terminal, outline, text
+from hpcstack.launch.stderr import Screen, Stderr
 from hpcstack.launch.variables import all_of
 from hpcstack.runtimes import RUNTIMES
 from hpcstack.slurm.jobs import refusal, submit
@@ -42,6 +43,17 @@ class Submitted:
     output: Path
 
 
+TERMINAL_PROGRAMS = ("pdb", "ipdb", "pudb", "ipython", "bash", "sh", "zsh", "python", "python3")
+
+
+def asks_for_a_terminal(command: tuple[str, ...]) -> bool:
+    """Whether COMMAND is a debugger, or a shell or an interpreter without a program: it would wait for input."""
+    if command[0] == "-m" or (command[0] in ("python", "python3") and command[1:2] == ("-m",)):
+        module = command[command.index("-m") + 1 :][:1]
+        return module in (("pdb",), ("ipdb",), ("pudb",), ("IPython",))
+    return command[0] in TERMINAL_PROGRAMS and (len(command) == 1 or command[0].endswith(("pdb", "pudb")))
+
+
 @dataclass(frozen=True)
 class PlannedLaunch:
     """One launch: its plan, the image and why that one, the command, and what is added to the image."""
@@ -54,6 +66,9 @@ class PlannedLaunch:
     argv: tuple[str, ...]
     mounts: tuple[str, ...]
     added: Added | None
+    all_stderr: bool = False
+    goes_on: bool = False  # without a rank that failed: elastic, or started again
+    home: bool = True
 
     @property
     def brings(self) -> tuple[str, ...]:
@@ -65,8 +80,12 @@ class PlannedLaunch:
         out = [f"{self.artifact.stack} ({self.why}) by {plan.runtime} ({plan.reason})"]
         if plan.runtime == "local":
             return out
-        if "home" not in self.brings and not self._home():
-            out.append("your home directory is not in the container, only this folder and what is mounted: --home")
+        if note := self._note_home():
+            out.append(note)
+        if str(cwd) == "/":
+            out.append("NOTE: / is not mounted: it runs in the image's own folder; cd to the one with your program")
+        if asks_for_a_terminal(self.argv) and not on_terminal(plan.parts):
+            out.append(f"NOTE: {self.argv[0]} waits for somebody to type: --pty before the `--` gives it this terminal")
         if not os.environ.get("SLURM_STEP_ID"):
             with contextlib.suppress(OSError):
                 mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
@@ -85,9 +104,15 @@ class PlannedLaunch:
             )
         return out
 
-    def _home(self) -> bool:
+    def _note_home(self) -> str:
+        """What to know where the home directory is not in the container, though nobody said so; empty where it is."""
         home = str(Path.home())
-        return any(mount.partition(":")[2].rstrip("/") == home for mount in (*self.mounts, *self.site.mounts))
+        targets = {mount.partition(":")[2].rstrip("/") for mount in (*self.mounts, *self.site.mounts)}
+        if self.home and not home_to_mount():
+            return f"NOTE: {home} cannot be mounted; libraries that keep a cache there need another place: HF_HOME, ..."
+        if not self.home and home not in targets and self.site.mount_home is False:
+            return "your home directory is not in the container, only this folder and what is mounted: --home"
+        return ""
 
     def prepare(self, progress: Progress) -> None:
         """What must be there before the nodes are asked for: added packages."""
@@ -97,6 +122,10 @@ class PlannedLaunch:
     def script(self, *, batch: bool) -> str:
         """What would be run, as a script with the reason for each line; BATCH: as a job of its own."""
         return text(self.plan, self.artifact, self.why, directives(self.plan) if batch else ())
+
+    def outline(self, *, batch: bool) -> str:
+        """What would be run, in a few lines: Slurm's program, its options, the command."""
+        return outline(self.plan, self.argv, batch=batch)
 
     def document(self) -> dict[str, Any]:
         plan = self.plan
@@ -113,7 +142,8 @@ class PlannedLaunch:
         the script in an allocation, and the script says what happened.
         """
         folder, failure = self._record(), Failure()
-        argv, errors = self.plan.argv, Stderr(folder, failure.feed)
+        screen = Screen(failure) if self._ends_with_a_rank() else None
+        argv, errors = self.plan.argv, Stderr(folder, failure.feed, screen)
         scripted = bool(self.plan.staged or self.plan.grace or self.plan.watchdog or self.plan.spare)
         heard = self.plan.runtime != "local" and not on_terminal(self.plan.parts)
         watched = heard and not scripted
@@ -125,16 +155,28 @@ class PlannedLaunch:
         status = self.runner.attached(
             argv, env={**self.plan.environment, "HPCSTACK_RUN": str(folder), **self._seen_by_gc()},
             meanwhile=None if scripted else lambda: self._write_script(folder),
-            errors=errors.feed if heard else None,
+            errors=errors if heard else None,
         )  # fmt: skip
         if heard:
-            errors.end()
+            write_stderr(errors.end())
         last = ""
         if watched:
             status, said = failure.end(status)
             last = last_line(said, status, str(errors.path)) if status else ""
+            if last:
+                errors.add(last)
+        if screen and screen.left_out:
+            more = (
+                f"hpcstack: {counted(screen.left_out, 'more line')} of what came of it: hpcstack logs, or launch --all"
+            )
+            last = "\n".join(filter(None, (more, last)))
         record.end(folder, status)
         return status, last
+
+    def _ends_with_a_rank(self) -> bool:
+        """Whether the step is over when a rank fails: what is said then may be left out."""
+        goes_on = self.goes_on or "--kill-on-bad-exit=0" in self.plan.argv
+        return not (self.all_stderr or goes_on)
 
     def _seen_by_gc(self) -> dict[str, str]:
         """In an allocation launchers/on-node/began.sh writes the image's key into the job."""
@@ -185,7 +227,7 @@ class PlannedLaunch:
         if self.added:  # a command may come with what is added, which is made when the launch is
             return ""
         staged = self.plan.staged.sources if self.plan.staged else ()
-        home = (f"{Path.home()}:{Path.home()}",) if "home" in self.brings else ()
+        home = (f"{Path.home()}:{Path.home()}",) if self.home else ()
         tmp = ("/tmp:/tmp",) if "tmp" in self.brings else ()
         nccl = nccl_of(artifact)
         if self.plan.brought and (misfit := find_misfit(self.plan.brought, artifact.image, artifact.platform, nccl)):

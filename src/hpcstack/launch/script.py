@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import InputError
+from hpcstack.core.errors import InputError, counted
 from hpcstack.core.quote import sh
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.stacks import ANSWER_S, lent_spy
@@ -72,6 +73,24 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
         settings=plan.settings, scripts=scripts,
         parts=[(" ".join(word(one) for one in part.words), part.why) for part in parts],
     )  # fmt: skip
+
+
+def outline(plan: Plan, command: Sequence[str], *, batch: bool) -> str:
+    """The line of PLAN for people: a script of ours is named, not shown; variables are counted."""
+    asked = [part for part in plan.parts if name_of(part) and part.words[0] != "--export=ALL"]
+    program = next((part.words for part in plan.parts if not name_of(part)), ())
+    jobs = [part for part in directives(plan) if name_of(part) in JOB_ONLY] if batch else []
+    scripts = sum(1 for part in plan.parts for word in part.words if word.endswith("\n"))
+    long = [("--container-mounts", "--cpu-bind", "--container-env", "--prolog", "--comment")]
+    options = " ".join(quoted(part.words[0]) for part in asked if name_of(part) not in long[0])
+    lines = [
+        *([f"sbatch {' '.join(quoted(part.words[0]) for part in jobs)}"] if jobs else []),
+        f"{' '.join(map(quoted, program[:2] if program[:1] == ('srun',) else program[:1]))} {options}",
+        f"  by {plan.runtime} ({plan.reason}), in mode {plan.mode}: {MODES[plan.mode].about}",
+        f"  what each {'task starts' if scripts else 'task runs'}: {shlex.join(command)}",
+        f"  {counted(len(plan.settings), 'variable')} set; every line, with its reason: --dry-run --all",
+    ]
+    return "\n".join(lines)
 
 
 def on_terminal(parts: tuple[Part, ...]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
     from hpcstack.site.load import Site
 
+REPEATED = ("--with", "--mount", "--stage-in", "--srun")  # the template's own, and those that were asked for
 SIGNER = "hpcstack"  # as store/signing.py calls whoever signs
 COMPAT = 'if [ -r /opt/hpcstack/compat.sh ]; then . /opt/hpcstack/compat.sh; fi; exec "$@"'
 
@@ -122,10 +124,16 @@ def job_template(
             begin, f"[ $# -gt 0 ] || set -- {shlex.join(command)} # what it runs, unless sbatch is told otherwise"
         )
     said = "".join(f" {shlex.quote(word)}" for word in words)
-    for option in (word for word in words if word.startswith("--")):  # asked for: not the template's own value, too
+    once = (word for word in words if word.startswith("--") and word not in REPEATED)
+    for option in once:  # asked for: not the template's own value, too
         lines = [re.sub(rf"(hpcstack launch .*?) {re.escape(option)} \S+", r"\1", line) for line in lines]
+    packages = "".join(f" --with {shlex.quote(value)}" for word, value in pairwise(words) if word == "--with")
     shown = [
-        one.replace(" -- ", f"{said} -- ", 1) if f"hpcstack launch {stack}" in one and not one.startswith("#") else one
+        one.replace(" --mode ", f"{packages} --mode ", 1)  # what is to be made on the login node
+        if one.startswith("#") and "hpcstack launch" in one and " --with " in one
+        else one.replace(" -- ", f"{said} -- ", 1)
+        if f"hpcstack launch {stack}" in one and not one.startswith("#")
+        else one
         for one in lines
     ]
     return "\n".join(shown) + "\n"

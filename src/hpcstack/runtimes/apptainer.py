@@ -15,6 +15,8 @@ def exec_parts(step: Step) -> list[Part]:
     out = [Part(("apptainer", "--quiet", "exec"), "the image is run as it lies there: nothing is unpacked")]
     if step.gpus:
         out.append(Part(("--nv",), "the nodes have GPUs: their driver goes into the container"))
+    if not step.home:
+        out.append(Part(("--no-home",), "asked for: nothing of the home directory, but for what is mounted"))
     out += [Part(("--bind", mount), why) for mount, why in mounted(step)]
     if str(step.workdir) != "/":
         out.append(Part(("--pwd", str(step.workdir)), "where it was started"))

@@ -76,6 +76,7 @@ class Site(Model):
     policy: PolicySite = PolicySite.model_construct()
     runtime: RuntimeName = "auto"
     mounts: tuple[Mount, ...] = Field((), description="SOURCE:TARGET, bound into every job step")
+    mount_home: bool = Field(True, description="whether launches have the user's home directory by default")
     staging: StagingSite = StagingSite.model_construct()
     modules: ModulesSite = ModulesSite.model_construct()
     health: HealthSite = HealthSite.model_construct()

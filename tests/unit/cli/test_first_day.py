@@ -122,16 +122,17 @@ def test_a_folder_that_nodes_may_lack(tmp_path: Path, monkeypatch: pytest.Monkey
     ("words", "as_typed"),
     [
         (["--mem", "4G", "--", "a.py"], ["--mem=4G", "--", "a.py"]),
-        (["-J", "me", "pytorch", "-n", "4"], ["--job-name=me", "pytorch", "--ntasks=4"]),
+        (["-J", "me", "pytorch", "-x", "n4"], ["--job-name=me", "pytorch", "--exclude=n4"]),
         (["-N", "2", "--mem=4G", "--", "--mem", "4G"], ["-N", "2", "--mem=4G", "--", "--mem", "4G"]),
         (["--mem"], ["--mem"]),
-        (["-n4", "-Jme", "-N2"], ["--ntasks=4", "--job-name=me", "-N2"]),
+        (["-xn4", "-Jme", "-N2"], ["--exclude=n4", "--job-name=me", "-N2"]),
+        (["--with", "-e .", "-Jme"], ["--with", "-e .", "--job-name=me"]),  # the value of an option of ours
     ],
 )
 def test_options_of_srun_as_people_write_them(words: list[str], as_typed: list[str]) -> None:
     from hpcstack.cli.resources import joined
 
-    assert joined(words, {"-N", "--nodes", "-c"}) == as_typed
+    assert joined(words, {"-N", "--nodes", "-c", "--with"}, {"-N", "--nodes", "-c", "--with"}) == as_typed
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
         assert ("system-bus-error" in ids) is there and "slurm-task-bus-error" not in ids, text
     # memory is what Slurm speaks of when all is over
     text = rank.replace("with 1", "with 137") + end + LINES["slurm-oom-kill"]
-    assert [one.signature.id for one in select_relevant(explain(text), failure_in(text), text)][0] == "slurm-oom-kill"
+    assert select_relevant(explain(text), failure_in(text), text)[0].signature.id == "slurm-oom-kill"
     assert [ended_at(text) for text in (end, "a\n" + end, "a\nb\n", "hpcstack: nothing was written for 9 s: x\n")] == [
         1,
         2,
