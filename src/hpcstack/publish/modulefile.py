@@ -201,19 +201,28 @@ def help_text(release: Release) -> str:
         lines += ["", f"STAND-IN, not NVIDIA's image: {release.stand_in}"]
     if release.adopted:
         lines += ["", f"ADOPTED, not built by hpcstack: {release.adopted}"]
-    void, nv = (" --container-env=NVIDIA_VISIBLE_DEVICES", "") if release.without_gpus else ("", "--nv ")
-    lines += [
-        "",
-        "On two nodes, now:      hpcstack launch " + stack.full_name + " -N 2 -- train.py",
-        "As a batch job:         hpcstack launch " + stack.full_name + " -N 2 --batch -- train.py",
-        "By hand, on a node:     hpcstack python, hpcstack shell",
-        f'By srun with Pyxis:     srun -N 2 --ntasks-per-node=1{void} --container-image="$HPCSTACK_IMAGE" '
-        "/opt/hpcstack/compat.sh COMMAND",
-        f'By srun and Apptainer:  srun -N 2 --ntasks-per-node=1 apptainer exec {nv}"$HPCSTACK_IMAGE" COMMAND',
-    ]
+    lines += ["", *lines_to_copy(release)]
     if stack.module.wrapped:
         lines.append(f"On this node:           {', '.join(stack.module.wrapped)}")
     return "\n".join(line(text) for text in lines) + "\n"
+
+
+def lines_to_copy(release: Release) -> list[str]:
+    """How the release is used by `hpcstack launch` and by srun itself: each line runs as it is, with a COMMAND in it, in
+    the folder that one is in."""
+    stack = release.stack
+    void = " --container-env=NVIDIA_VISIBLE_DEVICES" if release.without_gpus else ""
+    has_cuda = any(name == "CUDA" for name, _ in release.holds)
+    nv = "--nv " if has_cuda and not release.without_gpus else ""
+    srun = "srun -N 2 --ntasks-per-node=1" + (" --mpi=pmix" if stack.launch.mode == "mpi" else "")
+    return [
+        "On two nodes, now:      hpcstack launch " + stack.full_name + " -N 2 -- train.py",
+        "As a batch job:         hpcstack launch " + stack.full_name + " -N 2 --batch -- train.py",
+        "By hand, on a node:     hpcstack python, hpcstack shell",
+        f'By srun with Pyxis:     {srun}{void} --container-image="$HPCSTACK_IMAGE" '
+        '--container-mounts="$PWD:$PWD" --container-workdir="$PWD" /opt/hpcstack/compat.sh COMMAND',
+        f'By srun and Apptainer:  {srun} apptainer exec {nv}--bind "$PWD" --pwd "$PWD" "$HPCSTACK_IMAGE" COMMAND',
+    ]
 
 
 def extensions(release: Release) -> list[str]:
