@@ -49,6 +49,7 @@ ReturnToService=2
 SlurmdTimeout=60
 KillWait=5
 InactiveLimit=60
+MinJobAge=30
 GresTypes=gpu
 PropagateResourceLimitsExcept=MEMLOCK
 HealthCheckProgram=$ETC/health

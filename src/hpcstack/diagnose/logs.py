@@ -206,7 +206,12 @@ def _filled(said: str, groups: dict[str, str]) -> str:
 PIPS = re.compile(
     r"^\s*(Collecting \S|Building wheel|Preparing metadata|Getting requirements to build|error: subprocess)", re.M
 )
-ENDS = re.compile(r" CANCELLED AT |^hpcstack: nothing was written for ", re.M)
+# How a log says that a step is being ended: slurmstepd, or srun's word of --kill-on-bad-exit, or the watchdog.
+ENDS = re.compile(
+    r" CANCELLED AT |^hpcstack: nothing was written for "
+    r"|^.*srun: .*(?:Terminating (?:StepId=|job step )|Job step aborted: )",
+    re.M,
+)
 OTHER_RANK = re.compile(r"(?: *\d+: )?\[rank(\d+)\]: ")
 # What is said after the end, and is a cause all the same: Slurm looks for kills by memory when a step is over.
 OUT_OF_MEMORY = ("slurm-oom-kill", "slurm-task-out-of-memory", "slurm-memory-limit-some-point")

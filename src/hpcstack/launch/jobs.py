@@ -71,7 +71,7 @@ def parts_of(job: str, runner: Runner) -> list[JobPart]:
     for source in (recorded, _slurm_now(job, runner, known=bool(recorded))):
         for part in source:
             found[part.job] = _joined(found.get(part.job), part)
-    if any(part.task for part in found.values()):
+    if "_" not in job and any(part.task for part in found.values()):
         found.pop(job, None)
     return _in_order(found.values())
 
@@ -153,11 +153,13 @@ def read_record(line: str) -> JobPart | None:
 def _recorded(job: str, remembered: Mapping[str, Accounted]) -> list[JobPart]:
     """What our own launches say of JOB, which may be the name of a launch's folder."""
     found: dict[str, JobPart] = {}
+    array, _, wanted = job.partition("_")
     for launch in read_launches():
-        if not (job in (launch.job, launch.folder.name) or launch.job.partition("_")[0] == job):
+        of_array = launch.job.partition("_")[0] == array and (launch.is_array or not wanted)
+        if not (job in (launch.job, launch.folder.name) or of_array):
             continue
         for part in _of_launch(launch, job, remembered):
-            if job.partition("_")[2] in ("", part.task):
+            if wanted in ("", part.task):
                 found[part.job] = _joined(part, found[part.job]) if part.job in found else part
     return list(found.values())
 
@@ -169,7 +171,8 @@ def _of_launch(launch: Launch, job: str, remembered: Mapping[str, Accounted]) ->
     if not launch.is_array:
         state = ended_as(launch.status) if launch.status is not None else ""
         files = (Path(launch.output),) if launch.output else ()
-        return [JobPart(launch.job or job, state, files=files or written)]
+        there = any(path.is_file() for path in files)
+        return [JobPart(launch.job or job, state, files=files if there else (*written, *files))]
     array = launch.job.partition("_")[0]
     tasks = {task.partition("_")[2] for task in remembered if task.startswith(f"{array}_")} | set(launch.tasks)
     return [

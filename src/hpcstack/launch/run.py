@@ -142,7 +142,7 @@ class PlannedLaunch:
         the script in an allocation, and the script says what happened.
         """
         folder, failure = self._record(), Failure()
-        screen = Screen(failure) if self._ends_with_a_rank() else None
+        screen = Screen(failure) if self._is_screened() else None
         argv, errors = self.plan.argv, Stderr(folder, failure.feed, screen)
         scripted = bool(self.plan.staged or self.plan.grace or self.plan.watchdog or self.plan.spare)
         heard = self.plan.runtime != "local" and not on_terminal(self.plan.parts)
@@ -173,10 +173,11 @@ class PlannedLaunch:
         record.end(folder, status)
         return status, last
 
-    def _ends_with_a_rank(self) -> bool:
-        """Whether the step is over when a rank fails: what is said then may be left out."""
+    def _is_screened(self) -> bool:
+        """Whether what is said after a rank's failure may be left out: the step is over then, and somebody watches."""
         goes_on = self.goes_on or "--kill-on-bad-exit=0" in self.plan.argv
-        return not (self.all_stderr or goes_on)
+        into_a_jobs_log = bool(allocation_of(os.environ)) and not os.isatty(2)  # which is read later, and searched
+        return not (self.all_stderr or goes_on or into_a_jobs_log)
 
     def _seen_by_gc(self) -> dict[str, str]:
         """In an allocation launchers/on-node/began.sh writes the image's key into the job."""

@@ -92,6 +92,7 @@ HELD_S = 1.5  # how long a traceback waits for the word that its rank has ended
 HELD = 256 << 10  # bytes that wait at most
 BEGINS_TRACEBACK = re.compile(rb"(?: *\d+: )?(?:\[rank\d+\]: ?)?(?:Traceback \(most recent call last\):|  File \")")
 OF_ANOTHER_RANK = re.compile(rb"(?: *\d+: )?\[rank(\d+)\]: ?")
+END_OF_A_RANK = re.compile(rb"hpcstack: rank \d+ on \S+ ended with ")
 OWN_WORD = re.compile(rb"hpcstack: (?!rank \d+ on )")  # of a script of ours: it says last what happened
 MEMORY = re.compile(rb"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kill events? in ")
 
@@ -153,7 +154,7 @@ class Screen:
                 continue
             rank = OF_ANOTHER_RANK.match(line)
             of_another = rank is not None and rank[1].decode() != self.failure.rank
-            if of_another or line in said:  # ranks that end of the same slip say the same
+            if of_another or END_OF_A_RANK.search(line) or line in said:  # ranks that end of the same slip say the same
                 self.left_out += 1
             else:
                 said.append(line)

@@ -208,8 +208,8 @@ def help_text(release: Release) -> str:
 
 
 def lines_to_copy(release: Release) -> list[str]:
-    """How the release is used by `hpcstack launch` and by srun itself: each line runs as it is, with a COMMAND in it, in
-    the folder that one is in."""
+    """How the release is used, by `hpcstack launch` and by srun itself: lines that run in one's own folder, with a
+    COMMAND in them."""
     stack = release.stack
     void = " --container-env=NVIDIA_VISIBLE_DEVICES" if release.without_gpus else ""
     has_cuda = any(name == "CUDA" for name, _ in release.holds)

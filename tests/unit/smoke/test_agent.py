@@ -32,7 +32,11 @@ class Listening(Agent):
 @pytest.mark.parametrize(
     ("tests", "code", "status"),
     [
-        ("node,fabric,io,tasks,jax", "fabric.injected", SKIP),  # a recipe of JAX: its fabric is tested, torch is not there
+        (
+            "node,fabric,io,tasks,jax",
+            "fabric.injected",
+            SKIP,
+        ),  # a recipe of JAX: its fabric is tested, torch is not there
         ("node,fabric,io,tasks,jax", "node.same", SKIP),
         ("node,fabric,nccl", "nccl.exact", ERROR),
         ("node,fabric.injected", "fabric.injected", ERROR),  # somebody wants this one
