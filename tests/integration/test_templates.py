@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 parser = argparse.ArgumentParser()
-parser.add_argument("--seed", default="0")
+parser.add_argument("--seed", default=os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
 parser.add_argument("--steps", type=int, default=3)
 parser.add_argument("--local_rank")
 said = parser.parse_args()

@@ -49,6 +49,7 @@ GROUPS = {
         "remove": "Take a release, a version or a name out of the module tree.",
         "undo": "Take back the last change of what is published under a name.",
         "status": "Show what is published, as users see it, and what is wrong with it.",
+        "repair": "Put back what is published as it was written, and name what cannot be.",
         "history": "Show what was done to what is published: when, by whom and why.",
         "catalog": "Write a site of plain pages about everything that is published.",
     },

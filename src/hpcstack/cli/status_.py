@@ -16,28 +16,48 @@ UNASKED = "srun --container-image=PATH asks for no signature; launch, modules an
 @click.command("status")
 @optional
 @click.option("--check", is_flag=True, help="Exit 1 if anything is wrong.")
+@click.option("--deep", is_flag=True, help="With --check: read every byte of every image, too (verify --all).")
 @json_option
 @click.pass_obj
-def command(session: Session, name: str, check: bool, as_json: bool) -> None:
-    """What users see of what is published, and what is wrong with it; of one NAME, also what is hidden."""
-    from hpcstack.core.errors import AnswerIsNo
-    from hpcstack.publish.status import find_unsigned, rows
+def command(session: Session, name: str, check: bool, deep: bool, as_json: bool) -> None:
+    """What users see of what is published, and what is wrong with it; of one NAME, also what is hidden.
+
+    Each file that a verb wrote is compared with what was written, and each image's file with what it was when somebody
+    read it last. `hpcstack repair` puts back what can be.
+    """
+    from hpcstack.core.errors import AnswerIsNo, InputError
+    from hpcstack.publish.damage import find_damage, names_with_traces
+    from hpcstack.publish.spider import is_cache_missing
+    from hpcstack.publish.status import find_unsigned, notes_of_dates, rows
     from hpcstack.releases.tree import Tree
 
+    if deep and not check:
+        raise InputError("--deep goes with --check", "hpcstack status --check --deep, or hpcstack verify --all")
+
     tree = Tree(session.site.module_root)
-    chosen = split(session, name)[0].name if name else ""
-    found = rows(tree, session.store, chosen)
+    chosen = _name(session, name) if name else ""
+    damage = [one for each in ([chosen] if chosen else names_with_traces(tree))
+              for one in find_damage(tree, session.store, each)]  # fmt: skip
+    found = rows(tree, chosen)
     wrong = [f"{one['release']}: {what}" for one in found for what in one["wrong"]]
+    wrong += [str(one) for one in damage]
+    for one in found:
+        one["wrong"] += [f"{each.what}: {each.remedy}" for each in damage if each.subject == one["release"]]
+    if deep:
+        wrong += _read_images(session)
     wrong += [f"{one}: a change was interrupted; the next verb that writes finishes it" for one in tree.pending()]
     if session.site.signatures.required:
         wrong += find_unsigned(tree, session.store, session.site.signatures.keys, session.runner)
     if tree.stale:
-        wrong.append("the spider cache is older than the tree; the next verb that writes rebuilds it")
+        wrong.append("the spider cache is older than the tree: hpcstack repair")
+    if is_cache_missing(tree):
+        wrong.append(f"the spider cache is gone from {tree.root / 'spider/cache'}: hpcstack repair")
     if crowd := tree.crowded():
         wrong.append(
             f"{tree.core} contains {crowd} modulefiles, which every load looks at: `modules.direct` in site.yaml"
         )
     notes = [UNASKED] if session.site.signatures.required else []
+    notes += notes_of_dates(tree, chosen)
     document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong, "notes": notes}
     answer(document, as_json, lambda: shown(document))
     if check and wrong:
@@ -45,6 +65,26 @@ def command(session: Session, name: str, check: bool, as_json: bool) -> None:
             f"{counted(len(wrong), 'thing')} wrong with what is published: {wrong[0]}",
             "each line above says what to type; docs/three-in-the-morning.md",
         )
+
+
+def _name(session: Session, said: str) -> str:
+    """The published name that SAID means, also where its ledger cannot be read."""
+    from hpcstack.publish.damage import names_with_traces
+    from hpcstack.releases.tree import Tree
+
+    if said in names_with_traces(Tree(session.site.module_root)):
+        return said
+    return split(session, said)[0].name
+
+
+def _read_images(session: Session) -> list[str]:
+    """What is wrong with the bytes of images."""
+    from hpcstack.build.verify import check_published
+    from hpcstack.cli.session import show_progress
+
+    with show_progress("reading") as progress:
+        found = check_published(session.site, session.store, progress)
+    return [f"{one.release}: {one.wrong}: hpcstack build --no-cache" for one in found if one.wrong]
 
 
 def shown(document: dict[str, Any]) -> str:

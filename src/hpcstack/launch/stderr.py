@@ -93,7 +93,7 @@ HELD = 256 << 10  # bytes that wait at most
 BEGINS_TRACEBACK = re.compile(rb"(?: *\d+: )?(?:\[rank\d+\]: ?)?(?:Traceback \(most recent call last\):|  File \")")
 OF_ANOTHER_RANK = re.compile(rb"(?: *\d+: )?\[rank(\d+)\]: ?")
 END_OF_A_RANK = re.compile(rb"hpcstack: rank \d+ on \S+ ended with ")
-OWN_WORD = re.compile(rb"hpcstack: (?!rank \d+ on )")  # of a script of ours: it says last what happened
+OWN_WORD = re.compile(rb"hpcstack: (?!rank \d+ on \S+ ended with )")  # of a script of ours: it says last what happened
 MEMORY = re.compile(rb"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kill events? in ")
 
 

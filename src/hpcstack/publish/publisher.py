@@ -29,6 +29,7 @@ from hpcstack.publish.publishable import Published, check_publishable, dates_of
 from hpcstack.publish.spider import rebuild_cache
 from hpcstack.releases import changes
 from hpcstack.releases.inputs import today
+from hpcstack.releases.inventory import inventory_files
 from hpcstack.releases.journal import prepared
 from hpcstack.releases.layout import dates_file
 from hpcstack.releases.ledger import CHANNELS, FORMAT, Entry, Event, Ledger
@@ -270,6 +271,7 @@ class Publisher:
         files = {
             **wrappers(release), **extra, **dict(zip(KEPT_FILES, modulefiles, strict=True)), RECORD: text,
         }  # fmt: skip
+        files |= inventory_files(release.name, {path: one for path, one in files.items() if path != SEAL})
         with self.store.acting("the release was not written"):
             without_links(self.store.top, final.parent, ours=True)
             descriptors.make_new_folder(part)  # ours alone until it is whole: what was left there is swept

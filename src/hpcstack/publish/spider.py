@@ -42,6 +42,12 @@ def rebuild_cache(tree: Tree, runner: Runner) -> str:
         return f"the spider cache was NOT rebuilt: {error}"
 
 
+def is_cache_missing(tree: Tree) -> bool:
+    """Whether there was a cache once, as its folder says, and its files are gone."""
+    top = tree.root / SPIDER
+    return top.is_dir() and (top / "lmodrc.lua").exists() and not any((top / "cache").glob("*.lua*"))
+
+
 def _made(tree: Tree, tool: Path, runner: Runner) -> str:
     top = tree.root / SPIDER
     cache, stamp, rc, stale = top / "cache", top / "time", top / "lmodrc.lua", top / STALE

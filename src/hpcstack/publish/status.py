@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from hpcstack.store.store import Store
 
 
-def rows(tree: Tree, store: Store, name: str = "") -> list[dict[str, Any]]:
-    """Each release that is not hidden, with what is wrong with it; of NAME alone, all of them."""
+def rows(tree: Tree, name: str = "") -> list[dict[str, Any]]:
+    """Each release that is not hidden, with what is wrong with its dates; of NAME alone, all of them."""
     out = []
     for one in [name] if name else tree.names():
-        ledger = tree.ledger(one)
+        try:
+            ledger = tree.ledger(one)
+        except StoreError:
+            continue  # find_damage says so; the others are shown
         hidden = set(ledger.hidden())
         for entry in sorted(ledger.entries, key=lambda entry: (order(entry.version), entry.number)):
             if entry.release in hidden and not name:
@@ -43,31 +46,35 @@ def rows(tree: Tree, store: Store, name: str = "") -> list[dict[str, Any]]:
                     "made": entry.made, "by": entry.by, "sha256": entry.sha256, "tested": entry.tested,
                     "override": entry.override, "deprecate": dates.deprecate, "remove": dates.remove,
                     "successor": dates.successor, "load": tree.how(one, entry.release),
-                    "wrong": _wrong(store, ledger, entry.release, dates),
+                    "wrong": _wrong_dates(ledger, entry.release, dates),
                 }
             )  # fmt: skip
     return out
 
 
-def _wrong(store: Store, ledger: Ledger, release: str, dates: Dates) -> list[str]:
+def _wrong_dates(ledger: Ledger, release: str, dates: Dates) -> list[str]:
+    """What the dates of a RELEASE refuse to users, though nobody has said so; its files are publish/damage.py's."""
     entry = ledger.entry(release)
     if entry.state == "gone":  # gc has taken it, as it should
         return []
-    stack, out = f"{ledger.name}-{entry.version}", []
-    try:
-        artifact = store.artifact(entry.key)
-        if not artifact:
-            out.append(f"its image is gone: hpcstack build {stack}")
-        elif artifact.sha256 != entry.sha256:
-            out.append(f"its image is another than was published: {artifact.sha256[:12]}, not {entry.sha256[:12]}")
-    except StoreError as error:
-        out.append(f"{error}: hpcstack build {stack}")
-    if not (store.top / "releases" / ledger.name / release / "release.json").exists():
-        out.append(f"its wrappers are gone: hpcstack remove {ledger.name}/{release}, and publish {stack} anew")
+    out = []
     if dates.refuses(today()) and entry.state != "retired":
         out.append(f"past its date: hpcstack retire {ledger.name}/{entry.version} --now")
-    if ledger.default == release and (day := refused_default(ledger, today())):
+    if ledger.default == release and (day := refused_default(ledger, today())) and day <= today():
         out.append(f"it is the default, and refused from {day} on: hpcstack default {ledger.name}/VERSION")
+    return out
+
+
+def notes_of_dates(tree: Tree, name: str = "") -> list[str]:
+    """What will be wrong one day, and is not yet: a default that is refused from then on."""
+    out = []
+    for one in [name] if name else tree.names():
+        with contextlib.suppress(StoreError):
+            ledger = tree.ledger(one)
+            day = refused_default(ledger, today())
+            if day and day > today():
+                what = f"{one}/{ledger.default} is the default, and refused from {day} on"
+                out.append(f"{what}: before that, hpcstack default {one}/VERSION")
     return out
 
 

@@ -29,6 +29,7 @@ from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold
 from hpcstack.core.quote import line
+from hpcstack.releases.inventory import inventory_files
 from hpcstack.releases.journal import GENERATION, MAX_JOURNAL, check, read
 from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, SPIDER, STALE, STATE, TCL
 from hpcstack.releases.ledger import FORMAT, Ledger
@@ -138,11 +139,17 @@ class Tree:
     @contextlib.contextmanager
     def hold(self, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
         """NAME for this process alone, after others, who are told to SAY; what they left undone is finished first."""
+        with self.leased(name, say):
+            self.recover(name)
+            yield
+
+    @contextlib.contextmanager
+    def leased(self, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+        """NAME for this process alone, and nothing is finished: its state may be what has to be mended."""
         state = self.root / STATE / name
         with self.acting():
             self.marks.folder(self.root, state)
             with hold(state / "lease", lambda who: say(f"waiting for another publisher of {name}: {who}")):
-                self.recover(name)
                 yield
 
     @contextlib.contextmanager
@@ -234,6 +241,7 @@ class Tree:
             lines = (("deprecate", dates.deprecate), ("remove", dates.remove), ("successor", dates.successor),
                      ("reason", dates.reason))  # fmt: skip
             files[f"dates/{version}"] = "".join(f"{key}={line(value)}\n" for key, value in lines if value)
+        files |= inventory_files(f"{ledger.name}#{number}", files)
         for path, text in files.items():
             self.marks.folder(self.root, (part / path).parent)
             self.marks.write(part / path, text)

@@ -1,0 +1,98 @@
+"""What a verb wrote: the files of a folder with their sha256, and their text where it is short enough to be kept twice.
+
+A release's folder and each generation of a name's state hold one. So whoever looks later need not ask what today's
+hpcstack would write there: he compares with what was written, and puts it back. The inventory has a digest of itself,
+and lies there twice, since what damages a file may damage this one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcstack.core import files
+from hpcstack.core.errors import InputError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FORMAT = "hpcstack/inventory/v1"
+NAMES = ("inventory.json", "inventory.copy.json")
+MOST_KEPT = 256 << 10  # characters of a file that is kept as text; of a long parts list only the digest is
+MAX_INVENTORY = 64 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What was written into the folder of SUBJECT: {path: sha256}, and {path: text} of what is kept here as well."""
+
+    subject: str
+    digests: dict[str, str]
+    texts: dict[str, str]
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def inventory_files(subject: str, written: Mapping[str, str]) -> dict[str, str]:
+    """{file name: text} of the inventory of what was WRITTEN, {path: text}, into the folder of SUBJECT."""
+    body: dict[str, Any] = {
+        "format": FORMAT,
+        "subject": subject,
+        "digests": {path: digest(text) for path, text in sorted(written.items())},
+        "texts": {path: text for path, text in sorted(written.items()) if len(text) <= MOST_KEPT},
+    }
+    text = json.dumps({**body, "sha256": _own_digest(body)}, indent=1) + "\n"
+    return dict.fromkeys(NAMES, text)
+
+
+def read_inventory(folder: Path, subject: str) -> Inventory | None:
+    """What was written into FOLDER; None where nobody has written it down: an older hpcstack.
+
+    StoreError where neither of the two files is whole.
+    """
+    found: list[Inventory] = []
+    wrong = ""
+    for name in NAMES:
+        try:
+            found.append(_read(folder / name, subject))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, RecursionError, InputError) as error:
+            wrong = wrong or f"{folder / name} is damaged: {error}"
+    if found:
+        return found[0]
+    if wrong:
+        raise StoreError(wrong, "restore it from a backup, or publish anew")
+    return None
+
+
+def damaged_inventories(folder: Path, subject: str) -> list[str]:
+    """The names of those of FOLDER's inventories that are not whole, where one of them is."""
+    wrong = []
+    for name in NAMES:
+        try:
+            _read(folder / name, subject)
+        except (OSError, ValueError, RecursionError, InputError):
+            wrong.append(name)
+    return wrong if len(wrong) < len(NAMES) else []
+
+
+def _read(path: Path, subject: str) -> Inventory:
+    document = json.loads(files.read_bytes(path, MAX_INVENTORY))
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ValueError("it is no inventory, or a newer hpcstack's")
+    said = document.pop("sha256", "")
+    if said != _own_digest(document):
+        raise ValueError("its digest is another")
+    if document["subject"] != subject:
+        raise ValueError(f"it is that of {document['subject']}")
+    return Inventory(subject, dict(document["digests"]), dict(document["texts"]))
+
+
+def _own_digest(body: Mapping[str, Any]) -> str:
+    return digest(json.dumps(body, sort_keys=True, separators=(",", ":")))
