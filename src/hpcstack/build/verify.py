@@ -16,7 +16,7 @@ from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Parity, 
 from hpcstack.oci.flatten import entry_of
 from hpcstack.oci.tar import Flow, Members
 from hpcstack.releases.records import read_releases
-from hpcstack.releases.seal import Seal, renew_seal, take_seal
+from hpcstack.releases.seal import Seal, read_seal, renew_seal, take_seal
 from hpcstack.releases.tree import Tree
 from hpcstack.squashfs.splice import spliced
 from hpcstack.store import signing
@@ -183,19 +183,27 @@ class Checked:
     renewed: bool
 
 
-def check_published(site: Site, store: Store, progress: Progress) -> list[Checked]:
-    """Every release that gc has not taken, its image read. An image that several releases name is read once."""
+def check_published(
+    site: Site, store: Store, progress: Progress, *, bytes_a_second: int = 0, most: int = 0
+) -> list[Checked]:
+    """Every release that gc has not taken, its image read. An image that several releases name is read once.
+
+    With MOST only so many images: those that were read longest ago, so that a site reads all of them over some nights.
+    """
     seals: dict[str, Seal | str] = {}
     out = []
     tree = Tree(site.module_root)
-    for name in tree.names():
-        for entry in tree.ledger(name).entries:
-            if entry.state == "gone":
-                continue
+    names = [name for name in tree.names() if _is_readable(tree, name)]
+    released = [(name, entry) for name in names for entry in tree.ledger(name).entries if entry.state != "gone"]
+    last_read = {entry.key: _last_read(store, name, entry.release) for name, entry in released}
+    oldest_first = sorted(last_read, key=lambda key: last_read[key])
+    chosen = set(oldest_first[:most] if most else oldest_first)
+    for name, entry in released:
+        if entry.key in chosen:
             release = f"{name}/{entry.release}"
             if entry.key not in seals:
                 progress(f"reading the image of {release}")
-                seals[entry.key] = _seal_of(entry.key, store)
+                seals[entry.key] = _seal_of(entry.key, store, bytes_a_second)
             found = seals[entry.key]
             wrong = found if isinstance(found, str) else ""
             if not isinstance(found, str) and found.sha256 != entry.sha256:
@@ -206,11 +214,28 @@ def check_published(site: Site, store: Store, progress: Progress) -> list[Checke
     return out
 
 
-def _seal_of(key: str, store: Store) -> Seal | str:
+def _is_readable(tree: Tree, name: str) -> bool:
+    """Whether the ledger of NAME can be read: `status --check` says of one that cannot."""
+    try:
+        return bool(tree.ledger(name))
+    except StoreError:
+        return False
+
+
+def _last_read(store: Store, name: str, release: str) -> str:
+    """When the image of a RELEASE was read last, in UTC; empty where nobody knows."""
+    try:
+        seal = read_seal(store, name, release)
+    except StoreError:
+        return ""
+    return seal.read if seal else ""
+
+
+def _seal_of(key: str, store: Store, bytes_a_second: int = 0) -> Seal | str:
     """The seal of the image of KEY as it is; else why there is none."""
     try:
         artifact = store.artifact(key)
-        return take_seal(artifact.image) if artifact else "its image is gone"
+        return take_seal(artifact.image, bytes_a_second) if artifact else "its image is gone"
     except StoreError as error:
         return error.message
 

@@ -10,6 +10,9 @@ from hpcstack.cli.session import Session, answer, image_named, json_option, show
 @click.command("verify")
 @click.argument("images", metavar="[IMAGE...]", nargs=-1)
 @click.option("--all", "how", flag_value="all", help="Read the image of every release: is it what was published?")
+@click.option("--rate", default=0, type=click.IntRange(min=0), metavar="MB/S", help="With --all: read no faster.")
+@click.option("--most", default=0, type=click.IntRange(min=0), metavar="N",
+              help="With --all: so many images, those that were read longest ago.")  # fmt: skip
 @click.option("--parity", "how", flag_value="parity", help="Two images: are they the same stack?")
 @click.option("--reproducible", "how", flag_value="reproducible", help="A stack: do two builds give the same bytes?")
 @click.option("--signature", "how", flag_value="signature", help="Is the image's signature good?")
@@ -19,8 +22,9 @@ from hpcstack.cli.session import Session, answer, image_named, json_option, show
 @json_option
 @click.pass_obj
 def command(
-    session: Session, images: tuple[str, ...], how: str, engine: str, key: str, stack: str, as_json: bool
-) -> None:
+    session: Session, images: tuple[str, ...], how: str, rate: int, most: int, engine: str, key: str, stack: str,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Check that images are what was stored, are alike, build reproducibly, or are signed.
 
     IMAGE is a file, a stack, STACK@ENGINE or the beginning of a key.
@@ -31,8 +35,10 @@ def command(
         from hpcstack.build.engines import check_name
 
         check_name(engine)
+    if (rate or most) and how != "all":
+        raise InputError("--rate and --most go with --all", "hpcstack verify --all --rate 200 --most 5")
     if how == "all":
-        _published(session, images, as_json)
+        _published(session, images, rate, most, as_json)
         return
     if how != "reproducible":
         images = tuple(image_named(session, one) for one in images)
@@ -102,14 +108,14 @@ def _signature(session: Session, name: str, key: str, stack: str, as_json: bool)
         raise AnswerIsNo(f"{image}: {said}")
 
 
-def _published(session: Session, images: tuple[str, ...], as_json: bool) -> None:
+def _published(session: Session, images: tuple[str, ...], rate: int, most: int, as_json: bool) -> None:
     from hpcstack.build.verify import check_published
     from hpcstack.core.errors import AnswerIsNo, InputError, counted
 
     if images:
         raise InputError("--all names no image", "hpcstack verify --all, or hpcstack verify IMAGE")
     with show_progress("reading") as progress:
-        found = check_published(session.site, session.store, progress)
+        found = check_published(session.site, session.store, progress, bytes_a_second=rate * 1_000_000, most=most)
 
     def text() -> str:
         lines = [f"{one.release}: {one.wrong or 'as it was published'}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -44,14 +45,21 @@ class Seal(Record):
 SEALS = Format("hpcstack/seal", 1, Seal)
 
 
-def take_seal(image: Path) -> Seal:
-    """The seal of IMAGE as it is now: all of it is read. StoreError where it is written meanwhile."""
+def take_seal(image: Path, bytes_a_second: int = 0) -> Seal:
+    """The seal of IMAGE as it is now: all of it is read, at most so many BYTES A SECOND where that is said.
+
+    StoreError where it is written meanwhile.
+    """
     digest = hashlib.sha256()
     try:
         with files.open_file(image) as file:
             before = os.fstat(file.fileno())
+            began, size = time.monotonic(), 0
             while piece := file.read(READ):
                 digest.update(piece)
+                size += len(piece)
+                if bytes_a_second:
+                    time.sleep(max(0.0, size / bytes_a_second - (time.monotonic() - began)))
             after = os.fstat(file.fileno())
     except (OSError, InputError) as error:
         raise StoreError(f"{image} cannot be read: {error}", "hpcstack status --check") from None

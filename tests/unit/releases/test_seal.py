@@ -203,3 +203,23 @@ def test_two_publishers_are_both_believed(tmp_path: Path, believed: None) -> Non
     assert place.tree.ledger("pytorch").entries
     with pytest.raises(StoreError, match="no publisher of this site"):
         place.tree.ledger("miniforge")
+
+
+def test_a_few_images_a_night_are_those_that_were_read_longest_ago(tmp_path: Path) -> None:
+    """admin 4: `verify --all` for cron, at a rate, over some nights."""
+    place = Place(tmp_path)
+    for number in range(3):
+        place.publish(content=f"image {number}".encode())
+    for number, day in ((1, "2026-03-01"), (2, "2026-01-01"), (3, "2026-02-01")):
+        path = place.store.top / f"releases/pytorch/24.11-r{number}/seal.json"
+        path.write_text(path.read_text().replace(json.loads(path.read_text())["read"], f"{day}T00:00:00+00:00"))
+    nights = [[one.release for one in check_published(place.site, place.store, Progress(), most=1)] for _ in range(3)]
+    assert nights == [["pytorch/24.11-r2"], ["pytorch/24.11-r3"], ["pytorch/24.11-r1"]]
+
+
+def test_reading_keeps_to_a_rate(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(b"x" * 300_000)
+    began = time.monotonic()
+    take_seal(image, bytes_a_second=1_000_000)
+    assert time.monotonic() - began >= 0.3
