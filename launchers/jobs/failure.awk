@@ -111,7 +111,7 @@ $0 == "--- Logging error ---" { harmless[of] = 1; delete inside[of]; next }
 /^ / && (of in inside) { next } # a line of source, or the marks below it
 { delete inside[of] }
 /^([^ \t]+: )?[Ee]rror: ./ { wrong[of] = substr($0, 1, 300); next }
-!/^\[?[WIED][0-9][0-9][0-9][0-9]|WARN|Warning|INFO|DEBUG|NOTE|%\||it\/s|^\*|^hpcstack:|^[-=*# ]*$/ { last_of_rank[of] = substr($0, 1, 300) }
+!/^\[?[WIED][0-9][0-9][0-9][0-9]|WARN|Warning|INFO|DEBUG|NOTE|%\||it\/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd)|^[-=*# ]*$/ { last_of_rank[of] = substr($0, 1, 300) }
 END {
     said = ""
     if ((getline status <ended_in) <= 0) status = 143 # the shell that would have written it was ended

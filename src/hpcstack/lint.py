@@ -109,6 +109,10 @@ def _apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
 
 def _fit(recipe: Recipe, site: Site, lock: Lock | None) -> Iterator[Problem]:
     ours = recipe.stack.base.platforms  # a node of another architecture gets another stack
+    theirs = {node.platform for node in site.node_types.values()}
+    if theirs and not theirs & set(ours):
+        what = f"is for {' and '.join(ours)}, and the site's nodes are {' and '.join(sorted(theirs))}"
+        yield recipe.document.problem(("base", "platforms"), what)
     nodes = {name: node for name, node in site.node_types.items() if node.real_gpus and node.platform in ours}
     if not nodes:
         return

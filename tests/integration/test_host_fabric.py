@@ -90,7 +90,7 @@ def test_one_node_has_the_images_own(rig: Rig) -> None:
 
 @pytest.mark.apptainer
 def test_the_dry_run_says_what_is_brought_and_why(rig: Rig) -> None:
-    done = rig.run("hpcstack", "launch", STACK, "-N2", "--dry-run", "--runtime", "apptainer", "--", "ask.py")
+    done = rig.run("hpcstack", "launch", STACK, "-N2", "--dry-run", "--all", "--runtime", "apptainer", "--", "ask.py")
     assert "the node's own libfabric (fabric.injections.cxi)" in done.stdout, done.stdout
     assert f"{rig.folder}/lib:/opt/hpcstack-host/cxi.1" in done.stdout
 

@@ -108,6 +108,7 @@ def test_the_script_is_stable_sound_and_what_slurm_takes(
         mode,
         "--batch",
         "--dry-run",
+        "--all",
         "--time=10",
         "--mem=100",
         "--",

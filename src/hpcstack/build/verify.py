@@ -16,11 +16,8 @@ from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Parity, 
 from hpcstack.oci.flatten import entry_of
 from hpcstack.oci.tar import Flow, Members
 from hpcstack.releases.records import read_releases
-from hpcstack.releases.seal import Seal, read_seal, renew_seal, take_seal
-from hpcstack.releases.tree import Tree
 from hpcstack.squashfs.splice import spliced
 from hpcstack.store import signing
-from hpcstack.store.artifact import IMAGE
 from hpcstack.store.contents import read_optional
 from hpcstack.store.find import find_file, find_image, find_stored, is_file
 from hpcstack.store.signing import Statement, signature_of
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from hpcstack.build.request import BuildRequest
     from hpcstack.build.workbench import Workbench
     from hpcstack.core.process import Runner
-    from hpcstack.core.progress import Progress
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
@@ -170,74 +166,6 @@ def check_stored(text: str, store: Store) -> Artifact:
             raise StoreError(f"{found.image} is whole, but {release} was published with {record.sha256[:12]}",
                              f"bring the old one back from a backup, or hpcstack remove {release}")  # fmt: skip
     return found
-
-
-@dataclass(frozen=True)
-class Checked:
-    """One release whose image was read: WRONG is empty where its bytes are those that were published; RENEWED says
-    whether launches compare with the file as it is now."""
-
-    release: str
-    image: str
-    wrong: str
-    renewed: bool
-
-
-def check_published(
-    site: Site, store: Store, progress: Progress, *, bytes_a_second: int = 0, most: int = 0
-) -> list[Checked]:
-    """Every release that gc has not taken, its image read. An image that several releases name is read once.
-
-    With MOST only so many images: those that were read longest ago, so that a site reads all of them over some nights.
-    """
-    seals: dict[str, Seal | str] = {}
-    out = []
-    tree = Tree(site.module_root)
-    names = [name for name in tree.names() if _is_readable(tree, name)]
-    released = [(name, entry) for name in names for entry in tree.ledger(name).entries if entry.state != "gone"]
-    last_read = {entry.key: _last_read(store, name, entry.release) for name, entry in released}
-    oldest_first = sorted(last_read, key=lambda key: last_read[key])
-    chosen = set(oldest_first[:most] if most else oldest_first)
-    for name, entry in released:
-        if entry.key in chosen:
-            release = f"{name}/{entry.release}"
-            if entry.key not in seals:
-                progress(f"reading the image of {release}")
-                seals[entry.key] = _seal_of(entry.key, store, bytes_a_second)
-            found = seals[entry.key]
-            wrong = found if isinstance(found, str) else ""
-            if not isinstance(found, str) and found.sha256 != entry.sha256:
-                wrong = f"it has sha256 {found.sha256[:12]}, and was published with {entry.sha256[:12]}"
-            image = str(store.top / "images" / entry.key / IMAGE)
-            sealed = not isinstance(found, str) and not wrong and renew_seal(store, name, entry.release, found)
-            out.append(Checked(release, image, wrong, sealed))
-    return out
-
-
-def _is_readable(tree: Tree, name: str) -> bool:
-    """Whether the ledger of NAME can be read: `status --check` says of one that cannot."""
-    try:
-        return bool(tree.ledger(name))
-    except StoreError:
-        return False
-
-
-def _last_read(store: Store, name: str, release: str) -> str:
-    """When the image of a RELEASE was read last, in UTC; empty where nobody knows."""
-    try:
-        seal = read_seal(store, name, release)
-    except StoreError:
-        return ""
-    return seal.read if seal else ""
-
-
-def _seal_of(key: str, store: Store, bytes_a_second: int = 0) -> Seal | str:
-    """The seal of the image of KEY as it is; else why there is none."""
-    try:
-        artifact = store.artifact(key)
-        return take_seal(artifact.image, bytes_a_second) if artifact else "its image is gone"
-    except StoreError as error:
-        return error.message
 
 
 def check_signature(

@@ -26,9 +26,8 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
     read it last. `hpcstack repair` puts back what can be.
     """
     from hpcstack.core.errors import AnswerIsNo, InputError
-    from hpcstack.publish.damage import find_damage, names_with_traces
     from hpcstack.publish.spider import is_cache_missing
-    from hpcstack.publish.status import find_unsigned, notes_of_dates, rows
+    from hpcstack.publish.status import find_all_damage, find_unsigned, notes_of_dates, rows
     from hpcstack.releases.tree import Tree
 
     if deep and not check:
@@ -36,13 +35,11 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
 
     tree = Tree(session.site.module_root)
     chosen = _name(session, name) if name else ""
-    damage = [one for each in ([chosen] if chosen else names_with_traces(tree))
-              for one in find_damage(tree, session.store, each)]  # fmt: skip
-    found = rows(tree, chosen)
+    damage = find_all_damage(tree, session.store, chosen)
+    found = rows(tree, session.store, chosen, damage)
     wrong = [f"{one['release']}: {what}" for one in found for what in one["wrong"]]
-    wrong += [str(one) for one in damage]
-    for one in found:
-        one["wrong"] += [f"{each.what}: {each.remedy}" for each in damage if each.subject == one["release"]]
+    shown_ones = {one["release"] for one in found}
+    wrong += [str(one) for one in damage if one.subject not in shown_ones]
     if deep:
         wrong += _read_images(session)
     wrong += [f"{one}: a change was interrupted; the next verb that writes finishes it" for one in tree.pending()]
@@ -79,11 +76,9 @@ def _name(session: Session, said: str) -> str:
 
 def _read_images(session: Session) -> list[str]:
     """What is wrong with the bytes of images."""
-    from hpcstack.build.verify import check_published
-    from hpcstack.cli.session import show_progress
+    from hpcstack.cli.reading import read_released_images
 
-    with show_progress("reading") as progress:
-        found = check_published(session.site, session.store, progress)
+    found = read_released_images(session)
     return [f"{one.release}: {one.wrong}: hpcstack build --no-cache" for one in found if one.wrong]
 
 

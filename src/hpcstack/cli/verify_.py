@@ -109,13 +109,12 @@ def _signature(session: Session, name: str, key: str, stack: str, as_json: bool)
 
 
 def _published(session: Session, images: tuple[str, ...], rate: int, most: int, as_json: bool) -> None:
-    from hpcstack.build.verify import check_published
+    from hpcstack.cli.reading import read_released_images
     from hpcstack.core.errors import AnswerIsNo, InputError, counted
 
     if images:
         raise InputError("--all names no image", "hpcstack verify --all, or hpcstack verify IMAGE")
-    with show_progress("reading") as progress:
-        found = check_published(session.site, session.store, progress, bytes_a_second=rate * 1_000_000, most=most)
+    found = read_released_images(session, rate, most)
 
     def text() -> str:
         lines = [f"{one.release}: {one.wrong or 'as it was published'}"

@@ -42,7 +42,9 @@ OOM_KILL = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kil
 KILLED = 137
 OUT_OF_MEMORY = "killed by SIGKILL: the job's memory limit was reached"
 # A line that nobody has failed of: a warning, an information, a progress bar, a rule
-NO_REASON = re.compile(r"^\[?[WIED][0-9]{4}|WARN|Warning|INFO|DEBUG|NOTE|%\||it/s|^\*|^hpcstack:|^[-=*# ]*$")
+NO_REASON = re.compile(
+    r"^\[?[WIED][0-9]{4}|WARN|Warning|INFO|DEBUG|NOTE|%\||it/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd)|^[-=*# ]*$"
+)
 PYXIS = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: (?:spank: )?pyxis: +(.*)")
 PYXIS_ECHOES = ("couldn't start container", "container start failed", "printing enroot log file", "if the image has")
 FILE = re.compile(r'  File "([^"]+)", line (\d+)')
@@ -201,7 +203,7 @@ def last_line(said: str, status: int, log: str = "") -> str:
 def failure_in(text: str) -> Failure:
     """What TEXT, a log, says."""
     out = Failure()
-    for line in text.splitlines():
+    for line in text.split("\n"):
         out.feed(line)
     return out
 

@@ -15,6 +15,7 @@ from hpcstack.launch.binding import Binding, binding
 from hpcstack.launch.modes import MODES, check, command_in, tasks, with_even_tasks
 from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share
 from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, of_mode, told
+from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import health, watched, with_compat, with_host_libraries
 from hpcstack.runtimes import Part, Runtime, Step, choose
 from hpcstack.slurm.query import allocation, partitions, pmi_type
@@ -118,6 +119,7 @@ def plan(
     here, inside = chosen.name == "local", {} if job else allocation(os.environ)
     taken, node = share(resources, site, inside, here=here), node_of(resources, site, inside)
     _check(mode, command, resources, taken, chosen, site, runner, extras, inside, job=job)
+    _check_architecture(artifact, node, here=here)
     bound = binding(resources, node, taken) if extras.bind and not here else None
     staged = extras.staged if not here else None
     brought = bring(site, node, artifact, resources.nodes)
@@ -300,6 +302,19 @@ def _fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
     from hpcstack.hardware.compatibility import fit
 
     return fit(node.driver, node.gpus.model, artifact.environment)
+
+
+def _check_architecture(artifact: Artifact, node: NodeType | None, *, here: bool) -> None:
+    """InputError where the image is for other processors than the nodes have, or this machine if it runs HERE."""
+    kind = KERNEL_NAMES.get(artifact.platform, "")
+    theirs = os.uname().machine if here else node.architecture if node else ""
+    if not kind or not theirs or kind == theirs:
+        return
+    where = "this machine is" if here else "these nodes are"
+    platform = next((name for name, machine in KERNEL_NAMES.items() if machine == theirs), "")
+    build = f"hpcstack build {artifact.stack} --platform {platform}, where the recipe has it"
+    raise InputError(f"the image of {artifact.stack} is for {kind}, and {where} {theirs}",
+                     build if here else f"-p a partition of {kind} nodes, or {build}")  # fmt: skip
 
 
 def _check(

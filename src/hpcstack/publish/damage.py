@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.publish.publisher import KEPT_FILES
 from hpcstack.releases.inventory import NAMES, damaged_inventories, digest, read_inventory
 from hpcstack.releases.journal import GENERATION
 from hpcstack.releases.layout import CORE, CURRENT, GATE, MORE, STATE
 from hpcstack.releases.modulerc import gateway
-from hpcstack.releases.records import release_folder
+from hpcstack.releases.records import KEPT_FILES, release_folder
 from hpcstack.releases.seal import SEAL, read_seal, why_changed
 from hpcstack.store.store import MAX_RECORD
 

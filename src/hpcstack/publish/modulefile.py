@@ -11,6 +11,7 @@ from hpcstack.core.characters import CONTROL, VARIABLE
 from hpcstack.core.errors import InputError
 from hpcstack.core.quote import line
 from hpcstack.hardware.compatibility import Driver, driver_of, fit
+from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import COMPAT, HOST_LIBRARIES
 from hpcstack.render.template import fill
 from hpcstack.runtimes.enroot import IN, START
@@ -82,6 +83,7 @@ class Release:
     network: Network = Network()
     runtime: str = "auto"
     without_gpus: bool = False  # no node of the site has one: NVIDIA's hooks must not look for it
+    platform: str = "linux/amd64"
 
     @property
     def version(self) -> str:
@@ -94,6 +96,11 @@ class Release:
     @property
     def bin(self) -> str:
         return f"{self.folder}/bin"
+
+    @property
+    def kernel_name(self) -> str:
+        """What `uname -m` says on nodes that run the image."""
+        return KERNEL_NAMES[self.platform]
 
     @property
     def driver(self) -> Driver:
@@ -127,6 +134,7 @@ def _values(release: Release) -> dict[str, object]:
         "channel": release.channel,
         "dates": release.dates,
         "driver": release.driver,
+        "kernel_name": release.kernel_name,
         "image": release.image,
         "sha256": release.sha256,
         "bin": release.bin,
@@ -189,6 +197,7 @@ def help_text(release: Release) -> str:
     stack = release.stack
     lines = [stack.summary, "", f"  base: {release.base}"]
     lines += [f"  {name}: {value}" for name, value in release.holds]
+    lines.append(f"  architecture: {release.kernel_name}")
     if release.driver.least:
         lines.append(f"  driver: {release.driver.least} or newer ({release.driver.native} for every feature)")
     lines += [f"  on {node}: {said}" for node, said in release.fits]
@@ -244,7 +253,8 @@ def wrappers(release: Release) -> dict[str, str]:
     }
     image = {name: value for name, value in sorted(release.environment.items()) if VARIABLE.fullmatch(name)}
     own = fill(
-        "modules", "run.sh.j2", release=release.name, image=release.image, bin=release.bin, compat=COMPAT, enter=IN,
+        "modules", "run.sh.j2", release=release.name, kernel_name=release.kernel_name,
+        image=release.image, bin=release.bin, compat=COMPAT, enter=IN,
         start=data.script(START), mounts=release.mounts, image_names=" ".join(image),
         image_environment=[
             (name, value) for name, value in image.items() if name not in OWN and name not in release.network.names

@@ -34,9 +34,10 @@ from hpcstack.releases.journal import prepared
 from hpcstack.releases.layout import dates_file
 from hpcstack.releases.ledger import CHANNELS, FORMAT, Entry, Event, Ledger
 from hpcstack.releases.permissions import Permissions
-from hpcstack.releases.records import RECORD, release_folder
+from hpcstack.releases.records import KEPT_FILES, RECORD, release_folder
 from hpcstack.releases.seal import SEAL, Seal, read_seal, renew_seal, seal_text, take_seal, why_changed
 from hpcstack.releases.tree import Tree, TreeChange
+from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.store.store import MAX_RECORD, Store
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 Say = Callable[[str], None]
-KEPT_FILES = ("modulefile.lua", "modulefile.tcl")  # in a release's folder: for Lmod, and for Environment Modules
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ class Publisher:
                 if tree.stale:
                     self._cached()
                 return self._answer(ledger, known, release, "when it was published", new=False)
+            if why := self._without_nodes(artifact):
+                self.say(f"NOTE: {why}")
             seal = self._sealed(artifact)
             part, record = self._write(release, artifact, {**extra, **_reported(report), SEAL: seal_text(seal)})
             try:
@@ -191,8 +193,7 @@ class Publisher:
             pip=tuple(artifact.pip.items()), fits=fits(self.site, artifact.platform, artifact.environment),
             tested=tested, override=override, environment=artifact.environment,
             mounts=(*self.site.mounts, *artifact.mounts), network=Network.of(self.site, artifact.environment),
-            runtime=self.site.runtime,
-            without_gpus=self.site.without_gpus,
+            runtime=self.site.runtime, without_gpus=self.site.without_gpus, platform=artifact.platform,
         )  # fmt: skip
         entry = Entry(
             release=name, version=version, channel=channel, key=artifact.key, sha256=artifact.sha256,
@@ -294,6 +295,14 @@ class Publisher:
         """The seal of a release whose image was built again, to the same bytes, or came back from a backup."""
         if why_changed(artifact, read_seal(self.store, name, entry.release)):
             renew_seal(self.store, name, entry.release, self._sealed(artifact))
+
+    def _without_nodes(self, artifact: Artifact) -> str:
+        """What to say of an image that no node of the site can run; empty where one can, or the site names none."""
+        kinds = {node.architecture for node in self.site.node_types.values()}
+        kind = KERNEL_NAMES[artifact.platform]
+        if not kinds or kind in kinds:
+            return ""
+        return f"the image is for {kind}, and the site's nodes are {' and '.join(sorted(kinds))}"
 
     def _readable(self, release: Release) -> None:
         """Others reach the image and the wrappers, where the site's mode says that they do."""

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import StoreError
+from hpcstack.publish.damage import Damage, find_damage, names_with_traces
 from hpcstack.publish.modulefile import Release, wrappers
 from hpcstack.publish.publishable import check_publishable, dates_of
 from hpcstack.releases.changes import published, refused_default, told
@@ -25,9 +26,22 @@ if TYPE_CHECKING:
     from hpcstack.store.store import Store
 
 
-def rows(tree: Tree, name: str = "") -> list[dict[str, Any]]:
-    """Each release that is not hidden, with what is wrong with its dates; of NAME alone, all of them."""
+def find_all_damage(tree: Tree, store: Store, name: str = "") -> list[Damage]:
+    """What is not as it was written, of NAME or of all."""
+    names = [name] if name else names_with_traces(tree)
+    return [damage for one in names for damage in find_damage(tree, store, one)]
+
+
+def rows(tree: Tree, store: Store, name: str = "", damage: list[Damage] | None = None) -> list[dict[str, Any]]:
+    """Each release that is not hidden, with what is wrong with it; of NAME alone, all of them.
+
+    DAMAGE is what `find_all_damage` says, where somebody knows it already.
+    """
     out = []
+    damage = find_all_damage(tree, store, name) if damage is None else damage
+    of_release: dict[str, list[str]] = {}
+    for each in damage:
+        of_release.setdefault(each.subject, []).append(f"{each.what}: {each.remedy}")
     for one in [name] if name else tree.names():
         try:
             ledger = tree.ledger(one)
@@ -46,7 +60,9 @@ def rows(tree: Tree, name: str = "") -> list[dict[str, Any]]:
                     "made": entry.made, "by": entry.by, "sha256": entry.sha256, "tested": entry.tested,
                     "override": entry.override, "deprecate": dates.deprecate, "remove": dates.remove,
                     "successor": dates.successor, "load": tree.how(one, entry.release),
-                    "wrong": _wrong_dates(ledger, entry.release, dates),
+                    "wrong": [
+                        *_wrong_dates(ledger, entry.release, dates), *of_release.get(f"{one}/{entry.release}", []),
+                    ],
                 }
             )  # fmt: skip
     return out

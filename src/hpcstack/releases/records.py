@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 RECORD = "release.json"
+KEPT_FILES = ("modulefile.lua", "modulefile.tcl")  # in a release's folder: for Lmod, and for Environment Modules
 Pair = Annotated[list[Plain], Field(min_length=2, max_length=2)]
 
 

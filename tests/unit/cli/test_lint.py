@@ -102,7 +102,12 @@ def test_gpus_that_the_base_was_not_compiled_for(tmp_path: Path) -> None:
 def test_nodes_of_another_architecture_are_not_judged(tmp_path: Path) -> None:
     node = {"gpus": {"model": "V100", "count": 1}, "driver": "535.1", "architecture": "aarch64"}
     site = make_site(tmp_path, node_types={"arm": node})
-    assert said(recipe(tmp_path, image="nvcr.io/nvidia/pytorch:25.10-py3"), site) == []
+    found = recipe(tmp_path, image="nvcr.io/nvidia/pytorch:25.10-py3")
+    assert said(found, site) == [
+        ":5:7: warning: base.platforms: is for linux/amd64, and the site's nodes are linux/arm64"
+    ], "admin 2: no word"
+    both = make_site(tmp_path, node_types={"arm": node, "intel": {"gpus": {"model": "H100", "count": 8}, "driver": "580.1"}})
+    assert said(found, both) == []
 
 
 def test_virtual_gpus_and_unknown_images_are_not_judged(tmp_path: Path) -> None:

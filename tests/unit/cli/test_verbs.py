@@ -120,7 +120,8 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     ],
     "remove": [(("jax/1",), 2, "nothing is published")],
     "undo": [(("jax",), 2, "nothing is published")],
-    "status": [(("jax/9",), 2, "nothing is published")],
+    "status": [(("jax/9",), 2, "nothing is published"), (("--deep",), 2, "--deep goes with --check")],
+    "repair": [(("no-such-name",), 2, "nothing is published"), (("--generation", "3"), 2, "is of one name")],
     "history": [(("jax",), 2, "")],
     "catalog": [((), 2, "Missing option")],
     "launch": [
@@ -163,6 +164,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
     "undo": (("pytorch", "--dry-run", "--no-slurm"), 0, lambda said: said["dry_run"] is True),
     "default": (("pytorch/24.11", "--dry-run"), 0, lambda said: said["dry_run"] is True),
     "status": ((), 0, lambda said: said["releases"][0]["release"] == "pytorch/24.11-r1"),
+    "repair": (("--dry-run",), 0, lambda said: said == {"dry_run": True, "mended": [], "left": [], "cache": ""}),
     "history": (("pytorch",), 0, lambda said: len(said["events"]) == 1),
     "catalog": (("-o", "site-pages"), 0, lambda said: "site-pages" in json.dumps(said)),
     "jobs": ((), 0, lambda said: said == []),

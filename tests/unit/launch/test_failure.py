@@ -115,6 +115,8 @@ CASES = {
         + "RuntimeError: Connection closed\n", 1, 1, "rank 1 on a failed first; the last line before: the data is bad"),
     "warnings are no last words": ("x.py:3: UserWarning: deprecated\n 50%|####| 3/6 [00:01, 2it/s]\n" + rank(1, "a", 3, 1.0), 3, 3,
                                    "rank 1 on a failed first"),
+    "nor is what Slurm's programs say": ("srun: job 7 has been allocated resources\n" + rank(1, "a", 3, 1.0), 3, 3,
+                                         "rank 1 on a failed first"),
     "a module that is not there": ("/usr/bin/python3: No module named wrong\n" + rank(0, "a", 1, 1.0), 1, 1,
                                    "rank 0 on a failed first: /usr/bin/python3: No module named wrong"),
     "MPI_Abort": (

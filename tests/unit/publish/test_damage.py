@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.build.verify import check_published
 from hpcstack.core.progress import Progress
 from hpcstack.publish.damage import Damage, find_damage, names_with_traces
+from hpcstack.publish.read_images import check_published
 from hpcstack.publish.repair import repair, restore_generation
 from hpcstack.releases.seal import SEAL
 from support.modules import Place, bash, seen, tree_of

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.build.verify import check_published
 from hpcstack.core import sharing
 from hpcstack.core.errors import StoreError
 from hpcstack.core.progress import Progress
+from hpcstack.publish.read_images import check_published
 from hpcstack.releases.layout import CURRENT, STATE
 from hpcstack.releases.lookup import find_released
 from hpcstack.releases.seal import renew_seal, take_seal
