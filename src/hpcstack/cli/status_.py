@@ -10,7 +10,10 @@ from hpcstack.cli.published import optional, split
 from hpcstack.cli.session import Session, answer, json_option, table
 from hpcstack.core.errors import counted
 
-UNASKED = "srun --container-image=PATH asks for no signature; launch, modules and --container-image=hpcstack/STACK do"
+UNASKED = (
+    "signatures are asked for by publish, launch and --container-image=hpcstack/STACK; not by a module's own commands, "
+    "srun --container-image=PATH, or somebody's own site.yaml"
+)
 
 
 @click.command("status")

@@ -446,3 +446,112 @@ def test_spare_nodes_are_the_jobs_and_the_step_takes_the_healthy_ones(tmp_path: 
             plan(ARTIFACT, ("x.py",), "torchrun", resources, gpu_site(tmp_path), PYXIS, extras=extras)
     with pytest.raises(InputError, match="--spare: there is no Slurm"):
         plan(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), ALONE, extras=extras)
+
+
+@pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
+def test_an_image_for_other_processors_is_refused_before_slurm_is_asked(tmp_path: Path, runtime: str) -> None:
+    """admin 2: --check said "it could start", and --dry-run gave a script, for an amd64 image on aarch64 nodes."""
+    site = gpu_site(tmp_path)
+    grace = site.node_types["n"].model_copy(update={"architecture": "aarch64"})
+    site = site.model_copy(update={"node_types": {"n": grace}})
+    with pytest.raises(InputError, match="is for x86_64, and these nodes are aarch64") as refused:
+        plan(ARTIFACT, ("true",), "plain", Resources(), site, PYXIS, runtime=runtime)
+    assert "a partition of x86_64 nodes" in refused.value.hint
+    arm = replace(ARTIFACT, platform="linux/arm64")
+    assert plan(arm, ("true",), "plain", Resources(), site, PYXIS, runtime=runtime).argv
+    with pytest.raises(InputError, match=f"is for aarch64, and this machine is {os.uname().machine}"):
+        plan(arm, ("true",), "plain", Resources(), make_site(tmp_path), ALONE)
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "given"),
+    [
+        ("mpi", {"nodes": 2, "ntasks": 4}, ["--ntasks-per-node=2"]),
+        ("task-per-gpu", {"nodes": 2, "ntasks": 8}, ["--ntasks-per-node=4"]),
+        ("plain", {"nodes": 2, "ntasks": 4}, ["--ntasks-per-node=2"]),
+        ("plain", {"nodes": 2, "ntasks": 3}, ["--ntasks=3"]),  # Slurm's own way of spreading them
+        ("mpi", {"nodes": 1, "ntasks": 4}, ["--ntasks-per-node=4"]),
+    ],
+)
+def test_tasks_of_all_nodes_are_as_many_on_each(
+    tmp_path: Path, mode: str, asked: dict[str, int], given: list[str]
+) -> None:
+    """researcher 5: mode mpi -N 2 -n 4 gave 3 + 1."""
+    mpi = Cluster("srun", "apptainer", help_text="pmix\n")
+    said = line(make_site(tmp_path), mpi, mode, **asked)
+    assert [word for word in said if word.startswith("--ntasks")] == given
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "says", "remedy"),
+    [
+        ("torchrun", {"ntasks": 4}, "one task per node starts all of its ranks", "--nproc-per-node 4"),
+        ("deepspeed", {"nodes": 2, "ntasks": 4}, "one task per node", "--nproc-per-node 2: 4 ranks on 2 nodes"),
+        ("mpi", {"nodes": 2, "ntasks": 3}, "not as many on each", "-N 2 -n 2"),
+        ("plain", {"nodes": 2, "ntasks": 4, "ntasks_per_node": 1}, "on 2 nodes do not agree", "one of them"),
+    ],
+)
+def test_tasks_that_a_mode_cannot_have_are_refused_with_the_word_that_does_it(
+    tmp_path: Path, mode: str, asked: dict[str, int], says: str, remedy: str
+) -> None:
+    """researcher 5: four torchruns on a node, and EADDRINUSE after 36 s."""
+    with pytest.raises(InputError, match=says) as refused:
+        line(make_site(tmp_path), PLAIN, mode, **asked)
+    assert remedy in refused.value.hint
+
+
+@pytest.mark.parametrize("runtime", ["pyxis", "apptainer", "enroot", "podman", "charliecloud"])
+def test_the_home_directory_is_there_in_every_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str
+) -> None:
+    """researcher 8: a library wrote ~/.triton, which worked by Apptainer and not under Pyxis."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tools = Cluster("srun", "apptainer", "enroot", "podman", "ch-run")
+
+    def said(home: bool | None) -> str:
+        made = plan(
+            ARTIFACT, ("true",), "plain", Resources(), make_site(tmp_path), tools, runtime=runtime,
+            workdir=Path("/work"), home=home,
+        )  # fmt: skip
+        return " ".join(made.argv)
+
+    brought = "home" in RUNTIMES[runtime].brings
+    assert (f"{tmp_path}:{tmp_path}" in said(True)) is not brought
+    assert f"{tmp_path}:{tmp_path}" not in said(False)
+    if runtime == "apptainer":
+        assert "--no-home" in said(False) and "--no-home" not in said(True) + said(None)
+
+
+def test_a_home_that_a_runtime_would_run_as_shell_is_not_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpcstack.launch.plan import home_to_mount
+
+    odd = tmp_path / "a $(b)"
+    odd.mkdir()
+    for home in (str(odd), "/", "relative", str(tmp_path / "none"), ""):
+        monkeypatch.setenv("HOME", home)
+        assert home_to_mount() == "", home
+
+
+@pytest.mark.parametrize(
+    ("command", "asks"),
+    [
+        (("-m", "pdb", "train.py"), True), (("python3", "-m", "pdb", "train.py"), True), (("bash",), True),
+        (("ipython",), True), (("python3", "train.py"), False), (("bash", "run.sh"), False), (("-m", "mine"), False),
+        (("train.py",), False),
+    ],
+)  # fmt: skip
+def test_what_waits_for_somebody_to_type(command: tuple[str, ...], asks: bool) -> None:
+    """researcher: pdb without --pty looked like a hang."""
+    from hpcstack.launch.run import asks_for_a_terminal
+
+    assert asks_for_a_terminal(command) is asks
+
+
+def test_a_template_keeps_its_own_packages_beside_those_that_were_asked_for(tmp_path: Path) -> None:
+    """researcher 3: `--template jupyter --with requirements.txt` had them in place of JupyterLab: exit 127."""
+    for kind, own in (("jupyter", "jupyterlab"), ("tensorboard", "tensorboard")):
+        text = job_template(kind, "pytorch-24.11", make_site(tmp_path), {}, ["--with", "requirements.txt"])
+        runs = [one for one in text.splitlines() if "hpcstack launch" in one]
+        assert runs and all(f"--with {own}" in one and "--with requirements.txt" in one for one in runs), text

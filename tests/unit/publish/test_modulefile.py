@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.core.quote import line
 from hpcstack.publish.modulefile import Release, extensions, help_text, modulefile, modulefile_tcl, whatis
 from hpcstack.recipe.catalog import Catalog
+from support.modules import Place, bash
 
 STACK = Catalog([data.folder("recipes")]).find("pytorch-24.11").stack
 RELEASE = Release(STACK, 3, "/store/i.sqsh", "0" * 64, "/store/r", "nvcr.io/nvidia/pytorch:24.11-py3",
@@ -101,3 +103,25 @@ def test_help_has_lines_to_copy() -> None:
     for part in ("hpcstack launch pytorch-24.11 -N 2 -- train.py", "--batch", '--container-image="$HPCSTACK_IMAGE"',
                  "driver: 525.60.13 or newer", "none of this image"):  # fmt: skip
         assert part in said
+
+
+@pytest.mark.lmod
+@pytest.mark.emodules
+@pytest.mark.parametrize("which", ["lmod", "emodules"])
+def test_an_image_for_other_processors_is_refused_in_a_job_and_told_on_a_login_node(tmp_path: Path, which: str) -> None:
+    """admin 2: a module of an arm64 image on an amd64 node loaded without a word, and its commands failed."""
+    other, here = ("linux/arm64", "x86_64") if os.uname().machine == "x86_64" else ("linux/amd64", "aarch64")
+    place = Place(tmp_path)
+    place.publish(platform=other)
+    load = "module load pytorch/24.11; echo loaded:$HPCSTACK_RELEASE"
+    on_login = bash(place, which, load)
+    assert "loaded:pytorch/24.11-r1" in on_login.stdout, on_login.stderr
+    assert f"and this node is {here}" in " ".join(on_login.stderr.split())
+    in_a_job = bash(place, which, load, SLURM_JOB_ID="7")
+    said = " ".join(in_a_job.stderr.split())  # Lmod breaks lines
+    assert in_a_job.stdout == "loaded:\n" and f"and this node is {here}" in said, in_a_job
+    wrapper = next((place.store.top / "releases/pytorch/24.11-r1/bin").iterdir())
+    done = subprocess.run([str(wrapper)], capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"})
+    assert done.returncode == 125 and f"this node is {here}" in done.stderr, done
+    place.publish(content=b"ours")
+    assert "this node is" not in bash(place, which, load).stderr
