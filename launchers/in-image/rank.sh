@@ -5,7 +5,12 @@
 # gives a signal to all processes of a step, what serves the image by FUSE would die of it.
 # No single quote may be in the text. It is handed on as a variable: torchrun makes $ of each $$ in what it is to run.
 # shellcheck disable=SC2016,SC2089,SC2090 # for the ranks
-HPCSTACK_RANK='left=${LOCAL_RANK:-0}
+HPCSTACK_RANK='rank=""
+early=""
+# Traps first: a signal that comes before there is a rank is kept for it, and does not end this shell.
+hand_on() { if [ -n "$rank" ]; then kill "-$1" "$rank" 2>/dev/null; else early="$early $1"; fi; }
+for name in TERM INT HUP USR1 USR2; do trap "hand_on $name" "$name"; done
+left=${LOCAL_RANK:-0}
 for one in ${HPCSTACK_CPUS:-}; do
     if [ "$left" = 0 ]; then taskset -pc "$one" $$ >/dev/null 2>&1 || echo "hpcstack: rank is not bound to $one" >&2; fi
     left=$((left - 1))
@@ -24,7 +29,11 @@ else
 fi
 rank=$!
 exec 3<&-
-for name in TERM INT HUP USR1 USR2; do trap "kill -$name $rank 2>/dev/null" "$name"; done
+# Right after its start the rank still is a copy of this shell, with the traps of it: a signal would be lost there.
+[ -z "$early" ] || sleep 0.2 2>/dev/null || sleep 1
+for name in $early; do
+    if [ "$name" != USR1 ] || [ -z "${HPCSTACK_GRACE:-}" ]; then hand_on "$name"; fi
+done
 timer=
 if [ -n "${HPCSTACK_GRACE:-}" ] && [ -n "${HPCSTACK_END:-}" ]; then
     (

@@ -48,10 +48,15 @@ export MASTER_ADDR MASTER_PORT
 run() {
     [ -n "${HPCSTACK_GRACE:-}" ] || exec "$@"
     exec 3<&0
+    launcher='' ended='' # traps first: a signal that comes before there is a launcher must not end this shell
+    trap '[ -z "$launcher" ] || for rank in $(cat /proc/"$launcher"/task/*/children); do kill -USR1 "$rank"; done' USR1
+    trap 'if [ -n "$launcher" ]; then kill -TERM "$launcher"; else ended=yes; fi' TERM INT
     (trap '' USR1 && exec "$@" <&3) &
     launcher=$!
-    trap 'for rank in $(cat /proc/"$launcher"/task/*/children); do kill -USR1 "$rank"; done' USR1
-    trap 'kill -TERM "$launcher"' TERM INT
+    if [ -n "$ended" ]; then # right after its start the launcher still is a copy of this shell, with its traps
+        sleep 0.2 2>/dev/null || sleep 1
+        kill -TERM "$launcher"
+    fi
     while :; do
         status=0 again=0
         wait "$launcher" || status=$?

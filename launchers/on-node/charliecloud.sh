@@ -5,8 +5,9 @@ case $(ch-run --help 2>&1) in *--write-fake*) set -- --write-fake "$@" ;; esac
 place=$(mktemp -d "${TMPDIR:-/tmp}/hpcstack-ch.XXXXXX") || exit 125
 set -- "--mount=$place" "$@"
 exec 3<&0
-RUN
-helper=$! # it serves the image to the command, its child: signals are for that
+# The helper serves the image to the command, its child: signals are for that. Traps first: a signal that comes before there
+# is a helper ends it as soon as there is one, and not this shell.
+helper=''
 tell() {
     for child in $(cat /proc/"$helper"/task/*/children 2>/dev/null); do kill -"$1" "$child" 2>/dev/null; done
 }
@@ -14,6 +15,12 @@ trap 'told=143; tell TERM' TERM
 trap 'told=130; tell TERM' INT
 trap 'tell USR1' USR1
 trap 'tell USR2' USR2
+RUN
+helper=$!
+if [ -n "${told:-}" ]; then # right after its start the helper still is a copy of this shell, with its traps
+    sleep 0.2
+    kill -TERM "$helper"
+fi
 while :; do
     status=0 again=0
     wait "$helper" || status=$?

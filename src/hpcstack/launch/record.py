@@ -64,10 +64,13 @@ class Launch:
 
 def begin(
     plan: Plan, artifact: Artifact, why: str, command: tuple[str, ...], settings: list[Variable],
-    environ: Mapping[str, str], added: tuple[str, ...] = (),
+    environ: Mapping[str, str], added: tuple[str, ...] = (), top: Path | None = None,
 ) -> Path:  # fmt: skip
-    """A new folder for a launch, written whole before anything starts."""
-    top = state_folder() / "launches"
+    """A new folder for a launch, written whole before anything starts: below TOP, the user's own state by default.
+
+    OSError where that cannot be written.
+    """
+    top = top or state_folder() / "launches"
     stamp = datetime.now(timezone.utc)
     folder = top / f"{stamp:%Y%m%dT%H%M%S.%f}Z-{uuid.uuid4().hex[:4]}"
     part = top / f".{folder.name}"
@@ -134,7 +137,7 @@ def began(folder: Path, job: str, step: str = "", nodes: str = "") -> None:
 def submitted(folder: Path, job: str) -> None:
     """The launch of FOLDER is in the queue as JOB. It may have begun already, and knows more then."""
     if not (folder / BEGAN).exists():
-        with contextlib.suppress(FileExistsError), (folder / BEGAN).open("x") as file:
+        with contextlib.suppress(OSError), (folder / BEGAN).open("x") as file:
             file.write(f"{job}\n\n\n")
 
 

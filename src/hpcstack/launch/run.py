@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import SlurmError, counted
+from hpcstack.core.dirs import state_folder
+from hpcstack.core.errors import SlurmError, StoreError, counted
 from hpcstack.core.process import write_stderr
 from hpcstack.launch import record
 from hpcstack.launch.failure import Failure, last_line
@@ -23,7 +25,6 @@ from hpcstack.launch.variables import all_of
 from hpcstack.runtimes import RUNTIMES
 from hpcstack.slurm.jobs import refusal, submit
 from hpcstack.slurm.query import allocation as allocation_of
-from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
@@ -184,14 +185,25 @@ class PlannedLaunch:
         return {"HPCSTACK_KEY": self.artifact.key} if allocation_of(os.environ) else {}
 
     def _write_script(self, folder: Path, job: tuple[Part, ...] = ()) -> None:
-        with Store(self.site.store).acting("the launch was not written down"):
+        try:
             record.script(folder, text(self.plan, self.artifact, self.why, job))
+        except OSError as error:
+            what = f"the launch was not written down: {error.strerror} ({error.filename or folder})"
+            raise StoreError(what, f"make room in {folder.parent}: quota, df") from None
 
     def _record(self) -> Path:
+        """The launch's folder. Where the home directory is full, the launch runs all the same, and is kept in /tmp."""
         settings = all_of(list(self.plan.settings), self.artifact.environment, os.environ)
-        with Store(self.site.store).acting("the launch was not written down"):
-            wanted = self.added.wanted if self.added else ()
-            return record.begin(self.plan, self.artifact, self.why, self.argv, settings, os.environ, wanted)
+        wanted = self.added.wanted if self.added else ()
+        told = (self.plan, self.artifact, self.why, self.argv, settings, os.environ, wanted)
+        try:
+            return record.begin(*told)
+        except OSError as error:
+            top = Path(tempfile.mkdtemp(prefix="hpcstack-launches-"))
+            why = f"{state_folder()} cannot be written: {error.strerror or error}"
+            kept = f"this launch is kept in {top} alone, where `hpcstack logs` and `explain` do not look"
+            write_stderr(f"* NOTE: {why}; {kept}\n".encode(errors="replace"))
+            return record.begin(*told, top=top)
 
     def submit(self) -> Submitted:
         """The launch as a batch job. SlurmError where it is refused."""

@@ -149,7 +149,8 @@ def find_unsigned(tree: Tree, store: Store, keys: tuple[str, ...], runner: Runne
             with contextlib.suppress(StoreError):
                 artifact = store.artifact(entry.key) if entry.state == "live" else None
                 if artifact and (why := why_untrusted(artifact, keys, runner)):
-                    out.append(f"{name}/{entry.release}: hpcstack launch refuses it: {why}: hpcstack sign {entry.key[:12]}")
+                    what = f"{name}/{entry.release}: hpcstack launch refuses it: {why}"
+                    out.append(f"{what}: hpcstack sign {entry.key[:12]}")
     return out
 
 

@@ -62,6 +62,33 @@ def test_a_signal_for_the_first_process_reaches_the_rank(shell: str, name: str, 
         assert process.wait(10) == 7
 
 
+SLOW_FORK = """\
+#!/bin/sh
+# `setsid true` is what the shell around a rank tries before it starts it: here it waits for a signal to have come.
+: >"$READY"
+while [ ! -e "$SENT" ]; do sleep 0.05; done
+exit 1
+"""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR2", "SIGHUP", "SIGINT"])
+def test_a_signal_before_there_is_a_rank_reaches_it(shell: str, name: str, tmp_path: Path) -> None:
+    """A signal between the start of the shell and its traps ended it: 6 of 10 beside other tests."""
+    (tmp_path / "setsid").write_text(SLOW_FORK)
+    (tmp_path / "setsid").chmod(0o755)
+    ready, sent = tmp_path / "ready", tmp_path / "sent"
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "READY": str(ready), "SENT": str(sent)}
+    with start(shell, "sleep", "20", **env) as process:
+        while not ready.exists():
+            time.sleep(0.02)
+        process.send_signal(signal.Signals[name])
+        time.sleep(0.2)
+        sent.touch()
+        ended = process.wait(10)
+    assert ended == 128 + signal.Signals[name], "the rank ends by it, and the shell says so"
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_rank_is_told_before_the_end_and_one_without_a_handler_goes_on(shell: str, tmp_path: Path) -> None:
     (tmp_path / "asleep.py").write_text(ASLEEP)

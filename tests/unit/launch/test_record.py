@@ -65,6 +65,26 @@ def test_what_is_half_made_is_not_seen_and_what_is_damaged_is_passed_over(state:
     assert [launch.folder for launch in record.read_launches()] == [whole]
 
 
+def test_a_home_that_is_full_keeps_no_launch_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """researcher 6: "no space left (.../store), name another store in site.yaml", and nothing ran."""
+    from conftest import make_site
+    from hpcstack.core.process import Runner
+    from hpcstack.launch.run import PlannedLaunch
+
+    (tmp_path / "full").write_text("a file, where a folder is wanted")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "full"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    here = Plan((Part(("sh", "-c", "exit 3")),), (), "local", "named", "plain")
+    launch = PlannedLaunch(make_site(tmp_path), Runner(), here, ARTIFACT, "why", ("true",), (), None)
+    assert launch.run()[0] == 3
+    said = capfd.readouterr().err
+    assert f"{tmp_path}/full/hpcstack cannot be written" in said and f"is kept in {tmp_path}/hpcstack-launches-" in said
+    assert list(tmp_path.glob("hpcstack-launches-*/2*/launch.json"))
+
+
 def test_the_oldest_go(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "KEPT", 2)
     made = [begin() for _ in range(4)]
