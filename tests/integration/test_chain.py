@@ -131,6 +131,27 @@ def test_spider_finds_what_is_inside(testbed: Testbed, published: dict[str, Any]
     assert "STAND-IN" in testbed.bash("module help pytorch/24.11 2>&1").stdout
 
 
+@pytest.mark.lmod
+@pytest.mark.slurm
+@pytest.mark.parametrize(
+    "how",
+    [
+        "On two nodes, now",
+        pytest.param("By srun with Pyxis", marks=pytest.mark.pyxis),
+        pytest.param("By srun and Apptainer", marks=pytest.mark.apptainer),
+    ],
+)
+def test_a_line_of_modules_help_runs_as_it_is_printed(testbed: Testbed, published: dict[str, Any], how: str) -> None:
+    """researcher 11: srun's line with train.py could not open /workspace/train.py: no mount, no folder."""
+    program = "import os, torch\nprint('at', os.path.basename(os.getcwd()), torch.__version__)\n"
+    testbed.give("tests/helped/train.py", program)
+    said = testbed.bash("module help pytorch/24.11 2>&1").stdout
+    (line,) = (one.partition(":")[2].strip() for one in said.splitlines() if one.startswith(how))
+    line = line.replace("COMMAND", "python3 train.py")
+    done = testbed.bash(f"cd tests/helped && module load pytorch/24.11 && {line}")
+    assert done.stdout.splitlines() == ["at helped 2.6.0a0+df5bbc09d1.nv24.11"] * 2, (line, done.stdout, done.stderr)
+
+
 def test_publishing_the_same_image_again_makes_no_release(testbed: Testbed, published: dict[str, Any]) -> None:
     again = testbed.json("publish", STACK)
     assert (again["new"], again["release"]) == (False, published["release"])

@@ -61,7 +61,8 @@ class Jobs:
         self.testbed = testbed
         self.submitted: list[str] = []
         testbed.give(f"{FOLDER}/train.py", TRAIN)
-        self.bash("rm -f ./*.out")  # of jobs of an earlier testbed, which had the same numbers
+        # of jobs of an earlier testbed, which had the same numbers; another lane's jobs write here now
+        self.bash("find . -maxdepth 1 -name '*.out' -mmin +15 -delete")
 
     def bash(self, script: str, *words: str, check: bool = True) -> str:
         return self.testbed.bash(

@@ -215,9 +215,8 @@ ENDS = re.compile(
 OTHER_RANK = re.compile(r"(?: *\d+: )?\[rank(\d+)\]: ")
 # What is said after the end, and is a cause all the same: Slurm looks for kills by memory when a step is over.
 OUT_OF_MEMORY = ("slurm-oom-kill", "slurm-task-out-of-memory", "slurm-memory-limit-some-point")
-# What srun says of tasks. One that was killed has no last words: until the step is ended it may be the cause.
-OF_TASKS = ("slurm-task-bus-error", "slurm-task-segfault", "slurm-task-killed", "slurm-task-terminated",
-            "slurm-task-exit-code")  # fmt: skip
+# What srun says of tasks that were killed: they have no last words, and may be the cause until the step is ended.
+OF_KILLED_TASKS = ("slurm-task-bus-error", "slurm-task-segfault", "slurm-task-killed")
 
 
 def select_relevant(found: list[KnownFailure], failure: Failure, text: str) -> list[KnownFailure]:
@@ -237,7 +236,7 @@ def select_relevant(found: list[KnownFailure], failure: Failure, text: str) -> l
         known = one.signature.id
         if known in OUT_OF_MEMORY:
             return True
-        if known in OF_TASKS:
+        if known in OF_KILLED_TASKS:
             return one.number < step_ends
         return one.number < rank_ends and _may_be_of(failure.rank, lines[one.number - 1])
 
