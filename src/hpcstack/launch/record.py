@@ -55,7 +55,6 @@ class Launch:
     output: str = ""  # where its job writes, as Slurm's pattern where it is an array
     tasks: dict[str, int | None] = field(default_factory=dict)  # of an array submitted as one: how each ended so far
 
-
     @property
     def is_array(self) -> bool:
         """Whether it was submitted as an array of jobs."""

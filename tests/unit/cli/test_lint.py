@@ -106,7 +106,9 @@ def test_nodes_of_another_architecture_are_not_judged(tmp_path: Path) -> None:
     assert said(found, site) == [
         ":5:7: warning: base.platforms: is for linux/amd64, and the site's nodes are linux/arm64"
     ], "admin 2: no word"
-    both = make_site(tmp_path, node_types={"arm": node, "intel": {"gpus": {"model": "H100", "count": 8}, "driver": "580.1"}})
+    both = make_site(
+        tmp_path, node_types={"arm": node, "intel": {"gpus": {"model": "H100", "count": 8}, "driver": "580.1"}}
+    )
     assert said(found, both) == []
 
 

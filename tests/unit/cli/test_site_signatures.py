@@ -129,7 +129,9 @@ def test_a_wrong_key_takes_no_good_signature_away(tmp_path: Path) -> None:
     assert typed(own, "verify", "--signature", "jax-26.06")[0] == typed(own, "status", "--check")[0] == 0
     signing.signature_of(artifact.image).unlink()
     code, said = typed(own, "status", "--check")
-    assert code == 1 and f"hpcstack launch refuses it: it is not signed: hpcstack sign {artifact.key[:12]}" in said, said
+    assert code == 1 and f"hpcstack launch refuses it: it is not signed: hpcstack sign {artifact.key[:12]}" in said, (
+        said
+    )
     code, said = typed(stranger, "publish", "jax-26.06")
     assert (
         code == 2 and "belongs to none of signatures.keys" in said and not signing.signature_of(artifact.image).exists()

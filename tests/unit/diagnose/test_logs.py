@@ -123,7 +123,12 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
     python = "Fatal Python error: Bus error\n"
     bus = "srun: error: n1: task 0: Bus error\n"
     terminates = "srun: launch/slurm: _step_signal: Terminating StepId=815.0\n"  # all that srun says of it at times
-    for text, there in ((rank + end + python + bus, False), (rank + terminates + bus, False), (python + rank + end, True), (python + end, True)):
+    for text, there in (
+        (rank + end + python + bus, False),
+        (rank + terminates + bus, False),
+        (python + rank + end, True),
+        (python + end, True),
+    ):
         ids = [one.signature.id for one in select_relevant(explain(text), failure_in(text), text)]
         assert ("system-bus-error" in ids) is there and "slurm-task-bus-error" not in ids, text
     # memory is what Slurm speaks of when all is over

@@ -474,7 +474,7 @@ def test_an_image_for_other_processors_is_refused_before_slurm_is_asked(tmp_path
     ],
 )
 def test_tasks_of_all_nodes_are_as_many_on_each(
-    tmp_path: Path, mode: str, asked: dict[str, int], given: list[str]
+    tmp_path: Path, mode: str, asked: dict[str, Any], given: list[str]
 ) -> None:
     """researcher 5: mode mpi -N 2 -n 4 gave 3 + 1."""
     mpi = Cluster("srun", "apptainer", help_text="pmix\n")
@@ -492,7 +492,7 @@ def test_tasks_of_all_nodes_are_as_many_on_each(
     ],
 )
 def test_tasks_that_a_mode_cannot_have_are_refused_with_the_word_that_does_it(
-    tmp_path: Path, mode: str, asked: dict[str, int], says: str, remedy: str
+    tmp_path: Path, mode: str, asked: dict[str, Any], says: str, remedy: str
 ) -> None:
     """researcher 5: four torchruns on a node, and EADDRINUSE after 36 s."""
     with pytest.raises(InputError, match=says) as refused:
