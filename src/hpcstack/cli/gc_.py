@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from hpcstack.cli.published import publisher
 from hpcstack.cli.session import Session, answer, json_option, say, table
+
+if TYPE_CHECKING:
+    from hpcstack.publish.gc import Item
+
+MOST_LINES = 12  # of one kind; more are summed
 
 
 @click.command("gc")
@@ -38,7 +45,9 @@ def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, 
     }
 
     def text() -> str:
-        rows = [
+        kinds = [item.kind for item in going]
+        many = [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > MOST_LINES]
+        rows: list[tuple[str, ...]] = [
             (
                 item.kind,
                 item.what or item.path.name[:24],
@@ -49,8 +58,9 @@ def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, 
                 item.keep or f"GOES: {item.why}",
             )
             for item in found
-            if every or not item.keep
+            if every or (not item.keep and item.kind not in many)
         ]
+        rows += [] if every else [_summed(kind, [item for item in going if item.kind == kind]) for kind in many]
         last = f"{'would go' if dry_run else 'removed'}: {len(going)}, {total / 1e9:.2f} GB\n"
         last += "" if every or len(going) == len(found) else f"{len(found) - len(going)} stay: --all says why\n"
         if not rows:
@@ -58,6 +68,12 @@ def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, 
         return table(rows, ("KIND", "WHAT", "KEY", "ENGINE", "SIZE", "MADE", "WHY")) + last
 
     answer(document, as_json, text)
+
+
+def _summed(kind: str, items: list[Item]) -> tuple[str, ...]:
+    """One line for many things of a KIND, such as the kept steps of every site that this user builds for."""
+    size = sum(item.size for item in items)
+    return kind, f"{len(items)} of them", "", "", f"{size / 1e6:.0f} MB", "", "GO: --all names each"
 
 
 def _purge(session: Session, releases: list[str], *, slurm: bool) -> None:

@@ -19,7 +19,7 @@ def command(session: Session, name: str, as_json: bool) -> None:
 
     ledger, version, _ = split(session, name)
     events = history(Tree(session.site.module_root), ledger.name, version if name != ledger.name else "")
-    head = ("when", "who", "what", "release", "alias", "default", "why")
-    keys = ("at", "by", "verb", "subject", "alias", "default", "reason")
-    rows = [tuple(one[key] for key in keys) for one in events]
+    head = ("#", "when", "who", "what", "release", "alias", "default", "why")
+    keys = ("number", "at", "by", "verb", "subject", "alias", "default", "reason")
+    rows = [tuple(str(one[key]) for key in keys) for one in events]
     answer({"name": ledger.name, "events": events}, as_json, lambda: table(rows, head))

@@ -54,6 +54,8 @@ def _read(session: Session, names: tuple[str, ...], paths: list[Path]) -> tuple[
     problems: list[Problem] = []
     for name in [*names, *map(str, paths)]:
         try:
+            if name.endswith(".yaml") and Path(name).name.startswith("_"):
+                continue  # a template: it is checked with the stacks that extend it
             if name.endswith(".yaml"):
                 recipes += session.catalog.read(Path(name))
             else:

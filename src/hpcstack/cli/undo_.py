@@ -15,22 +15,33 @@ if TYPE_CHECKING:
 
 @click.command("undo")
 @published_argument
+@click.option("--event", "number", default=0, type=click.IntRange(min=1), metavar="N",
+              help="Take back event N, as `history` numbers it, and all that followed.")  # fmt: skip
+@click.option("--to", "moment", default="", metavar="TIME", help="As it was at TIME of UTC: 2026-11-24T03:00.")
 @changing
 @NO_SLURM
 @json_option
 @click.pass_obj
-def command(session: Session, /, name: str, no_slurm: bool, as_json: bool, **asked: Any) -> None:
+def command(
+    session: Session, /, name: str, number: int, moment: str, no_slurm: bool, as_json: bool, **asked: Any
+) -> None:
     """Take back the last change of what is published under a name: publish, promote, rollback, default, retire, remove.
 
-    An undo is itself a change, recorded in the history; a second undo brings back what the first took away.
+    An undo is itself a change, recorded in the history; a second undo brings back what the first took away. To go
+    further back: --event or --to.
     """
     from hpcstack.core.errors import InputError
-    from hpcstack.releases.changes import last_change, undone
+    from hpcstack.releases.changes import changes_since, last_change, number_after, undone
 
+    if number and moment:
+        raise InputError("--event and --to say the same thing", "one of them")
     ledger, version, release = split(session, name)
-    last = last_change(ledger)
+    since = number_after(ledger, _utc(moment)) if moment else number
+    last = changes_since(ledger, since)[0] if since else last_change(ledger)
+    if since and name != ledger.name:
+        raise InputError(f"--event and --to are of a name, not of {name}", f"hpcstack undo {ledger.name}")
     of = last.release.split(", ") if release else last.version.split(", ")
-    if name != ledger.name and (release or version) not in of:
+    if not since and name != ledger.name and (release or version) not in of:
         raise InputError(
             f"not {name} was changed last, but {last.subject}: {last.verb} by {last.by}, {last.at}",
             f"hpcstack undo {ledger.name} takes that back; hpcstack history {ledger.name}",
@@ -39,13 +50,30 @@ def command(session: Session, /, name: str, no_slurm: bool, as_json: bool, **ask
     def act(now: Ledger, event: Event) -> Ledger:
         if last_change(now) != last:
             raise InputError(f"{now.name} was changed meanwhile", f"hpcstack history {now.name}; undo once more")
-        return undone(now, event)
+        return undone(now, event, since)
 
     after, changes = change(
         session, ledger.name, "undo", act, **asked, slurm=not no_slurm
     )  # fmt: skip
-    document = {"name": ledger.name,
+    count = len(changes_since(ledger, since)) if since else 1
+    what = f"{last.verb} of {ledger.name}/{last.subject} by {last.by}, {last.at}"
+    document = {"name": ledger.name, "count": count,
                 "undone": {"verb": last.verb, "release": last.subject, "at": last.at, "by": last.by},
                 "default": f"{ledger.name}/{after.default}" if after.default else ""}  # fmt: skip
     tell(document, changes, dry_run=asked["dry_run"], as_json=as_json,
-         last=f"taken back: {last.verb} of {ledger.name}/{last.subject} by {last.by}, {last.at}")  # fmt: skip
+         last=f"taken back: {what}" + (f", and {count - 1} before it" if count > 1 else ""))  # fmt: skip
+
+
+def _utc(said: str) -> str:
+    """SAID, a time or a day of UTC, as events have it. InputError for what is none."""
+    from datetime import datetime, timezone
+
+    from hpcstack.core.errors import InputError
+
+    try:
+        moment = datetime.fromisoformat(said.replace("Z", "+00:00"))
+    except ValueError:
+        raise InputError(f"--to {said}: not a time", "e.g. --to 2026-11-24T03:00, of UTC") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return moment.astimezone(timezone.utc).isoformat(timespec="seconds")

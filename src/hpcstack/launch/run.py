@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.dirs import state_folder
-from hpcstack.core.errors import SlurmError, StoreError, counted
+from hpcstack.core.errors import InputError, SlurmError, StoreError, counted
 from hpcstack.core.process import write_stderr
 from hpcstack.launch import record
 from hpcstack.launch.failure import Failure, last_line
@@ -206,7 +206,11 @@ class PlannedLaunch:
             return record.begin(*told, top=top)
 
     def submit(self) -> Submitted:
-        """The launch as a batch job. SlurmError where it is refused."""
+        """The launch as a batch job. SlurmError where it is refused, InputError where it could not write its output."""
+        where = Path(self._output("0")).parent
+        if where.is_dir() and not os.access(where, os.W_OK):
+            raise InputError(f"{where} cannot be written, and the job's output would go there",
+                             "cd to a folder of yours, or --output=/scratch/%x-%j.out")  # fmt: skip
         folder = self._record()
         self._write_script(folder, directives(self.plan))
         script = folder / record.SCRIPT

@@ -58,7 +58,7 @@ def candidate_of_recipe(recipe: Recipe, asked: ReleaseRequest, publisher: Publis
     """The image of RECIPE that was built last, or that is named. InputError or AnswerIsNo where it has no proof."""
     stack, site = recipe.stack, publisher.site
     artifact = image_with_key(stack.full_name, asked.key, publisher.store)
-    given = [reports.read(path) for path in asked.reports] or reports.reports(stack.full_name, artifact.sha256)
+    given = _reports_of(stack, artifact, asked, publisher)
     if asked.channel == "production":
         named = bool(asked.reports)
         report, override = reports.require_proof(stack, artifact, site, given, asked.override, named=named)
@@ -69,6 +69,12 @@ def candidate_of_recipe(recipe: Recipe, asked: ReleaseRequest, publisher: Publis
     if asked.reports and not found:
         raise InputError("--report: none of them is of this image", f"hpcstack test {stack.full_name} -N 2")
     return Candidate(stack, artifact, found, "", recipe)
+
+
+def _reports_of(stack: Stack, artifact: Artifact, asked: ReleaseRequest, publisher: Publisher) -> list[Report]:
+    """The reports that were named, else the user's own and the group's."""
+    named = [reports.read(path) for path in asked.reports]
+    return named or reports.reports(stack.full_name, artifact.sha256, publisher.store)
 
 
 def candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publisher) -> Candidate:
@@ -91,7 +97,7 @@ def candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publisher)
             raise InputError(f"{full} is retired", f"hpcstack retire {full} --cancel")
         raise InputError(f"no testing release of {full} waits", f"hpcstack publish {ledger.name}-{version}")
     stack, artifact = read_release(publisher.store, ledger.name, waiting[-1].release)
-    given = [reports.read(path) for path in asked.reports] or reports.reports(stack.full_name, artifact.sha256)
+    given = _reports_of(stack, artifact, asked, publisher)
     report, override = reports.require_proof(stack, artifact, site, given, asked.override, named=bool(asked.reports))
     pinned = ledger.default.rpartition("-r")[0] if asked.keep_default else None
     return Candidate(stack, artifact, report, override, None, waiting[-1], pinned)

@@ -3,43 +3,81 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from typing import TYPE_CHECKING
 
+from hpcstack.core import sharing
 from hpcstack.core.dirs import state_folder
-from hpcstack.core.errors import AnswerIsNo, InputError
-from hpcstack.core.files import read_bytes
+from hpcstack.core.errors import AnswerIsNo, HpcstackError, InputError
+from hpcstack.core.files import read_bytes, write_text
 from hpcstack.publish.gate import NOT_RUN, shut
 from hpcstack.report import Report
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from hpcstack.recipe.model import Stack
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
+    from hpcstack.store.store import Store
 
 MAX_REPORT = 256 << 20  # bytes
 
 
-def read(path: Path) -> Report:
-    """The report in the file PATH, or in the folder of a run. InputError where there is none."""
+def read(path: Path, *, published: bool = False) -> Report:
+    """The report in the file PATH, or in the folder of a run. InputError where there is none, or it is PUBLISHED by
+    somebody who is no publisher of the site's."""
     file = path / "report.json" if path.is_dir() else path
     try:
-        document = json.loads(read_bytes(file, MAX_REPORT))
+        document = json.loads(read_bytes(file, MAX_REPORT, published=published))
         document.pop("verdict", None)
         return Report.model_validate(document)
     except (OSError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise InputError(f"{file} is not a report: {error}", "hpcstack test STACK writes one") from None
 
 
-def reports(stack: str, sha256: str) -> list[Report]:
-    """This user's reports of the image of SHA256, the newest first."""
-    found = []
-    for path in (state_folder() / "tests" / stack).glob("*/report.json"):
+def shared_folder(store: Store, stack: str) -> Path:
+    """Where the reports of a group lie: one tests, a colleague promotes."""
+    return store.top / "reports" / stack
+
+
+def share_report(report: Report, store: Store) -> Path | None:
+    """REPORT for the group that shares the store; nothing where there is none, or it may not be written."""
+    if not sharing.is_shared():
+        return None
+    folder = shared_folder(store, report.stack)
+    moment = re.sub(r"[^0-9TZ]", "", report.started)[:15]
+    path = folder / f"{moment}-{report.image_sha256[:12]}-{os.geteuid()}.json"
+    try:
+        with store.acting("the report was not shared"):
+            sharing.make_folder(folder.parent)
+            sharing.make_folder(folder)
+            write_text(path, json.dumps(report.model_dump(mode="json"), indent=1) + "\n")
+    except HpcstackError:
+        return None
+    return path
+
+
+def reports(stack: str, sha256: str, store: Store) -> list[Report]:
+    """This user's reports of the image of SHA256, and the group's, the newest first.
+
+    Where the site names its publishers, another's report counts if he is one of them.
+    """
+    own = (state_folder() / "tests" / stack).glob("*/report.json")
+    shared = shared_folder(store, stack).glob("*.json")
+    found: dict[str, Report] = {}
+    for path, published in [*((path, False) for path in own), *((path, True) for path in shared)]:
         try:
-            found.append(read(path))
+            report = read(path, published=published)
         except InputError:
             continue
+        found.setdefault(report.model_dump_json(), report)
+    return _of_image(found.values(), sha256)
+
+
+def _of_image(found: Iterable[Report], sha256: str) -> list[Report]:
     return sorted((one for one in found if one.image_sha256 == sha256), key=lambda one: one.started, reverse=True)
 
 

@@ -154,11 +154,15 @@ def find_unsigned(tree: Tree, store: Store, keys: tuple[str, ...], runner: Runne
     return out
 
 
-def history(tree: Tree, name: str, version: str = "") -> list[dict[str, str]]:
+def history(tree: Tree, name: str, version: str = "") -> list[dict[str, Any]]:
     """What was done to NAME, the oldest first; of VERSION alone, what was done to it."""
     events = tree.ledger(name).events
     return [
-        {**{key: value for key, value in asdict(one).items() if key != "before"}, "subject": one.subject}
-        for one in events
+        {
+            "number": number,  # for `undo --event`
+            **{key: value for key, value in asdict(one).items() if key != "before"},
+            "subject": one.subject,
+        }
+        for number, one in enumerate(events, 1)
         if version in ("", *one.version.split(", "))
     ]

@@ -161,29 +161,61 @@ def last_change(ledger: Ledger) -> Event:
     raise InputError(f"nothing was ever changed under {ledger.name!r}", f"hpcstack history {ledger.name}")
 
 
-def undone(ledger: Ledger, event: Event) -> Ledger:
-    """The last change is taken back, as a new event, which can be taken back in its turn."""
-    last = last_change(ledger)
-    if last.before is None:
-        raise InputError(
-            f"the {last.verb} of {ledger.name}/{last.subject} at {last.at} was made by an older hpcstack, which "
-            "did not write down what was before",
-            f"hpcstack history {ledger.name}; hpcstack rollback, default or retire",
-        )  # fmt: skip
-    states = last.before.get("states", {})
+def changes_since(ledger: Ledger, number: int) -> list[Event]:
+    """The events from the NUMBERth on (the first is 1, as `history` shows them), the newest first, but for gc's.
+
+    InputError where there is none of that number.
+    """
+    if not 1 <= number <= len(ledger.events):
+        raise InputError(f"{ledger.name!r} has no event {number}", f"hpcstack history {ledger.name} numbers them")
+    return [event for event in reversed(ledger.events[number - 1 :]) if event.verb != "gc"]
+
+
+def number_after(ledger: Ledger, moment: str) -> int:
+    """The number of the first event after MOMENT, a time of UTC. InputError where nothing has changed since."""
+    for number, event in enumerate(ledger.events, 1):
+        if event.at > moment and event.verb != "gc":
+            return number
+    raise InputError(f"nothing of {ledger.name!r} was changed after {moment}", f"hpcstack history {ledger.name}")
+
+
+def undone(ledger: Ledger, event: Event, since: int = 0) -> Ledger:
+    """The last change is taken back, or all from event SINCE on: one new event, which can be taken back in its turn."""
+    taken = changes_since(ledger, since) if since else [last_change(ledger)]
+    if not taken:
+        raise InputError(f"nothing of {ledger.name!r} was changed by event {since} or later", "hpcstack history")
+    states: dict[str, Any] = {}
+    aliases: dict[str, Any] = {}
+    dates_before: dict[str, Any] = {}
+    pinned = ledger.pinned
+    for one in taken:  # the newest first: what the oldest changed is what counts in the end
+        if one.before is None:
+            raise InputError(
+                f"the {one.verb} of {ledger.name}/{one.subject} at {one.at} was made by an older hpcstack, which "
+                "did not write down what was before",
+                f"hpcstack history {ledger.name}; hpcstack rollback, default or retire",
+            )
+        states |= one.before.get("states", {})
+        aliases |= one.before.get("aliases", {})
+        dates_before |= one.before.get("dates", {})
+        pinned = one.before.get("pinned", pinned)
     if gone := [one.release for one in ledger.entries if one.release in states and one.state == "gone"]:
         raise InputError(
             f"{ledger.name}/{gone[0]} cannot come back: gc has taken its files",
             f"hpcstack publish {ledger.name}-VERSION",
         )
     entries = tuple(replace(one, state=states[one.release]) if one.release in states else one for one in ledger.entries)
-    aliases = _restored(ledger.aliases, last.before.get("aliases", {}))
     known = {version: asdict(dates) for version, dates in ledger.dates.items()}
-    dates = {version: Dates(**one) for version, one in _restored(known, last.before.get("dates", {})).items()}
-    after = replace(ledger, entries=entries, aliases=aliases, dates=dates,
-                    pinned=last.before.get("pinned", ledger.pinned))  # fmt: skip
-    why = event.reason or f"takes back: {last.verb} of {last.at}"
-    return _done(ledger, after, replace(event, release=last.release, reason=why), last.version)
+    dates = {version: Dates(**one) for version, one in _restored(known, dates_before).items()}
+    after = replace(ledger, entries=entries, aliases=_restored(ledger.aliases, aliases), dates=dates, pinned=pinned)
+    last = taken[0]
+    said = f"takes back: {last.verb} of {last.at}"
+    if len(taken) > 1:
+        said = f"takes back all since event {since}: {', '.join(one.verb for one in reversed(taken))}"
+    subjects = list(dict.fromkeys(one.release for one in reversed(taken) if one.release))
+    versions = list(dict.fromkeys(one.version for one in reversed(taken) if one.version))
+    event = replace(event, release=", ".join(subjects), reason=event.reason or said)
+    return _done(ledger, after, event, ", ".join(versions))
 
 
 def _restored(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

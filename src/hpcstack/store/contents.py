@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import BuildError
@@ -36,7 +37,17 @@ def read_optional(image: Path, path: str) -> str:
         return ""
 
 
-def read_distribution(image: Path) -> str:
-    """ID of the image's /etc/os-release."""
-    match = re.search(r'^ID="?([a-z0-9._-]+)', read_optional(image, "etc/os-release"), re.MULTILINE)
-    return match[1] if match else "debian"
+@dataclass(frozen=True)
+class Distribution:
+    """ID and VERSION_ID of an /etc/os-release: ubuntu, 24.04. The version is empty where it says none."""
+
+    name: str
+    version: str = ""
+
+
+def read_distribution(image: Path) -> Distribution:
+    """What the image's /etc/os-release says; Debian where it has none."""
+    text = read_optional(image, "etc/os-release")
+    name = re.search(r'^ID="?([a-z0-9._-]+)', text, re.MULTILINE)
+    version = re.search(r'^VERSION_ID="?([A-Za-z0-9._-]+)', text, re.MULTILINE)
+    return Distribution(name[1] if name else "debian", version[1] if version else "")

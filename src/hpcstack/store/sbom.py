@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from packageurl import PackageURL
 
     from hpcstack.store.artifact import Artifact
+    from hpcstack.store.contents import Distribution
 
 SPACE = uuid.UUID("6f1c3a52-7f0e-4c0a-9f63-3a0a0f2f6f50")  # of hpcstack's serial numbers
 
 
-def document(artifact: Artifact, distribution: str) -> str:
-    """The SBOM of ARTIFACT as CycloneDX 1.6 JSON. DISTRIBUTION is ID of its /etc/os-release."""
+def document(artifact: Artifact, distribution: Distribution) -> str:
+    """The SBOM of ARTIFACT as CycloneDX 1.6 JSON.
+
+    Scanners match packages of dpkg by the distribution's release: it is a component of its own, and stands in each
+    package's URL. https://github.com/package-url/purl-spec, type deb: `distro`.
+    """
     from cyclonedx.model import HashAlgorithm, HashType, Property
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component, ComponentType
@@ -53,17 +58,28 @@ def _about(artifact: Artifact) -> dict[str, str]:
     return told
 
 
-def _components(artifact: Artifact, distribution: str) -> list[Component]:
+def _components(artifact: Artifact, distribution: Distribution) -> list[Component]:
     from packageurl import PackageURL
     from packaging.utils import canonicalize_name
 
-    architecture = {"arch": artifact.platform.partition("/")[2]}
-    urls = [PackageURL("deb", distribution, name, version, architecture) for name, version in artifact.apt.items()]
+    about = {"arch": artifact.platform.partition("/")[2]}
+    if distribution.version:
+        about["distro"] = f"{distribution.name}-{distribution.version}"
+    urls = [PackageURL("deb", distribution.name, name, version, about) for name, version in artifact.apt.items()]
     urls += [PackageURL("pypi", None, canonicalize_name(name), text) for name, text in artifact.pip.items()]
     for name, text in artifact.conda.items():
         version, _, build = text.partition("=")
         urls.append(PackageURL("conda", None, name, version, {"build": build}))
-    return [_component(url) for url in sorted(urls, key=PackageURL.to_string)]
+    return [_system(distribution), *(_component(url) for url in sorted(urls, key=PackageURL.to_string))]
+
+
+def _system(distribution: Distribution) -> Component:
+    """The distribution, as Trivy and Grype look for it."""
+    from cyclonedx.model.component import Component, ComponentType
+
+    name, version = distribution.name, distribution.version or None
+    reference = f"os:{name}-{version}" if version else f"os:{name}"
+    return Component(name=name, version=version, type=ComponentType.OPERATING_SYSTEM, bom_ref=reference)
 
 
 def _component(url: PackageURL) -> Component:

@@ -12,6 +12,7 @@ from hpcstack.publish import attachments
 from hpcstack.publish.attachments import collect_attachments
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.store.artifact import Artifact
+from hpcstack.store.contents import Distribution
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def test_the_lock_of_the_image_comes_with_the_release(
     beside: str,
     comes: bool,
 ) -> None:
-    monkeypatch.setattr(attachments, "read_distribution", lambda *_: "debian 12")
+    monkeypatch.setattr(attachments, "read_distribution", lambda *_: Distribution("debian", "12"))
     monkeypatch.setattr("hpcstack.store.sbom.document", lambda *_: "{}")
     texts = {"same": lock.text(), "later": lock.model_copy(update={"template_version": "0"}).text(), "torn": "{"}
     recipe, folder = Catalog([data.folder("recipes")]).find(stack.full_name), tmp_path / "image"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import grp
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpcstack.core import sharing
 from hpcstack.core.errors import AnswerIsNo
 from hpcstack.publish import reports
 from hpcstack.publish.gate import FABRIC, GPU, NO_GPU, OPTIONAL, about, required, shut
@@ -136,5 +139,22 @@ def test_the_newest_report_of_this_image_is_taken(
         (folder / "report.json").write_text(report(artifact, good(), **more).model_dump_json())
     (folder.parent / "torn").mkdir()
     (folder.parent / "torn/report.json").write_text('{"format":')
-    found = reports.reports("pytorch-24.11", artifact.sha256)
+    found = reports.reports("pytorch-24.11", artifact.sha256, place.store)
     assert [one.started[:10] for one in found] == ["2026-11-21", "2026-11-20"]
+
+
+def test_one_tests_and_a_colleague_promotes(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """admin 9: "there is no report", which lay in the tester's home."""
+    artifact = place.artifact(place.stack())
+    made = report(artifact, good())
+    assert reports.share_report(made, place.store) is None, "a store that no group shares"
+    sharing.share(grp.getgrgid(os.getegid()).gr_name)
+    try:
+        shared = reports.share_report(made, place.store)
+    finally:
+        sharing.share("")
+    assert shared and shared.stat().st_mode & 0o020
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "the colleague"))
+    assert reports.reports("pytorch-24.11", artifact.sha256, place.store) == [made]
+    monkeypatch.setattr(sharing, "is_publisher", lambda number: False)
+    assert reports.reports("pytorch-24.11", artifact.sha256, place.store) == [], "of somebody who is no publisher"

@@ -261,3 +261,25 @@ def test_an_image_that_is_not_the_published_one_is_wrong_and_is_not_run(tmp_path
     order = SimpleNamespace(key=artifact.key, site=place.site)
     assert _others(order, place.store, other) == [done.release]  # type: ignore[arg-type]
     assert _others(order, place.store, record["sha256"]) == []  # type: ignore[arg-type]
+
+
+def test_several_changes_are_taken_back_at_once(tmp_path: Path) -> None:
+    """admin 14: `undo` three times toggled the last event."""
+    place = Place(tmp_path)
+    for content in (b"one", b"two", b"three"):
+        place.publish(content=content)
+    place.publish("pytorch-25.10", content=b"four")
+    states = {one.release: one.state for one in place.tree.ledger("pytorch").entries}
+    assert set(states.values()) == {"live"}
+    back = place.publisher.change("pytorch", "undo", lambda now, event: changes.undone(now, event, 2), force=True)
+    assert back.aliases == {"24.11": "24.11-r1"} and back.default == "24.11-r1"
+    assert back.events[-1].reason == "takes back all since event 2: publish, publish, publish"
+    again = place.publisher.change("pytorch", "undo", changes.undone, force=True)
+    assert again.aliases == {"24.11": "24.11-r3", "25.10": "25.10-r1"}, "an undo can be taken back"
+    with pytest.raises(InputError, match="has no event 9"):
+        changes.changes_since(again, 9)
+    first = again.events[0]
+    assert changes.number_after(again, "2000-01-01") == 1
+    with pytest.raises(InputError, match="was changed after"):
+        changes.number_after(again, "2999-01-01")
+    assert first.verb == "publish"
