@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command("undo")
 @published_argument
-@click.option("--event", "number", default=0, type=click.IntRange(min=1), metavar="N",
+@click.option("--event", "number", default=0, type=click.IntRange(min=0), metavar="N",
               help="Take back event N, as `history` numbers it, and all that followed.")  # fmt: skip
 @click.option("--to", "moment", default="", metavar="TIME", help="As it was at TIME of UTC: 2026-11-24T03:00.")
 @changing
