@@ -3,7 +3,8 @@
 # The same as hpcstack/launch/failure.py, for job scripts; a test holds the two together.
 # Whether Slurm's word of the step's end came after the task's own
 function ended_by_slurm() {
-    return told == "it was cancelled" && code == 143 || told == "the time limit was reached" && (code == 143 || code == 137)
+    if (told == "it was cancelled") return code == 143
+    return (told == "the time limit was reached" || told == "it was preempted") && (code == 143 || code == 137)
 }
 function exception(rank) { return rank in why ? why[rank] (rank in at ? " (" at[rank] ")" : "") : "" }
 function reason() { # of what the rank that failed first has failed, as far as it has said so
@@ -29,6 +30,7 @@ BEGIN {
     rank = host = task = told = starts = pyxis = aborted = ""
 }
 {
+    sub(/\r+$/, "") # a terminal ends lines with both; a bar is drawn over itself
     sub(/.*\r/, "")
     sub(/^ *[0-9]+: /, "")
     of = ""
@@ -62,6 +64,7 @@ BEGIN {
     next
 }
 /^(slurmstepd|srun)[^ ]*: .* CANCELLED AT .*DUE TO TIME LIMIT/ { told = "the time limit was reached"; next }
+/^(slurmstepd|srun)[^ ]*: .* CANCELLED AT .*DUE TO PREEMPTION/ { told = "it was preempted"; next }
 /^(slurmstepd|srun)[^ ]*: .* CANCELLED AT .*DUE TO NODE FAILURE/ { told = "a node failed"; next }
 /^hpcstack: nothing was written for [0-9]+ s: / { if (told == "") told = "nothing was written for " $6 " s"; next }
 /^srun: error: Node failure on / { told = "a node failed"; next }
@@ -111,7 +114,7 @@ $0 == "--- Logging error ---" { harmless[of] = 1; delete inside[of]; next }
 /^ / && (of in inside) { next } # a line of source, or the marks below it
 { delete inside[of] }
 /^([^ \t]+: )?[Ee]rror: ./ { wrong[of] = substr($0, 1, 300); next }
-!/^\[?[WIED][0-9][0-9][0-9][0-9]|WARN|Warning|INFO|DEBUG|NOTE|%\||it\/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd)|^[-=*# ]*$/ { last_of_rank[of] = substr($0, 1, 300) }
+host == "" && !/^\[?[WIED][0-9][0-9][0-9][0-9]|WARN|Warning|INFO|DEBUG|NOTE|%\||it\/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd)|^[-=*# ]*$/ { last_of_rank[of] = substr($0, 1, 300) }
 END {
     said = ""
     if ((getline status <ended_in) <= 0) status = 143 # the shell that would have written it was ended
@@ -137,7 +140,7 @@ END {
         said = told != "" ? told : exception("")
         if (said == "") said = pyxis
         if (said == "") said = "it failed"
-        if (told == "it was cancelled" || told == "the time limit was reached") status = 143
+        if (told == "it was cancelled" || told == "the time limit was reached" || told == "it was preempted") status = 143
     }
     printf "hpcstack: %s; exit %s\n", said, status
     print status

@@ -8,7 +8,9 @@ if [ -d "${HPCSTACK_RUN:-}" ]; then
     # submitted as a job has that already.
     if [ ! -e "$HPCSTACK_RUN/output" ]; then
         (
-            said=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *StdOut=\(\/.*\)/\1/p')
+            # an array's last task has the array's own number, by which scontrol shows all of them
+            said=$(scontrol show job "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}" |
+                sed -n '/^ *StdOut=\(\/.*\)/{s//\1/p;q;}')
             [ -z "$said" ] || { printf '%s\n' "$said" >"$HPCSTACK_RUN/.output.$$" && mv "$HPCSTACK_RUN/.output.$$" "$HPCSTACK_RUN/output"; }
         ) >/dev/null 2>&1 </dev/null &
     fi

@@ -93,7 +93,7 @@ def _explain_newest(session: Session, *, every: bool) -> Explained:
         return _explain_text(session, end_of(own), "", every=every, ended_well=launch.status == 0)
     if launch.status == 0:
         return Explained("it ended with 0", [])
-    return _explain_job(session, launch.job or launch.folder.name, every=every)
+    return _explain_job(session, launch.job_or_array or launch.folder.name, every=every)
 
 
 def _explain_job(session: Session, job: str, *, every: bool) -> Explained:
@@ -114,6 +114,7 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
     from hpcstack.launch.failure import failure_in
 
     tasks, first = [], ""
+    counts: collections.Counter[str] = collections.Counter()
     read = named = 0
     for part in parts:
         failed = part.state.partition(" ")[0].rstrip(",") in FAILED_STATES
@@ -128,8 +129,8 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
             named += 1
             first = first or text
         tasks.append(ExplainedTask(part.job, state, said))
-    counts = collections.Counter(task.state for task in tasks)
-    lines = [f"{len(tasks)} tasks: {', '.join(f'{count} {state}' for state, count in counts.most_common())}"]
+        counts[state] += part.count
+    lines = [f"{counts.total()} tasks: {', '.join(f'{count} {state}' for state, count in counts.most_common())}"]
     worth_naming = [task for task in tasks if task.said or task.state.partition(" ")[0].rstrip(",") in FAILED_STATES]
     lines += [f"{task.task}: {task.said or task.state}" for task in worth_naming[:MOST_TASKS]]
     if left := len(worth_naming) - MOST_TASKS:

@@ -23,7 +23,7 @@ def command(session: Session, most: int, as_json: bool) -> None:
     from hpcstack.launch.record import read_launches
 
     found = read_launches()[:most]
-    open_ones = [_number(launch) for launch in found if launch.status is None and launch.job]
+    open_ones = [launch.job_or_array for launch in found if launch.status is None and launch.job]
     known = states(open_ones, session.runner)
     rows = [_row(launch, known) for launch in found]
     answer(rows, as_json, lambda: _text(rows))
@@ -32,18 +32,13 @@ def command(session: Session, most: int, as_json: bool) -> None:
 def _row(launch: Launch, known: dict[str, str]) -> dict[str, Any]:
     from hpcstack.launch.jobs import ended_as
 
-    job = _number(launch)
+    job = launch.job_or_array
     state = ended_as(launch.status) if launch.status is not None else _state(job, known) or _written_down(launch)
     return {
         "job": job, "step": launch.step, "stack": launch.stack, "started": launch.started, "nodes": launch.nodes,
         "state": state or "?", "runtime": launch.runtime, "mode": launch.mode, "command": list(launch.command),
         "folder": str(launch.folder),
     }  # fmt: skip
-
-
-def _number(launch: Launch) -> str:
-    """The launch's job: of an array that was submitted as one, the array."""
-    return launch.job.partition("_")[0] if launch.is_array else launch.job
 
 
 def _state(job: str, known: dict[str, str]) -> str:

@@ -39,7 +39,7 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
         else:
             launch = find("")
             own, job = launch.folder / stderr.NAME, launch.job
-            paths = [own] if own.is_file() else logs_of(launch.job or launch.folder.name, session.runner)
+            paths = [own] if own.is_file() else logs_of(launch.job_or_array or launch.folder.name, session.runner)
     except NotStarted as waits:
         said = waits.message
         answer({"job": job, "paths": [], "said": said}, as_json, lambda: said)

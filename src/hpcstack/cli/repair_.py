@@ -26,13 +26,15 @@ def command(session: Session, name: str, generation: int, dry_run: bool, as_json
     """
     from hpcstack.core.errors import AnswerIsNo, InputError, counted
     from hpcstack.publish.publisher import Publisher
-    from hpcstack.publish.repair import foretell_repair, names_to_repair, repair, restore_generation
+    from hpcstack.publish.repair import check_release, foretell_repair, names_to_repair, repair, restore_generation
 
     publisher = Publisher(session.site, session.store, session.runner, say)
     chosen, _, release = name.partition("/")
     names = names_to_repair(publisher, chosen)
     if generation and (not chosen or release):
         raise InputError("--generation is of one name", "hpcstack repair NAME --generation N")
+    if release:
+        check_release(publisher, chosen, release)
     if generation and not dry_run:
         restore_generation(publisher, chosen, generation)
     done = (foretell_repair if dry_run else repair)(publisher, names, name if release else "")

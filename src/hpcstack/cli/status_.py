@@ -44,7 +44,7 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
     shown_ones = {one["release"] for one in found}
     wrong += [str(one) for one in damage if one.subject not in shown_ones]
     if deep:
-        wrong += _read_images(session)
+        wrong += _read_images(session, chosen)
     wrong += [f"{one}: a change was interrupted; the next verb that writes finishes it" for one in tree.pending()]
     if session.site.signatures.required:
         wrong += find_unsigned(tree, session.store, session.site.signatures.keys, session.runner)
@@ -77,11 +77,11 @@ def _name(session: Session, said: str) -> str:
     return split(session, said)[0].name
 
 
-def _read_images(session: Session) -> list[str]:
-    """What is wrong with the bytes of images."""
+def _read_images(session: Session, name: str) -> list[str]:
+    """What is wrong with the bytes of images, of NAME or all."""
     from hpcstack.cli.reading import read_released_images
 
-    found = read_released_images(session)
+    found = read_released_images(session, name=name)
     return [f"{one.release}: {one.wrong}: hpcstack build --no-cache" for one in found if one.wrong]
 
 

@@ -238,6 +238,8 @@ def select_relevant(found: list[KnownFailure], failure: Failure, text: str) -> l
             return True
         if known in OF_KILLED_TASKS:
             return one.number < step_ends
+        if one.number == step_ends and not failure.line:
+            return True  # why Slurm ended it stands in the very line that says so
         return one.number < rank_ends and _may_be_of(failure.rank, lines[one.number - 1])
 
     out = [one for one in found if is_cause(one)]

@@ -53,9 +53,10 @@ ANY_EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(: |$)")  # right below a tr
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 TRACEBACK = "Traceback (most recent call last):"
 LOGGING = "--- Logging error ---"  # a traceback that the logging module prints, and nothing fails of
-CANCELS = ("it was cancelled", "the time limit was reached")
+PREEMPTED = "it was preempted"
+CANCELS = ("it was cancelled", "the time limit was reached", PREEMPTED)
 ENDED = 143  # by TERM: whatever the ranks made of it
-ENDED_BY = {"it was cancelled": (143,), "the time limit was reached": (143, 137)}
+ENDED_BY = {"it was cancelled": (143,), "the time limit was reached": (143, 137), PREEMPTED: (143, 137)}
 OWN_FAILURE = 125
 
 
@@ -87,7 +88,7 @@ class Failure:
 
     def feed(self, line: str) -> None:
         """One LINE of the step's standard error, without its end."""
-        line = line.rpartition("\r")[2]
+        line = line.rstrip("\r").rpartition("\r")[2]  # a bar is drawn over itself; a terminal ends lines with both
         if label := LABEL.match(line):
             line = line[label.end() :]
         rank = ""
@@ -211,6 +212,8 @@ def failure_in(text: str) -> Failure:
 def _cancelled(said: str) -> str:
     if "DUE TO TIME LIMIT" in said:
         return "the time limit was reached"
+    if "DUE TO PREEMPTION" in said:
+        return PREEMPTED
     return "a node failed" if "DUE TO NODE FAILURE" in said else ""
 
 

@@ -6,6 +6,8 @@ together: what Slurm says now, what was written down of our own launches, and wh
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import pwd
 import re
@@ -28,8 +30,12 @@ JUST_STARTED = re.compile(r"00:00:\d\d")  # RunTime: the file is made by the nod
 WAITING = ("PENDING", "CONFIGURING")
 # https://slurm.schedmd.com/sbatch.html, --output
 DEFAULT_OUTPUT, DEFAULT_ARRAY_OUTPUT = "slurm-%j.out", "slurm-%A_%a.out"
-OUTPUT_OPTION = re.compile(r"^#SBATCH\s+(?:--output[= ]|-o\s*)\s*(\S+)", re.MULTILINE)
 MOST_OF_A_SCRIPT = 1 << 20
+# sbatch's options that take no value: https://slurm.schedmd.com/sbatch.html
+SHORT_FLAGS = "HIOQVWhksv"
+FLAGS = ("--parsable", "--hold", "--exclusive", "--requeue", "--no-requeue", "--wait", "--quiet", "--verbose",
+         "--test-only", "--contiguous", "--overcommit", "--oversubscribe", "--spread-job", "--use-min-nodes",
+         "--ignore-pbs", "--reboot", "--get-user-env", "--propagate")  # fmt: skip
 
 
 class NotStarted(InputError):
@@ -51,6 +57,11 @@ class JobPart:
     def task(self) -> str:
         """The number of an array's task; empty for a job that is none."""
         return self.job.partition("_")[2]
+
+    @property
+    def count(self) -> int:
+        """How many tasks it is: those that wait are one record, 7_5-99%2."""
+        return count_tasks(self.task) if self.task else 1
 
     @property
     def logs(self) -> tuple[Path, ...]:
@@ -76,11 +87,22 @@ def parts_of(job: str, runner: Runner) -> list[JobPart]:
     return _in_order(found.values())
 
 
+def count_tasks(said: str) -> int:
+    """How many tasks Slurm means by 5, 1-9:2 or 1-3,7%2. https://slurm.schedmd.com/sbatch.html, --array."""
+    count = 0
+    for piece in said.strip("[]").partition("%")[0].split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", piece)
+        if found:
+            first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+            count += max(0, (last - first) // max(step, 1) + 1)
+    return max(count, 1)
+
+
 def _joined(known: JobPart | None, newer: JobPart) -> JobPart:
     """What two sources say of one part; what NEWER says counts."""
     if not known:
         return newer
-    files = tuple(dict.fromkeys((*newer.logs, *known.logs))) or newer.files or known.files
+    files = newer.logs or known.logs or newer.files or known.files
     state = newer.state or known.state
     return replace(newer, state=state, files=files)
 
@@ -196,28 +218,34 @@ def ended_as(status: int) -> str:
 
 @dataclass(frozen=True)
 class Accounted:
-    """A job or a task as sacct has it: its state, where it was submitted, and by which line."""
+    """A job or a task as sacct has it: state, where it was submitted, by which line; name, user, its own number."""
 
     state: str
     folder: str = ""
     line: str = ""
+    name: str = ""
+    user: str = ""
+    number: str = ""
+
+
+ACCOUNTED = ("JobID", "State", "ExitCode", "WorkDir", "JobName", "User", "JobIDRaw", "SubmitLine")
 
 
 def accounting(job: str, runner: Runner) -> dict[str, Accounted]:
     """{job or job_task: what accounting says}; empty where there is none, or it does not answer."""
     if not runner.has("sacct"):
         return {}
-    done = runner.output(
-        ["sacct", "-nPX", "--delimiter=\x1f", "--format=JobID,State,ExitCode,WorkDir,SubmitLine", "--jobs", job],
-        timeout=20,
-    )
+    argv = ["sacct", "-nPX", "--delimiter=\x1f", f"--format={','.join(ACCOUNTED)}", "--jobs", job]
+    done = runner.output(argv, timeout=20)
     found = {}
     for line in done.stdout.splitlines() if not done.status else ():
-        number, state, code, folder, submitted = [*line.split("\x1f"), "", "", "", ""][:5]
+        values = [*line.split("\x1f"), *[""] * len(ACCOUNTED)][: len(ACCOUNTED)]
+        number, state, code, folder, name, user, own_number, submitted = values
         word, _, by = state.partition(" by ")
         status = code.partition(":")[0]
         said = f"{word} by {_user(by)}" if by.isdigit() else state
-        found[number] = Accounted(said if status in ("", "0") else f"{said}, exit {status}", folder, submitted)
+        said = said if status in ("", "0") else f"{said}, exit {status}"
+        found[number] = Accounted(said, folder, submitted, name, user, own_number)
     return found
 
 
@@ -239,51 +267,83 @@ def _files_of_script(job: str, known: Accounted) -> list[Path]:
     if not words or Path(words[0]).name != "sbatch" or not known.folder.startswith("/"):
         return []
     folder, (array, _, task) = Path(known.folder), job.partition("_")
-    pattern = _output_of_line(words) or _output_of_script(words, folder)
+    options, script = _split_sbatch(words[1:], folder)
+    pattern = _output_of(options) or (_output_of_script(script) if script else "")
     pattern = pattern or (DEFAULT_ARRAY_OUTPUT if task else DEFAULT_OUTPUT)
-    return find_output(str(folder / pattern), array, task)
+    values = {"x": known.name, "u": known.user, "j": known.number, "J": known.number}
+    return find_output(str(folder / pattern), array, task, values)
 
 
-def _output_of_line(words: list[str]) -> str:
+def _split_sbatch(words: list[str], folder: Path) -> tuple[list[str], Path | None]:
+    """(sbatch's own options, its script): what follows the script is the program's."""
+    is_a_value = False
+    for at, word in enumerate(words):
+        if is_a_value:
+            is_a_value = False
+        elif word == "--wrap" or word.startswith("--wrap="):
+            return words, None
+        elif word.startswith("--"):
+            is_a_value = "=" not in word and word not in FLAGS
+        elif word.startswith("-"):
+            is_a_value = len(word) == 2 and word[1] not in SHORT_FLAGS
+        else:
+            script = folder / word
+            return words[:at], script if script.is_file() else None
+    return words, None
+
+
+def _output_of(words: list[str]) -> str:
+    """What -o or --output says among sbatch's options; the last one counts."""
+    said = ""
     for at, word in enumerate(words):
         if word.startswith("--output="):
-            return word.partition("=")[2]
-        if word in ("-o", "--output") and at + 1 < len(words):
-            return words[at + 1]
-    return ""
+            said = word.partition("=")[2]
+        elif word in ("-o", "--output") and at + 1 < len(words):
+            said = words[at + 1]
+        elif re.match(r"-o[^-]", word):
+            said = word[2:].removeprefix("=")
+    return said
 
 
-def _output_of_script(words: list[str], folder: Path) -> str:
-    """What the script of sbatch's line says today; a script that was changed since may say another place."""
-    for word in words[1:]:
-        path = folder / word
-        if not word.startswith("-") and path.is_file():
-            with path.open(encoding="utf-8", errors="replace") as file:
-                found = OUTPUT_OPTION.search(file.read(MOST_OF_A_SCRIPT))
-            return found[1] if found else ""
-    return ""
+def _output_of_script(script: Path) -> str:
+    """What SCRIPT's directives say today; one that was changed since may say another place."""
+    with script.open(encoding="utf-8", errors="replace") as file:
+        lines = file.read(MOST_OF_A_SCRIPT).splitlines()
+    words: list[str] = []
+    for line in lines:
+        if line.startswith("#SBATCH "):
+            with contextlib.suppress(ValueError):
+                words += shlex.split(line.removeprefix("#SBATCH "), comments=True)
+    return _output_of(words)
 
 
-def find_output(pattern: str, job: str, task: str = "") -> list[Path]:
-    """The files that Slurm's PATTERN means for JOB, or TASK of it.
+def find_output(pattern: str, job: str, task: str = "", values: Mapping[str, str] | None = None) -> list[Path]:
+    """The files that Slurm's PATTERN means for JOB, or TASK of it. VALUES are what is known of %x, %u, %j and %J.
 
-    What a node fills in (%N, %n, %t), and a task's own number, is looked for; a pattern without any is named as it is.
-    https://slurm.schedmd.com/sbatch.html, filename pattern.
+    What a node fills in (%N, %n, %t) is looked for, as long as something of the pattern is the job's own: else it would
+    be other jobs' files. https://slurm.schedmd.com/sbatch.html, filename pattern.
     """
-    named = {"A": job, "a": task, "j": "" if task else job, "J": "" if task else job, "%": "%"}
-    looked_for = False
-    out = ""
+    known = {"A": job, "a": task, "j": "" if task else job, "J": "" if task else job}
+    known |= {sign: value for sign, value in (values or {}).items() if value}
+    looked_for, is_the_jobs_own = False, False
+    plain = shown = ""
     for text, width, sign in re.findall(r"([^%]+)|%(\d*)(.)", pattern):
-        if text:
-            out += re.sub(r"([*?[])", r"[\1]", text)
-        elif value := named.get(sign, ""):
-            out += value.zfill(int(width or 0)) if value.isdigit() else value
+        if text or sign == "%":
+            value = text or "%"
+        elif value := known.get(sign, ""):
+            value = value.zfill(int(width or 0)) if value.isdigit() else value
+            is_the_jobs_own = is_the_jobs_own or sign in "AajJ"
         else:
-            out, looked_for = f"{out}*", True
-    path = Path(out)
+            looked_for = True
+            shown += "*"
+            continue
+        plain += value
+        shown += glob.escape(value)
     if not looked_for:
-        return [Path(re.sub(r"\[([*?[])\]", r"\1", out))]
-    return sorted(path.parent.glob(path.name)) if path.is_absolute() else []
+        return [Path(plain)]
+    if not is_the_jobs_own or not shown.startswith("/"):
+        return []
+    return [Path(found) for found in sorted(glob.glob(shown))]  # noqa: PTH207 - the folder may hold a pattern, too
 
 
 def ended_how(job: str, runner: Runner) -> str:
@@ -324,9 +384,11 @@ def states(jobs: list[str], runner: Runner) -> dict[str, str]:
         return {}
     out = {}
     for job, known in accounting(",".join(jobs), runner).items():
+        if "[" in job:
+            continue  # tasks that wait: squeue names each
         out[job] = known.state
         out.setdefault(job.partition("_")[0], known.state)
-    done = runner.output(["squeue", "--noheader", "--format", "%i|%T", "--jobs", ",".join(jobs)], timeout=20)
+    done = runner.output(["squeue", "--noheader", "--array", "--format", "%i|%T", "--jobs", ",".join(jobs)], timeout=20)
     for line in done.stdout.splitlines() if not done.status else ():
         job, _, state = line.partition("|")
         out[job] = out[job.partition("_")[0]] = state

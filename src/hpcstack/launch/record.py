@@ -58,7 +58,20 @@ class Launch:
     @property
     def is_array(self) -> bool:
         """Whether it was submitted as an array of jobs."""
-        return any(word.startswith("--array") for word in self.document.get("argv", ()))
+        if "array" in self.document:
+            return bool(self.document["array"])
+        argv = self.document.get("argv", ())  # of an older hpcstack
+        return any(word.startswith("--array=") for word in argv[: len(argv) - len(self.command)])
+
+    @property
+    def job_or_array(self) -> str:
+        """Its job; of an array that was submitted as one the array, whichever task has begun last."""
+        return self.job.partition("_")[0] if self.is_array else self.job
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is known to have failed: itself, or a task of it."""
+        return bool(self.status) or any(self.tasks.values())
 
 
 def begin(
@@ -84,6 +97,7 @@ def begin(
         "staged": plan.staged.how if plan.staged else "none", "command": list(command),
         "argv": list(plan.argv), "folder": str(Path.cwd()),
         "terminal": this_terminal(),
+        "array": any(len(part.words) == 1 and part.words[0].startswith("--array=") for part in plan.parts),
         "environment": [
             {**asdict(one), "value": HIDDEN if is_secret(one.name, one.value) else one.value} for one in settings
         ],
@@ -230,7 +244,7 @@ def find_failed() -> Launch:
         return find("")  # somebody asks from inside of one
     launches, here = read_launches(), this_terminal()
     of_this_terminal = (launch for launch in launches if launch.document.get("terminal") == here)
-    failed = (launch for launch in launches if launch.status)
+    failed = (launch for launch in launches if launch.failed)
     return next(of_this_terminal, None) or next(failed, None) or find("")
 
 

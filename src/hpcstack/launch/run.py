@@ -109,7 +109,7 @@ class PlannedLaunch:
         """What to know where the home directory is not in the container, though nobody said so; empty where it is."""
         home = str(Path.home())
         targets = {mount.partition(":")[2].rstrip("/") for mount in (*self.mounts, *self.site.mounts)}
-        if self.home and not home_to_mount():
+        if self.home and not home_to_mount() and "home" not in self.brings:
             return f"NOTE: {home} cannot be mounted; libraries that keep a cache there need another place: HF_HOME, ..."
         if not self.home and home not in targets and self.site.mount_home is False:
             return "your home directory is not in the container, only this folder and what is mounted: --home"
@@ -228,7 +228,10 @@ class PlannedLaunch:
         """Where the job writes, as Slurm fills in the pattern: https://slurm.schedmd.com/sbatch.html."""
         said = [part.words[0] for part in directives(self.plan) if part.words[0].startswith("--output=")]
         pattern = said[-1].partition("=")[2]
-        for sign, value in (("%x", self.artifact.stack), ("%j", job), ("%A", job)):
+        named = [part.words[0].partition("=")[2] for part in self.plan.parts if part.words[0].startswith("--job-name=")]
+        array = any(part.words[0].startswith("--array=") for part in self.plan.parts)
+        own = () if array else (("%j", job),)  # of an array's task %j is a number that nobody knows yet
+        for sign, value in (("%x", named[-1] if named else self.artifact.stack), ("%A", job), *own):
             pattern = pattern.replace(sign, value)
         return str(Path.cwd() / pattern)
 

@@ -46,7 +46,10 @@ class Stderr:
                 self.waiting -= len(self.last.popleft())
         self.size += len(data)
         *lines, self.line = (self.line + data).split(b"\n")
-        self.line = self.line[-LAST:]
+        cut = max(0, len(self.line) - LAST)
+        self.line = self.line[cut:]
+        if self.screen:
+            self.screen.begun = max(0, self.screen.begun - cut)
         shown = b""
         for line in lines:
             self.reader(line.decode(errors="replace"))
@@ -91,10 +94,43 @@ class Stderr:
 HELD_S = 1.5  # how long a traceback waits for the word that its rank has ended
 HELD = 256 << 10  # bytes that wait at most
 BEGINS_TRACEBACK = re.compile(rb"(?: *\d+: )?(?:\[rank\d+\]: ?)?(?:Traceback \(most recent call last\):|  File \")")
+TRACEBACK = re.compile(rb"Traceback \(most recent call last\):")
 OF_ANOTHER_RANK = re.compile(rb"(?: *\d+: )?\[rank(\d+)\]: ?")
 END_OF_A_RANK = re.compile(rb"hpcstack: rank \d+ on \S+ ended with ")
 OWN_WORD = re.compile(rb"hpcstack: (?!rank \d+ on \S+ ended with )")  # of a script of ours: it says last what happened
 MEMORY = re.compile(rb"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kill events? in ")
+
+
+WORDS = (b"Traceback (most recent call last):", b'File "', b"hpcstack: rank ")
+LABEL = re.compile(rb" *(?:\d+(?:: ?)?)?(?:\[(?:r(?:a(?:n(?:k(?:\d+(?:\](?::)?)?)?)?)?)?)?)?")
+
+
+def may_become_a_word(line: bytes) -> bool:
+    """Whether LINE, the beginning of one, may yet become a traceback's, or the word of a rank's end."""
+    last = line.rpartition(b"\r")[2]
+    if not last.strip():
+        return True
+    if LABEL.fullmatch(last):
+        return True
+    label = re.match(rb" *(?:\d+: )?(?:\[rank\d+\]: ?)? *", last)
+    rest = last[label.end() :] if label else last
+    return any(word.startswith(rest) or rest.startswith(word) for word in WORDS)
+
+
+def without_copies(lines: list[bytes]) -> list[bytes]:
+    """LINES with what several ranks have said in the same words once: line by line beside each other, or one traceback
+    after the other. What one of them repeats itself (frames of torch, chained exceptions) stays."""
+    apart = [line for at, line in enumerate(lines) if not at or line != lines[at - 1]]
+    blocks: list[list[bytes]] = [[]]
+    for line in apart:
+        if TRACEBACK.search(line):
+            blocks.append([])
+        blocks[-1].append(line)
+    kept: list[list[bytes]] = []
+    for block in blocks:
+        if block not in kept:
+            kept.append(block)
+    return [line for block in kept for line in block]
 
 
 class Screen:
@@ -126,8 +162,8 @@ class Screen:
         """What is shown of LINE, the beginning of one: a progress bar is such a line for hours."""
         if self.held or self.over or self.failure.host:
             return b""
-        if not self.begun and (not line or line.lstrip()[:1] in (b"[", b"T", b"F", b"h") or line[:1] == b" "):
-            return b""  # it may become a traceback, or the word of a rank's end
+        if not self.begun and may_become_a_word(line):
+            return b""
         shown, self.begun = line[self.begun :], len(line)
         return shown
 
@@ -145,20 +181,26 @@ class Screen:
         if not self.failure.host:
             return b"".join(held)
         self.over = True
-        said, ended = [], False
-        for line in held:
-            text = line.decode(errors="replace")
-            ended = ended or text.rstrip("\r\n").endswith(self.failure.line)
-            if ended:
-                said.append(self._after(line))
-                continue
-            rank = OF_ANOTHER_RANK.match(line)
-            of_another = rank is not None and rank[1].decode() != self.failure.rank
-            if of_another or END_OF_A_RANK.search(line) or line in said:  # ranks that end of the same slip say the same
-                self.left_out += 1
-            else:
-                said.append(line)
-        return b"".join(said)
+        before, after = self._split_at_the_end(held)
+        own = [line for line in before if self._may_be_of_the_first(line)]
+        shown = without_copies(own)
+        self.left_out += len(before) - len(shown)
+        return b"".join([*shown, *(self._after(line) for line in after)])
+
+    def _split_at_the_end(self, lines: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+        """LINES before and after the one that says how the first rank that failed has ended."""
+        word = self.failure.line.encode(errors="replace")
+        for at, line in enumerate(lines):
+            if line.rstrip(b"\r\n").endswith(word):
+                return lines[:at], lines[at:]
+        return lines, []
+
+    def _may_be_of_the_first(self, line: bytes) -> bool:
+        """Whether the first rank that failed may have said LINE: torch puts a rank's number before its traceback."""
+        if END_OF_A_RANK.search(line):
+            return False
+        rank = OF_ANOTHER_RANK.match(line)
+        return rank is None or rank[1].decode() == self.failure.rank
 
     def _after(self, line: bytes) -> bytes:
         """What is shown of LINE, which was said after the first rank had failed: most of it is only kept."""

@@ -15,7 +15,7 @@ from hpcstack.core import descriptors, files
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.releases.inventory import NAMES, damaged_inventories, digest, read_inventory
 from hpcstack.releases.journal import GENERATION
-from hpcstack.releases.layout import CORE, CURRENT, GATE, MORE, STATE
+from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, STATE
 from hpcstack.releases.modulerc import gateway
 from hpcstack.releases.records import KEPT_FILES, release_folder
 from hpcstack.releases.seal import SEAL, read_seal, why_changed
@@ -53,7 +53,7 @@ class Damage:
 
 def names_with_traces(tree: Tree) -> list[str]:
     """Every name of which something is there: a state, be it torn, or modulefiles without one."""
-    states = {path.name for path in _folders(tree.root / STATE)}
+    states = {path.name for path in _folders(tree.root / STATE)}  # also of a first publish that is under way
     direct = {path.name for path in _folders(tree.core) if path.name != GATE and any(path.glob("[!.]*.lua"))}
     apart = {path.name for path in _folders(tree.root / MORE) if any((path / CORE / path.name).glob("[!.]*.lua"))}
     return sorted({name for name in states if _generations(tree, name)} | direct | apart)
@@ -82,7 +82,7 @@ def _generations(tree: Tree, name: str) -> list[int]:
     return sorted(int(path.name) for path in _folders(folder) if GENERATION.fullmatch(path.name))
 
 
-def _whole_generations(tree: Tree, name: str) -> list[int]:
+def whole_generations(tree: Tree, name: str) -> list[int]:
     """Those whose ledger is as it was written, the newest first."""
     whole = []
     for number in reversed(_generations(tree, name)):
@@ -117,14 +117,17 @@ def _lost_state(tree: Tree, name: str) -> Damage:
 
 
 def _earlier_generation(tree: Tree, name: str, why: str) -> Damage:
-    whole = _whole_generations(tree, name)
+    whole = whole_generations(tree, name)
     said = f"; whole generations: {', '.join(map(str, whole))}" if whole else ""
     remedy = f"hpcstack repair {name} --generation {whole[0]}" if whole else f"restore {tree.root / STATE / name}"
     return Damage(name, why + said, remedy + ("" if whole else " from a backup"), "nothing")
 
 
 def _is_lost(tree: Tree, name: str) -> bool:
-    return name in names_with_traces(tree)
+    """Whether modulefiles of NAME are there without a state. A first publish that is under way has neither."""
+    if (tree.root / STATE / name / JOURNAL).exists():
+        return False
+    return any(any((home / name).glob("[!.]*")) for home in tree.homes(name).values())
 
 
 def _state_damage(tree: Tree, name: str) -> list[Damage]:
@@ -167,6 +170,8 @@ def _link_damage(tree: Tree, name: str) -> list[Damage]:
 
 def _stray_modulefiles(tree: Tree, ledger: Ledger) -> list[Damage]:
     """Modulefiles of the name that no ledger knows: users can load them."""
+    if (tree.root / STATE / ledger.name / JOURNAL).exists():
+        return []  # a change is under way, or was interrupted: its files are there before its ledger is
     known = {entry.release for entry in ledger.entries if entry.state not in ("removed", "gone")}
     out = []
     for suffix, home in tree.homes(ledger.name).items():
@@ -203,7 +208,7 @@ def _release_damage(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> l
             out.append(Damage(subject, f"{folder / part} is {wrong}", mend if text else anew, how, folder / part, text))
     for name in damaged_inventories(folder, subject):
         whole = next(one for one in NAMES if one != name)
-        text = files.read_text(folder / whole, MAX_RECORD)
+        text = files.read_bytes(folder / whole, MAX_RECORD, published=True).decode()
         out.append(Damage(subject, f"{folder / name} cannot be read", mend, "file", folder / name, text))
     for path in _modulefiles(tree, ledger, entry):
         kept = KEPT_FILES[0] if path.suffix == ".lua" else KEPT_FILES[1]

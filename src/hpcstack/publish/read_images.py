@@ -28,23 +28,25 @@ class Checked:
 
 
 def check_published(
-    site: Site, store: Store, progress: Progress, *, bytes_a_second: int = 0, most: int = 0
+    site: Site, store: Store, progress: Progress, *, bytes_a_second: int = 0, most: int = 0, name: str = ""
 ) -> list[Checked]:
     """Every release that gc has not taken, its image read. An image that several releases name is read once.
 
-    With MOST only so many images: those that were read longest ago, so that a site reads all of them over some nights.
+    Of NAME alone, where that is said. With MOST only so many images: those that were read longest ago, so that a site
+    reads all of them over some nights; one that is gone is told each time, and is none of them.
     """
     seals: dict[str, Seal | str] = {}
     out = []
     tree = Tree(site.module_root)
-    names = [name for name in tree.names() if _is_readable(tree, name)]
-    released = [(name, entry) for name in names for entry in tree.ledger(name).entries if entry.state != "gone"]
-    last_read = {entry.key: _last_read(store, name, entry.release) for name, entry in released}
+    names = [one for one in tree.names() if name in ("", one) and _is_readable(tree, one)]
+    released = [(one, entry) for one in names for entry in tree.ledger(one).entries if entry.state != "gone"]
+    last_read = {entry.key: _last_read(store, one, entry.release) for one, entry in released}
     oldest_first = sorted(last_read, key=lambda key: last_read[key])
-    chosen = set(oldest_first[:most] if most else oldest_first)
-    for name, entry in released:
+    there = [key for key in oldest_first if (store.top / "images" / key / IMAGE).is_file()]
+    chosen = (set(oldest_first) - set(there)) | set(there[:most] if most else there)
+    for one, entry in released:
         if entry.key in chosen:
-            release = f"{name}/{entry.release}"
+            release = f"{one}/{entry.release}"
             if entry.key not in seals:
                 progress(f"reading the image of {release}")
                 seals[entry.key] = _seal_of(entry.key, store, bytes_a_second)
@@ -53,7 +55,7 @@ def check_published(
             if not isinstance(found, str) and found.sha256 != entry.sha256:
                 wrong = f"it has sha256 {found.sha256[:12]}, and was published with {entry.sha256[:12]}"
             image = str(store.top / "images" / entry.key / IMAGE)
-            sealed = not isinstance(found, str) and not wrong and renew_seal(store, name, entry.release, found)
+            sealed = not isinstance(found, str) and not wrong and renew_seal(store, one, entry.release, found)
             out.append(Checked(release, image, wrong, sealed))
     return out
 

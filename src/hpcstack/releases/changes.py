@@ -168,7 +168,11 @@ def changes_since(ledger: Ledger, number: int) -> list[Event]:
     """
     if not 1 <= number <= len(ledger.events):
         raise InputError(f"{ledger.name!r} has no event {number}", f"hpcstack history {ledger.name} numbers them")
-    return [event for event in reversed(ledger.events[number - 1 :]) if event.verb != "gc"]
+    found = [event for event in reversed(ledger.events[number - 1 :]) if event.verb != "gc"]
+    if not found:
+        what = f"from event {number} on only gc has changed {ledger.name!r}"
+        raise InputError(what, f"hpcstack history {ledger.name}")
+    return found
 
 
 def number_after(ledger: Ledger, moment: str) -> int:
@@ -182,8 +186,6 @@ def number_after(ledger: Ledger, moment: str) -> int:
 def undone(ledger: Ledger, event: Event, since: int = 0) -> Ledger:
     """The last change is taken back, or all from event SINCE on: one new event, which can be taken back in its turn."""
     taken = changes_since(ledger, since) if since else [last_change(ledger)]
-    if not taken:
-        raise InputError(f"nothing of {ledger.name!r} was changed by event {since} or later", "hpcstack history")
     states: dict[str, Any] = {}
     aliases: dict[str, Any] = {}
     dates_before: dict[str, Any] = {}

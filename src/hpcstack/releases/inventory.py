@@ -2,7 +2,8 @@
 
 A release's folder and each generation of a name's state hold one. So whoever looks later need not ask what today's
 hpcstack would write there: he compares with what was written, and puts it back. The inventory has a digest of itself,
-and lies there twice, since what damages a file may damage this one.
+and lies there twice, since what damages a file may damage this one. Its data is believed where a publisher has written
+it, its paths only below its folder.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core import files
@@ -83,7 +85,7 @@ def damaged_inventories(folder: Path, subject: str) -> list[str]:
 
 
 def _read(path: Path, subject: str) -> Inventory:
-    document = json.loads(files.read_bytes(path, MAX_INVENTORY))
+    document = json.loads(files.read_bytes(path, MAX_INVENTORY, published=True))
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError("it is no inventory, or a newer hpcstack's")
     said = document.pop("sha256", "")
@@ -91,7 +93,19 @@ def _read(path: Path, subject: str) -> Inventory:
         raise ValueError("its digest is another")
     if document["subject"] != subject:
         raise ValueError(f"it is that of {document['subject']}")
-    return Inventory(subject, dict(document["digests"]), dict(document["texts"]))
+    digests, texts = document["digests"], document["texts"]
+    for part in (*digests, *texts):
+        if not is_clean(part):
+            raise ValueError(f"{part!r} is no path below its folder")
+    if not all(isinstance(one, str) for one in (*digests.values(), *texts.values())):
+        raise ValueError("it holds what is no text")
+    return Inventory(subject, dict(digests), dict(texts))
+
+
+def is_clean(part: str) -> bool:
+    """Whether PART is a path below a folder, written in the one way: whoever may write there may have said it."""
+    path = PurePosixPath(part)
+    return bool(part) and str(path) == part and not path.is_absolute() and ".." not in path.parts
 
 
 def _own_digest(body: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ UNSHIELDED = ("env", "--default-signal=USR1,USR2")  # coreutils 8.31 and newer
 class Charliecloud:
     name: str = "charliecloud"
     tool: str = "ch-run"
-    brings: tuple[str, ...] = ("home", "tmp")
+    brings: tuple[str, ...] = ("tmp",)  # its own --home mounts it at /home/$USER, and not where it is
     container_per_rank: bool = True
 
     def parts(self, step: Step) -> list[Part]:

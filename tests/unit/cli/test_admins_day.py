@@ -122,11 +122,11 @@ def test_an_arrays_task_is_found_by_its_arrays_number(tmp_path: Path, monkeypatc
 
 
 def test_an_array_is_one_row_with_all_its_tasks() -> None:
-    from hpcstack.cli.jobs_ import _number, _state
+    from hpcstack.cli.jobs_ import _state
 
     launch = Launch(Path(), "s-1", "", (), "pyxis", "plain", "", job="36_2", document={"argv": ["srun", "--array=0-3"]})
     known = {"36_0": "COMPLETED", "36_1": "FAILED, exit 3", "36_2": "COMPLETED", "36": "COMPLETED", "360_1": "RUNNING"}
-    assert (_number(launch), _state("36", known)) == ("36", "2 COMPLETED, 1 FAILED, exit 3")
+    assert (launch.job_or_array, _state("36", known)) == ("36", "2 COMPLETED, 1 FAILED, exit 3")
     assert _state("37", {"37": "RUNNING"}) == "RUNNING" and _state("38", known) == ""
 
 

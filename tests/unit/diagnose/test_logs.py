@@ -149,6 +149,13 @@ def test_what_another_rank_says_is_an_echo() -> None:
         assert bool(select_relevant(explain(text), failure_in(text), text)) is there, text
 
 
+def test_why_slurm_ended_it_stands_in_the_line_that_says_so() -> None:
+    for known in ("slurm-preempted", "slurm-time-limit", "slurm-cancelled-node-failure"):
+        text = LINES[known] + "\nRuntimeError: Connection closed by peer\n"
+        ids = [one.signature.id for one in select_relevant(explain(text), failure_in(text), text)]
+        assert known in ids, known
+
+
 def test_a_progress_bar_does_not_shift_the_lines() -> None:
     text = "1%\r2%\r3%\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\nFatal Python error: Bus error\n"
     assert not select_relevant(explain(text), failure_in(text), text)

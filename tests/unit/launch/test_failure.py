@@ -128,6 +128,13 @@ CASES = {
                 "application called MPI_Abort(MPI_COMM_WORLD, 3) - process 1"),
     "the memory limit": (rank(1, "a", 137, 1.0) + "slurmstepd-n2: error: Detected 1 oom_kill event in StepId=7.0. Some of the step "
                          "tasks have been OOM Killed.\n", 137, 137, "rank 1 on a failed first: killed by SIGKILL: the job's memory limit was reached"),
+    "lines of a terminal": (TRACE.replace("\n", "\r\n") + rank(0, "a", 1, 1.0), 1, 1,
+                            "rank 0 on a failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "preempted": ("slurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 DUE TO PREEMPTION ***\n", 143, 143,
+                  "it was preempted"),
+    "last words before the first end count": (
+        "its own\n" + rank(1, "b", 1, 2.0) + "an echo\n" + rank(0, "a", 1, 1.0), 1, 1,
+        "rank 0 on a failed first; the last line before: its own"),
     "all is well": (TRACE + rank(0, "a", 1, 1.0), 0, 0, ""),
 }  # fmt: skip
 

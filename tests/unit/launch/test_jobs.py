@@ -74,6 +74,8 @@ def test_a_comment_of_the_users_is_no_field() -> None:
         ("x-%j.out", "7", "", ["x-7.out"]),
         ("x-%A_%a.out", "7", "3", ["x-7_3.out"]),
         ("x-%5a.out", "7", "3", ["x-00003.out"]),
+        ("%x.out", "7", "", []),  # nothing of it is the job's own: it would be everybody's
+        ("x-%j.out", "7", "3", []),  # a task's own number, which nobody has said
         ("x-%N-%j.out", "7", "", ["x-n1-7.out", "x-n2-7.out"]),  # a node's name: whatever is there
         ("x-[7].out", "7", "", ["x-[7].out"]),
         ("x-%%.out", "7", "", ["x-%.out"]),
@@ -119,6 +121,8 @@ def test_every_task_of_an_array_is_known_without_slurm(launches: Path, tmp_path:
     [
         ("sbatch job.sh", "#!/bin/sh\n#SBATCH --output=said-%j.txt\n", "said-7.txt"),
         ("sbatch job.sh", "#!/bin/sh\n#SBATCH -o said-%j.txt\n", "said-7.txt"),
+        ("sbatch job.sh -o results", '#SBATCH -J n -o "said-%j.txt"\n', "said-7.txt"),  # -o is the program's
+        ("sbatch job.sh", "#SBATCH --output=%x-%u.txt\n", "its-name-me.txt"),
         ("sbatch -o elsewhere.txt job.sh", "#SBATCH -o said-%j.txt\n", "elsewhere.txt"),
         ("sbatch --parsable --output=elsewhere.txt job.sh", "", "elsewhere.txt"),
         ("sbatch -N2 job.sh", "#!/bin/sh\ntrue\n", "slurm-7.out"),
@@ -128,7 +132,7 @@ def test_every_task_of_an_array_is_known_without_slurm(launches: Path, tmp_path:
 def test_a_script_of_the_users_own_that_slurm_forgot(tmp_path: Path, line: str, script: str, file: str) -> None:
     (tmp_path / "job.sh").write_text(script)
     (tmp_path / file).write_text("hello\n")
-    slurm = Cluster(sacct=accounted(("7", "FAILED", "1:0", str(tmp_path), line)))
+    slurm = Cluster(sacct=accounted(("7", "FAILED", "1:0", str(tmp_path), "its-name", "me", "7", line)))
     assert parts_of("7", slurm) == [JobPart("7", "FAILED, exit 1", files=(tmp_path / file,))]
 
 
@@ -152,3 +156,20 @@ def test_the_launch_that_one_asks_about(launches: Path, monkeypatch: pytest.Monk
     assert record.find_failed().folder.name == names[1]
     monkeypatch.setenv("HPCSTACK_RUN", str(launches / names[2]))
     assert record.find_failed().folder.name == names[2]
+
+
+@pytest.mark.parametrize(
+    ("said", "count"), [("5", 1), ("1-9:2", 5), ("5-99%2", 95), ("[1-3,7%2]", 4), ("", 1), ("x", 1)]
+)
+def test_tasks_that_wait_are_counted(said: str, count: int) -> None:
+    from hpcstack.launch.jobs import count_tasks
+
+    assert count_tasks(said) == count
+
+
+def test_a_programs_own_option_makes_no_array(launches: Path) -> None:
+    folder = launch(launches, argv=("srun", "train.py", "--array-size", "3"), began="7\n", ended="0\n")
+    (folder / record.FILE).write_text(
+        json.dumps({**json.loads((folder / record.FILE).read_text()), "command": ["train.py", "--array-size", "3"]})
+    )
+    assert not record.find("7").is_array

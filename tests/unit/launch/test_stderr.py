@@ -71,6 +71,38 @@ def test_of_several_tracebacks_that_of_the_first_rank_is_shown(step: Shown) -> N
     assert step.after(HELD_S) == of(1)
 
 
+CHAINED = """\
+Traceback (most recent call last):
+  File "/x/t.py", line 3, in f
+    return self._call_impl(*args, **kwargs)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/x/t.py", line 3, in f
+    return self._call_impl(*args, **kwargs)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+KeyError: 1
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/x/t.py", line 9, in g
+    return self._call_impl(*args, **kwargs)
+ValueError: 2
+"""
+
+
+@pytest.mark.parametrize("copies", [1, 4])
+def test_what_a_traceback_repeats_itself_stays(step: Shown, copies: int) -> None:
+    step.says(CHAINED * copies, *(ENDED.format(rank, 1, 1.0 + rank) for rank in range(copies)))
+    assert step.after(HELD_S) == CHAINED
+
+
+def test_a_bar_is_shown_for_hours(step: Shown) -> None:
+    for words in ("Training", "Fetching 30 files", "[1/10] loading", "hours"):
+        shown = "".join(step.says(f"\r{words}: {n:5d}%|####      |") for n in range(12000))
+        assert len(shown) >= 11000 * len(words), words
+        step.says("\n")
+
+
 def test_a_traceback_that_nobody_ends_of_is_shown_in_a_moment(step: Shown) -> None:
     assert step.says(TRACE) == "" and step.after(HELD_S) == TRACE
     assert step.says("goes on\n") == "goes on\n"

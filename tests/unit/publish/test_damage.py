@@ -17,10 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.progress import Progress
 from hpcstack.publish.damage import Damage, find_damage, names_with_traces
 from hpcstack.publish.read_images import check_published
 from hpcstack.publish.repair import repair, restore_generation
+from hpcstack.releases.inventory import inventory_files, read_inventory
 from hpcstack.releases.seal import SEAL
 from support.modules import Place, bash, seen, tree_of
 
@@ -115,6 +117,48 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(place: Place
     assert mend(place) == [] and victim.read_text() == "mine\n" and not modulefile(place).is_symlink()
 
 
+@pytest.mark.parametrize("path", ["../../../../victim", "/victim", "a/../../x", "./x", ""])
+def test_an_inventorys_paths_are_never_believed(place: Place, path: str) -> None:
+    """Who may write into a release's folder may write an inventory, with a digest that fits: repair would write as him
+    who repairs, wherever it says."""
+    folder = place.store.top / "releases/pytorch/24.11-r2"
+    planted = inventory_files("pytorch/24.11-r2", {path: "evil"})
+    for name, text in planted.items():
+        (folder / name).write_text(text)
+    before = shown(place)
+    (left,) = mend(place)
+    assert "no path below its folder" in left.what and shown(place) == before
+
+
+def test_an_inventory_of_somebody_who_is_no_publisher_counts_for_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcstack.core.sharing.is_publisher", lambda number: False)
+    with pytest.raises(StoreError, match="is damaged"):
+        read_inventory(place.store.top / "releases/pytorch/24.11-r2", "pytorch/24.11-r2")
+
+
+def test_a_first_publish_that_was_interrupted_is_not_lost(place: Place) -> None:
+    """Its generations are there before `current` is: `repair --generation` would have thrown the rest of it away."""
+    state = place.site.module_root / "state/new"
+    shutil.copytree(place.site.module_root / "state/pytorch/current", state / "1")
+    (state / "journal.json").write_text("{}")
+    assert not [one for one in damage(place) if one.subject == "new"]
+    with pytest.raises(InputError, match="was interrupted"):
+        restore_generation(place.publisher, "new", 1)
+    assert not (state / "current").exists()
+
+
+def test_a_generation_that_is_not_whole_is_not_restored(place: Place) -> None:
+    state = place.site.module_root / "state/pytorch"
+    before = (state / "current").readlink()
+    torn = min(int(path.name) for path in state.iterdir() if path.name.isdigit())
+    (state / str(torn) / "ledger.json").write_text("{")
+    with pytest.raises(InputError, match="is not whole"):
+        restore_generation(place.publisher, "pytorch", torn)
+    assert (state / "current").readlink() == before and damage(place) == []
+
+
 def test_a_modulefile_that_nobody_published_is_named_and_stays(place: Place) -> None:
     stranger = modulefile(place).with_name("25.01-r9.lua")
     stranger.write_text("-- mine\n")
@@ -176,6 +220,8 @@ def test_the_verbs(place: Place) -> None:
     assert verb("repair", "jax").returncode == 0 and not modulefile(place).exists(), "of another name alone"
     assert verb("repair").returncode == 0 and verb("status", "--check").returncode == 0
     assert verb("repair", "no-such-name").returncode == 2
+    refused = verb("repair", "pytorch/24.11")
+    assert refused.returncode == 2 and "is a version" in refused.stderr, refused
     modulefile(place).with_name("9-r1.lua").write_text("x")
     assert verb("repair").returncode == 1
 
