@@ -30,7 +30,7 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
     """
     from hpcstack.core.errors import AnswerIsNo, InputError
     from hpcstack.publish.spider import is_cache_missing
-    from hpcstack.publish.status import find_all_damage, find_unsigned, notes_of_dates, rows
+    from hpcstack.publish.status import find_all_damage, find_unsigned, notes_of_dates, notes_of_images, rows
     from hpcstack.releases.tree import Tree
 
     if deep and not check:
@@ -57,7 +57,7 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
             f"{tree.core} contains {crowd} modulefiles, which every load looks at: `modules.direct` in site.yaml"
         )
     notes = [UNASKED] if session.site.signatures.required else []
-    notes += notes_of_dates(tree, chosen)
+    notes += [*notes_of_images(tree, session.store, chosen), *notes_of_dates(tree, chosen)]
     document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong, "notes": notes}
     answer(document, as_json, lambda: shown(document))
     if check and wrong:

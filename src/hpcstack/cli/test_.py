@@ -9,7 +9,7 @@ import click
 
 from hpcstack.cli.reports import FORM_NAMES, FORMS, JsonFile
 from hpcstack.cli.resources import resource_options
-from hpcstack.cli.session import Session, answer, complete, json_option
+from hpcstack.cli.session import Session, answer, complete, json_option, say
 from hpcstack.cli.testing import one, shown
 
 
@@ -61,6 +61,7 @@ def command(
 ) -> None:
     """Run the smoke suite in a stack's image, on every node, and report each check. Two stacks: compare them."""
     from hpcstack.core.errors import InputError
+    from hpcstack.publish.reports import share_report
     from hpcstack.suite import run
     from hpcstack.suite.run import check_names
     from hpcstack_smoke.select import MINUTES
@@ -89,6 +90,8 @@ def command(
 
         compare(session, names, wanted, options, as_json=as_json)
     report, folder = one(session, names[0], wanted, options)
+    if kept := share_report(report, session.store):
+        say(f"the group has it in {kept}: hpcstack promote {report.stack}")
     shown(session, report, folder, options, strict=strict, as_json=as_json)
     raise click.exceptions.Exit(0 if report.verdict(strict=strict) == "PASS" else 1)
 

@@ -17,13 +17,8 @@ def one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tu
     from hpcstack.suite.judge import run_and_judge
 
     stack = session.recipe(name).stack
-    from hpcstack.publish.reports import share_report
-
     with show_progress(f"testing {stack.full_name}") as progress:
-        report, folder = run_and_judge(stack, wanted, resources(options), session.site, session.runner, progress)
-    if shared := share_report(report, session.store):
-        say(f"the group has it in {shared}: hpcstack promote {stack.full_name}")
-    return report, folder
+        return run_and_judge(stack, wanted, resources(options), session.site, session.runner, progress)
 
 
 def shown(session: Session, report: Any, folder: Path, options: dict[str, Any], *, strict: bool, as_json: bool) -> None:

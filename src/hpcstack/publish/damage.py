@@ -6,19 +6,20 @@ what is there, and says nothing. So each file is compared with the inventory tha
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from hpcstack.core import descriptors, files
+from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.releases.inventory import NAMES, damaged_inventories, digest, read_inventory
 from hpcstack.releases.journal import GENERATION
 from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, STATE
 from hpcstack.releases.modulerc import gateway
 from hpcstack.releases.records import KEPT_FILES, release_folder
-from hpcstack.releases.seal import SEAL, read_seal, why_changed
+from hpcstack.releases.seal import SEAL, is_only_touched, read_seal, why_changed
 from hpcstack.store.store import MAX_RECORD
 
 if TYPE_CHECKING:
@@ -253,10 +254,26 @@ def _image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
         if artifact.sha256 != entry.sha256:
             said = f"its image is another than was published: {artifact.sha256[:12]}, not {entry.sha256[:12]}"
             return [Damage(subject, said, f"hpcstack build {stack}, and publish it", "nothing")]
-        why = why_changed(artifact, read_seal(store, ledger.name, entry.release))
+        seal = read_seal(store, ledger.name, entry.release)
+        if is_only_touched(artifact, seal) and not sharing.names_publishers():
+            return []  # touched_images names it
+        why = why_changed(artifact, seal)
     except StoreError as error:
         return [Damage(subject, error.message, f"hpcstack build --no-cache {stack}", "image")]
     return [Damage(subject, f"its image {why}", "hpcstack verify --all reads it", "image")] if why else []
+
+
+def touched_images(tree: Tree, store: Store, name: str) -> list[str]:
+    """What to know of images whose mode, owner or name was changed since they were read: nobody knows that their bytes
+    are others, nor that they are the same."""
+    out = []
+    with contextlib.suppress(StoreError):
+        for entry in tree.ledger(name).entries:
+            artifact = store.artifact(entry.key) if entry.state != "gone" else None
+            if artifact and is_only_touched(artifact, read_seal(store, name, entry.release)):
+                what = f"{name}/{entry.release}: the mode, owner or name of its image was changed since it was read"
+                out.append(f"{what}; hpcstack verify --all reads it")
+    return out
 
 
 # -- files

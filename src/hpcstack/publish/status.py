@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import StoreError
-from hpcstack.publish.damage import Damage, find_damage, names_with_traces
+from hpcstack.publish.damage import Damage, find_damage, names_with_traces, touched_images
 from hpcstack.publish.modulefile import Release, wrappers
 from hpcstack.publish.publishable import check_publishable, dates_of
 from hpcstack.releases.changes import published, refused_default, told
@@ -79,6 +79,11 @@ def _wrong_dates(ledger: Ledger, release: str, dates: Dates) -> list[str]:
     if ledger.default == release and (day := refused_default(ledger, today())) and day <= today():
         out.append(f"it is the default, and refused from {day} on: hpcstack default {ledger.name}/VERSION")
     return out
+
+
+def notes_of_images(tree: Tree, store: Store, name: str = "") -> list[str]:
+    """Images that nobody has read since somebody touched them."""
+    return [note for one in ([name] if name else tree.names()) for note in touched_images(tree, store, one)]
 
 
 def notes_of_dates(tree: Tree, name: str = "") -> list[str]:

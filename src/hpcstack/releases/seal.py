@@ -116,6 +116,21 @@ def check_seal(release: str, artifact: Artifact, site: Site, store: Store) -> st
     return why
 
 
+def is_only_touched(artifact: Artifact, seal: Seal | None) -> bool:
+    """Whether the image's file is as it was read, but for its ctime: somebody changed its mode, owner or name.
+
+    Who writes to it changes its mtime as well, unless he puts that back.
+    """
+    if seal is None:
+        return False
+    try:
+        with files.open_file(artifact.image) as file:
+            size, inode, mtime, ctime = _marks(os.fstat(file.fileno()))
+    except (InputError, OSError):
+        return False
+    return (size, inode, mtime) == (seal.size, seal.inode, seal.mtime_ns) and ctime != seal.ctime_ns
+
+
 def why_changed(artifact: Artifact, seal: Seal | None) -> str:
     """Why the image of ARTIFACT is not the file of which SEAL is; empty where it is. A release of before there were
     seals has none, and one whose seal somebody took away: where the site names its publishers, that is told."""

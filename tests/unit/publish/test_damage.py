@@ -19,7 +19,7 @@ import pytest
 
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.progress import Progress
-from hpcstack.publish.damage import Damage, find_damage, names_with_traces
+from hpcstack.publish.damage import Damage, find_damage, names_with_traces, touched_images
 from hpcstack.publish.read_images import check_published
 from hpcstack.publish.repair import repair, restore_generation
 from hpcstack.releases.inventory import inventory_files, read_inventory
@@ -195,7 +195,9 @@ def test_one_flipped_byte_of_an_image_is_found_by_reading_it(place: Place) -> No
     os.utime(artifact.image, ns=(about.st_atime_ns, about.st_mtime_ns))
     wrong = [one.release for one in check_published(place.site, place.store, Progress()) if one.wrong]
     assert wrong == ["pytorch/24.11-r2"]
-    assert any(one.repair == "image" for one in damage(place)), "the file's times show it before anybody reads it"
+    assert damage(place) == [] and len(touched_images(place.tree, place.store, "pytorch")) == 1, "it was touched"
+    artifact.image.write_bytes(content)
+    assert [one.repair for one in damage(place)] == ["image"], "its times say that somebody wrote to it"
 
 
 def test_the_verbs(place: Place) -> None:
