@@ -70,9 +70,11 @@ def test_an_sbom_of_what_is_really_in_the_image(shared: Recipes, built: dict[str
     assert first.returncode == 0 and first.stdout == second.stdout
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(first.stdout) is None
     document = json.loads(first.stdout)
-    urls = {component["purl"] for component in document["components"]}
-    assert "pkg:pypi/six@1.17.0" in urls
-    assert f"pkg:deb/debian/netbase@{built['apt']['netbase']}?arch=amd64" in urls
+    (system,) = (one for one in document["components"] if one["type"] == "operating-system")
+    urls = {component["purl"] for component in document["components"] if component is not system}
+    assert "pkg:pypi/six@1.17.0" in urls and system["name"] == "debian" and system["version"]
+    release = f"debian-{system['version']}"
+    assert f"pkg:deb/debian/netbase@{built['apt']['netbase']}?arch=amd64&distro={release}" in urls
     assert document["metadata"]["component"]["hashes"][0]["content"] == built["sha256"]
 
 
