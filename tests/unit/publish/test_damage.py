@@ -53,7 +53,7 @@ def shown(place: Place) -> dict[str, str]:
     trees = {**tree_of(place.site.module_root), **tree_of(place.store.top / "releases")}
     return {
         path: text for path, text in trees.items()
-        if "/state/" not in f"/{path}" and "spider/" not in path and not path.endswith(("lease", "lease.lock"))
+        if "/state/" not in f"/{path}" and "spider/" not in path and not path.endswith(("lease", "lease.lock", SEAL))
     }  # fmt: skip
 
 
