@@ -23,7 +23,7 @@ from hpcstack.launch.record import Launch, read_launches
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from hpcstack.core.process import Runner
+    from hpcstack.core.process import Completed, Runner
 
 FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z]+)=(\S*)")
 JUST_STARTED = re.compile(r"00:00:\d\d")  # RunTime: the file is made by the node, and seen here later
@@ -192,7 +192,7 @@ def _of_launch(launch: Launch, job: str, remembered: Mapping[str, Accounted]) ->
     written = (own,) if own.is_file() else ()
     if not launch.is_array:
         state = ended_as(launch.status) if launch.status is not None else ""
-        files = (Path(launch.output),) if launch.output else ()
+        files = tuple(find_output(launch.output, launch.job)) if launch.output else ()
         there = any(path.is_file() for path in files)
         return [JobPart(launch.job or job, state, files=files if there else (*written, *files))]
     array = launch.job.partition("_")[0]
@@ -235,8 +235,14 @@ def accounting(job: str, runner: Runner) -> dict[str, Accounted]:
     """{job or job_task: what accounting says}; empty where there is none, or it does not answer."""
     if not runner.has("sacct"):
         return {}
-    argv = ["sacct", "-nPX", "--delimiter=\x1f", f"--format={','.join(ACCOUNTED)}", "--jobs", job]
-    done = runner.output(argv, timeout=20)
+
+    def ask(fields: tuple[str, ...]) -> Completed:
+        argv = ["sacct", "-nPX", "--delimiter=\x1f", f"--format={','.join(fields)}", "--jobs", job]
+        return runner.output(argv, timeout=20)
+
+    done = ask(ACCOUNTED)
+    if done.status:  # Slurm before 21.08 keeps no SubmitLine, and refuses the whole question
+        done = ask(ACCOUNTED[:3])
     found = {}
     for line in done.stdout.splitlines() if not done.status else ():
         values = [*line.split("\x1f"), *[""] * len(ACCOUNTED)][: len(ACCOUNTED)]

@@ -307,7 +307,8 @@ def _fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
 def _check_architecture(artifact: Artifact, node: NodeType | None, *, here: bool) -> None:
     """InputError where the image is for other processors than the nodes have, or this machine if it runs HERE."""
     kind = KERNEL_NAMES.get(artifact.platform, "")
-    theirs = os.uname().machine if here else node.architecture if node else ""
+    of_the_nodes = node.architecture if node else ""
+    theirs = os.uname().machine if here else of_the_nodes
     if not kind or not theirs or kind == theirs:
         return
     where = "this machine is" if here else "these nodes are"

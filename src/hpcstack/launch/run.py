@@ -199,11 +199,14 @@ class PlannedLaunch:
         try:
             return record.begin(*told)
         except OSError as error:
-            top = Path(tempfile.mkdtemp(prefix="hpcstack-launches-"))
             why = f"{state_folder()} cannot be written: {error.strerror or error}"
+        try:
+            top = Path(tempfile.mkdtemp(prefix="hpcstack-launches-"))
             kept = f"this launch is kept in {top} alone, where `hpcstack logs` and `explain` do not look"
             write_stderr(f"* NOTE: {why}; {kept}\n".encode(errors="replace"))
             return record.begin(*told, top=top)
+        except OSError as error:
+            raise StoreError(f"{why}, and {tempfile.gettempdir()} neither: {error.strerror}", "make room") from None
 
     def submit(self) -> Submitted:
         """The launch as a batch job. SlurmError where it is refused, InputError where it could not write its output."""

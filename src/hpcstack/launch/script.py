@@ -34,6 +34,8 @@ JOB_ONLY = ("--partition", "--account", "--qos", "--reservation", "--constraint"
             "--error", "--signal", "--switches", "--exclusive", "--comment", "--open-mode", "--hold",
             "--deadline", "--wckey", "--kill-on-invalid-dep", "--wait-all-nodes", "--parsable", "--wait")  # fmt: skip
 OF_THE_STEP = ("--output", "--error", "--open-mode", "--array", "--requeue", "--no-requeue")  # salloc has none of these
+# Options that a person need not see to know what would run
+LONG = ("--container-mounts", "--cpu-bind", "--container-env", "--prolog", "--comment")
 END = "HPCSTACK_INSIDE"
 NO_COMMAND = ("jupyter",)  # templates that start a program of their own
 STACK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -77,19 +79,19 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
 
 def outline(plan: Plan, command: Sequence[str], *, batch: bool) -> str:
     """The line of PLAN for people: a script of ours is named, not shown; variables are counted."""
-    asked = [part for part in plan.parts if name_of(part) and part.words[0] != "--export=ALL"]
-    program = next((part.words for part in plan.parts if not name_of(part)), ())
-    jobs = [part for part in directives(plan) if name_of(part) in JOB_ONLY] if batch else []
-    scripts = sum(1 for part in plan.parts for word in part.words if word.endswith("\n"))
-    long = [("--container-mounts", "--cpu-bind", "--container-env", "--prolog", "--comment")]
-    options = " ".join(quoted(part.words[0]) for part in asked if name_of(part) not in long[0])
+    program = next((part.words[0] for part in plan.parts if not name_of(part)), "")
+    shown = [part.words[0] for part in plan.parts if name_of(part) and name_of(part) not in LONG]
+    of_the_job = [part.words[0] for part in directives(plan) if name_of(part) in JOB_ONLY] if batch else []
+    by_a_script = any(word.endswith("\n") for part in plan.parts for word in part.words)
+
     lines = [
-        *([f"sbatch {' '.join(quoted(part.words[0]) for part in jobs)}"] if jobs else []),
-        f"{' '.join(map(quoted, program[:2] if program[:1] == ('srun',) else program[:1]))} {options}",
+        " ".join(map(quoted, [program, *shown])),
         f"  by {plan.runtime} ({plan.reason}), in mode {plan.mode}: {MODES[plan.mode].about}",
-        f"  what each {'task starts' if scripts else 'task runs'}: {shlex.join(command)}",
+        f"  what each task {'starts' if by_a_script else 'runs'}: {shlex.join(command)}",
         f"  {counted(len(plan.settings), 'variable')} set; every line, with its reason: --dry-run --all",
     ]
+    if of_the_job:
+        lines.insert(0, " ".join(map(quoted, ["sbatch", *of_the_job])))
     return "\n".join(lines)
 
 

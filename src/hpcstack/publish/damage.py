@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.releases.inventory import NAMES, damaged_inventories, digest, read_inventory
+from hpcstack.releases.inventory import NAMES, damaged_inventories, read_inventory, sha256_of
 from hpcstack.releases.journal import GENERATION
 from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, STATE
 from hpcstack.releases.modulerc import gateway
@@ -93,7 +93,7 @@ def whole_generations(tree: Tree, name: str) -> list[int]:
             text = files.read_text(folder / "ledger.json", MAX_RECORD)
         except (StoreError, InputError, OSError):
             continue
-        if known and digest(text) == known.digests.get("ledger.json"):
+        if known and sha256_of(text) == known.digests.get("ledger.json"):
             whole.append(number)
     return whole
 
@@ -164,7 +164,7 @@ def _link_damage(tree: Tree, name: str) -> list[Damage]:
             out.append(Damage(name, f"{link} is not the link to what versions mean", mend, "state"))
         if home.parent != tree.root:
             path, text = tree.root / home.name / GATE / f"{name}{suffix}", gateway(name, str(home), suffix)
-            if wrong := _difference(path, digest(text)):
+            if wrong := _difference(path, sha256_of(text)):
                 out.append(Damage(name, f"{path} is {wrong}", mend, "file", path, text))
     return out
 
@@ -231,7 +231,7 @@ def _older_release(tree: Tree, ledger: Ledger, entry: Entry, folder: Path, mend:
             text = files.read_text(kept, MAX_RECORD)
         except (OSError, InputError):
             continue
-        if wrong := _difference(path, digest(text)):
+        if wrong := _difference(path, sha256_of(text)):
             out.append(Damage(subject, f"{path} is {wrong}", mend, "file", path, text))
     return out
 

@@ -36,7 +36,7 @@ class Inventory:
     texts: dict[str, str]
 
 
-def digest(text: str) -> str:
+def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -45,7 +45,7 @@ def inventory_files(subject: str, written: Mapping[str, str]) -> dict[str, str]:
     body: dict[str, Any] = {
         "format": FORMAT,
         "subject": subject,
-        "digests": {path: digest(text) for path, text in sorted(written.items())},
+        "digests": {path: sha256_of(text) for path, text in sorted(written.items())},
         "texts": {path: text for path, text in sorted(written.items()) if len(text) <= MOST_KEPT},
     }
     text = json.dumps({**body, "sha256": _own_digest(body)}, indent=1) + "\n"
@@ -109,4 +109,4 @@ def is_clean(part: str) -> bool:
 
 
 def _own_digest(body: Mapping[str, Any]) -> str:
-    return digest(json.dumps(body, sort_keys=True, separators=(",", ":")))
+    return sha256_of(json.dumps(body, sort_keys=True, separators=(",", ":")))

@@ -173,3 +173,15 @@ def test_a_programs_own_option_makes_no_array(launches: Path) -> None:
         json.dumps({**json.loads((folder / record.FILE).read_text()), "command": ["train.py", "--array-size", "3"]})
     )
     assert not record.find("7").is_array
+
+
+def test_an_older_slurm_keeps_no_line(launches: Path) -> None:
+    """Before 21.08 sacct refuses a question about SubmitLine as a whole: its states count all the same."""
+
+    class Older(Cluster):
+        def output(self, argv: Any, **more: Any) -> Completed:
+            if any("SubmitLine" in word for word in argv):
+                return Completed(tuple(argv), 1, ('sacct: fatal: Invalid field requested: "SubmitLine"',), "")
+            return super().output(argv, **more)
+
+    assert parts_of("7", Older(sacct=accounted(("7", "FAILED", "1:0")))) == [JobPart("7", "FAILED, exit 1")]
