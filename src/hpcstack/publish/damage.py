@@ -83,6 +83,12 @@ def _generations(tree: Tree, name: str) -> list[int]:
     return sorted(int(path.name) for path in _folders(folder) if GENERATION.fullmatch(path.name))
 
 
+def _current_generation(tree: Tree, name: str) -> str:
+    """The number that NAME's `current` names; empty where that leads anywhere else: it is read, never followed."""
+    said = descriptors.read_link(tree.root / STATE / name / CURRENT) or ""
+    return said if GENERATION.fullmatch(said) else ""
+
+
 def whole_generations(tree: Tree, name: str) -> list[int]:
     """Those whose ledger is as it was written, the newest first."""
     whole = []
@@ -101,7 +107,7 @@ def whole_generations(tree: Tree, name: str) -> list[int]:
 def _torn_state(tree: Tree, name: str, why: str) -> Damage:
     """The ledger of NAME cannot be read: its inventory may have it, else an earlier generation."""
     folder = tree.root / STATE / name / CURRENT
-    number = descriptors.read_link(folder) or ""
+    number = _current_generation(tree, name)
     try:
         known = read_inventory(folder.with_name(number), f"{name}#{number}") if number else None
     except StoreError:
@@ -134,7 +140,9 @@ def _is_lost(tree: Tree, name: str) -> bool:
 def _state_damage(tree: Tree, name: str) -> list[Damage]:
     """What users' module systems read of the current generation, against what was written there."""
     state = tree.root / STATE / name
-    number = descriptors.read_link(state / CURRENT) or ""
+    number = _current_generation(tree, name)
+    if not number:
+        return [_earlier_generation(tree, name, f"{state / CURRENT} leads to no generation of its own")]
     folder = state / number
     try:
         known = read_inventory(folder, f"{name}#{number}")

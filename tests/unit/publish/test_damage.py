@@ -149,6 +149,19 @@ def test_a_first_publish_that_was_interrupted_is_not_lost(place: Place) -> None:
     assert not (state / "current").exists()
 
 
+def test_a_state_that_leads_elsewhere_is_told_and_not_followed(place: Place) -> None:
+    """A member of the group lets `current` lead to a folder of his own, with a ledger and an inventory that fit."""
+    state = place.site.module_root / "state/pytorch"
+    elsewhere = place.top / "elsewhere"
+    shutil.copytree(state / "current", elsewhere)
+    (state / "current").unlink()
+    (state / "current").symlink_to("../../../elsewhere")
+    before = tree_of(elsewhere)
+    (left,) = [one for one in mend(place) if one.subject == "pytorch"]
+    assert "leads to no generation of its own" in left.what and "--generation" in left.remedy
+    assert tree_of(elsewhere) == before
+
+
 def test_a_generation_that_is_not_whole_is_not_restored(place: Place) -> None:
     state = place.site.module_root / "state/pytorch"
     before = (state / "current").readlink()
