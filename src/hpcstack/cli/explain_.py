@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LEAST = 25  # the rank of what may be a cause; less is an echo
 JOB = re.compile(r"[0-9]+(_[0-9]+)?")
+FAILED_STATES = ("FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
 MOST_TASKS = 5  # of an array: how many that failed are named with their reason
 MOST_UNKNOWN = 200  # of an array: how many logs are read of tasks whose end nobody knows
 MOST_OF_A_TASK = 4 << 20  # bytes of a task's log
@@ -113,33 +114,44 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
     """How many tasks are in which state; the first few that failed, and why; what the first one's log shows."""
     from hpcstack.launch.failure import failure_in
 
-    tasks, first = [], ""
+    tasks: list[ExplainedTask] = []
+    worth_naming: list[ExplainedTask] = []
+    first = ""
     counts: collections.Counter[str] = collections.Counter()
-    read = named = 0
+    read = 0
     for part in parts:
-        failed = part.state.partition(" ")[0].rstrip(",") in FAILED_STATES
-        said, state, text = "", part.state, ""
-        if (failed and named < MOST_TASKS) or (not state and read < MOST_UNKNOWN):
+        failed, said, text, state = has_failed(part.state), "", "", part.state
+        is_one_of_the_first = failed and len(worth_naming) < MOST_TASKS
+        is_unknown = not state and read < MOST_UNKNOWN
+        if is_one_of_the_first or is_unknown:
             read += 1
             text = "\n".join(end_of(path, MOST_OF_A_TASK) for path in part.logs)
-            said = failure_in(text).first
+            failure = failure_in(text)
+            said = failure.first
+            failed = failed or bool(
+                failure.host
+            )  # a rank has said that it ended so; a traceback alone may be of no harm
         if not state:
-            state = "FAILED, by its log" if said else "ended, nobody knows how"
-        if said or failed:
-            named += 1
-            first = first or text
-        tasks.append(ExplainedTask(part.job, state, said))
+            state = "FAILED, by its log" if failed else "ended, nobody knows how"
+        task = ExplainedTask(part.job, state, said if failed else "")
+        tasks.append(task)
         counts[state] += part.count
+        if failed:
+            worth_naming.append(task)
+            first = first or text
+
     lines = [f"{counts.total()} tasks: {', '.join(f'{count} {state}' for state, count in counts.most_common())}"]
-    worth_naming = [task for task in tasks if task.said or task.state.partition(" ")[0].rstrip(",") in FAILED_STATES]
     lines += [f"{task.task}: {task.said or task.state}" for task in worth_naming[:MOST_TASKS]]
-    if left := len(worth_naming) - MOST_TASKS:
-        lines += [f"{left} more: hpcstack explain {parts[0].job.partition('_')[0]}_TASK, --json"] if left > 0 else []
+    left = len(worth_naming) - MOST_TASKS
+    if left > 0:
+        lines.append(f"{left} more: hpcstack explain {parts[0].job.partition('_')[0]}_TASK, --json")
     found = _explain_text(session, first, "", every=every) if first else Explained("", [])
     return Explained("\n".join(lines), found.shown, found.hidden, tuple(tasks))
 
 
-FAILED_STATES = ("FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
+def has_failed(state: str) -> bool:
+    """Whether Slurm's word for a task's STATE is one of a failure: FAILED, exit 3."""
+    return state.partition(" ")[0].rstrip(",") in FAILED_STATES
 
 
 def _explain_text(session: Session, text: str, job: str, *, every: bool, ended_well: bool = False) -> Explained:
