@@ -45,7 +45,7 @@ class PrivateRegistry:
         with self.log.open("ab") as log:
             argv = ["docker-registry", "serve", str(self.folder / "registry.yml")]
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
-        await_registry(self.port, self.log)
+        await_registry(self.process, self.port, self.log)
         return self
 
     def stop(self) -> None:
@@ -72,16 +72,26 @@ class PrivateRegistry:
         self.log.write_text("")
 
 
-def await_registry(port: int, log: Path) -> None:
-    """Until the registry on PORT answers, if only that it wants a login."""
+def await_registry(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Wait until PROCESS answers on PORT, if only that it wants a login. Where another server has that port, ours has
+    ended: its answer does not count."""
     for _ in range(100):
-        try:
-            urlopen(f"http://127.0.0.1:{port}/v2/", timeout=2)
-        except HTTPError:
-            return
-        except URLError:
-            time.sleep(0.1)
-    raise AssertionError(log.read_text())
+        if answers(port):
+            break
+        time.sleep(0.1)
+
+    time.sleep(0.1)
+    assert process.poll() is None and answers(port), log.read_text()
+
+
+def answers(port: int) -> bool:
+    try:
+        urlopen(f"http://127.0.0.1:{port}/v2/", timeout=2)
+    except HTTPError:
+        return True
+    except URLError:
+        return False
+    return True
 
 
 def bcrypt(password: str) -> str:

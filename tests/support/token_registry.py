@@ -45,7 +45,7 @@ class TokenRegistry:
         with (self.folder / "tokens.log").open("ab") as log:
             argv = ["docker-registry", "serve", str(self.folder / "tokens.yml")]
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
-        await_registry(self.port, self.folder / "tokens.log")
+        await_registry(self.process, self.port, self.folder / "tokens.log")
         return self
 
     def stop(self) -> None:
