@@ -36,7 +36,7 @@ class Accounts:
     """A site of GROUP's, and its accounts."""
 
     def __init__(self, testbed: Testbed, base: str) -> None:
-        self.testbed, self.top = testbed, testbed.folder / "group"
+        self.testbed, self.base, self.top = testbed, base, testbed.folder / "group"
         shutil.rmtree(self.top, ignore_errors=True)
         for folder, owner in ((self.top, "root"), (self.top / "site", ADMINS[0])):
             folder.mkdir(mode=0o755)
@@ -67,6 +67,12 @@ class Accounts:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=600)
         assert not check or done.returncode == 0, f"{who} {words}\n{done.stdout}\n{done.stderr}"
         return done
+
+    def make_stack_of_a_user(self) -> None:
+        """mine.yaml in the reader's home: a stack on the site's own base."""
+        path = Path("/home") / READER / "mine.yaml"
+        path.write_text(RECIPE.format(name="mine", version="1", base=self.base))
+        shutil.chown(path, READER)
 
     def json(self, who: str, *words: str) -> Any:
         return json.loads(self(who, *words, "--json").stdout)
@@ -116,13 +122,32 @@ def test_two_administrators_and_a_reader(accounts: Accounts) -> None:
     accounts(READER, "launch", "shared/1", "--runtime", "local", "--dry-run", "--", "true")
     for words in (
         ("publish", "shared-1"),
-        ("build", "shared-1", "--no-cache"),
         ("default", "shared/1"),
         ("undo", "shared"),
     ):
         refused = accounts(READER, *words, check=False)
         assert refused.returncode not in (0, 70) and "ERROR" in refused.stderr, (words, refused.stderr)
         assert "Traceback" not in refused.stderr
+    accounts.make_stack_of_a_user()
+    accounts(two, "build", "shared-1", "--engine", "builtin", "--no-cache")  # gc has taken the base away
+    built = accounts(READER, "build", "./mine.yaml", "--engine", "builtin")
+    assert "importing" not in built.stderr and "on the site's own copy of the base" in built.stderr
+    assert f"your own store, /home/{READER}/.local/share/hpcstack/store" in built.stderr
+    image = Path(accounts.json(READER, "inspect", "mine-1")["image"])
+    assert image.is_relative_to(f"/home/{READER}/.local/share/hpcstack/store") and image.owner() == READER
+    assert not accounts.json(READER, "build", "shared-1", "--locked", "--engine", "builtin")["built"], (
+        "the site's image"
+    )
+    assert [row["stack"] for row in accounts.json(READER, "images")] == ["mine-1", "shared-1", "shared-2"]
+    ran = accounts(READER, "launch", "mine-1", "--runtime", "local", "--", "cat", "/said")
+    assert ran.stdout.strip() == "1"
+    refused = accounts(READER, "publish", "./mine.yaml", check=False)
+    assert "is not yours to write" in refused.stderr and "hpcstack launch mine-1" in refused.stderr
+    accounts(READER, "build", "./mine.yaml", "--engine", "builtin", "--no-cache")
+    going = accounts.json(READER, "gc", "--older-than", "0", "--no-slurm")
+    assert going["removed"] and all(one["path"].startswith(f"/home/{READER}/") for one in going["removed"])
+    assert not accounts.json(READER, "build", "shared-2", "--engine", "builtin")["built"], "the site's is still there"
+
     store = accounts.top / "site/store"
     closed = [path for path in (store, *store.rglob("*")) if path.is_dir() and not path.stat().st_mode & 0o020
               ]  # fmt: skip

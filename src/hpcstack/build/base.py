@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform as machine
 import re
 import time
@@ -16,7 +17,7 @@ from hpcstack.oci.reference import Reference, parse
 from hpcstack.oci.sources import open_source
 from hpcstack.recipe.model import Base
 from hpcstack.render.image import KERNEL_NAMES
-from hpcstack.store.cache import busy, cache_of, offline_folder, touch
+from hpcstack.store.cache import busy, cache_of, offline_folder, shared_cache, touch
 
 if TYPE_CHECKING:
     from hpcstack.build.workbench import Workbench
@@ -46,6 +47,12 @@ def base_of(lock: Lock, platform: str, bench: Workbench) -> Path:
     if final.exists():
         touch(final)
         return final
+
+    of_the_site = shared_cache(bench.site).top / final.name
+    if bench.site.own_store != bench.site.store and os.access(of_the_site, os.R_OK):
+        bench.progress(f"on the site's own copy of the base, {of_the_site}")
+        return of_the_site
+
     bench.progress(f"importing {lock.base.repository}:{lock.base.tag} ({digest[:19]})")
     base = Base.model_validate({"image": f"{lock.base.registry}/{lock.base.repository}@{digest}"})
     done = _import(Reference("docker", base=base), platform, final, bench, once=True)

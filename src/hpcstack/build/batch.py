@@ -14,7 +14,7 @@ from hpcstack.core.errors import BuildError, SlurmError
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill
 from hpcstack.slurm.jobs import cancel, submit
-from hpcstack.store.store import Store
+from hpcstack.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def build_on_slurm(
 
     Interrupted, it cancels what it has submitted.
     """
-    store = Store(site.store)
+    store = open_store(site)
     logs = store.top / "logs" / f"batch-{uuid.uuid4().hex[:8]}"
     options = [f"--array=0-{len(stacks) - 1}%{limit}"] + ([f"--partition={partition}"] if partition else [])
     text = script(stacks, logs, [sys.executable, "-m", "hpcstack", *own], rest, options)

@@ -91,6 +91,8 @@ def _build_once(
     with store.lease(request.key, lambda owner: progress(f"waiting for another builder of {name}: {owner}")):
         if not how.fresh and (found := find_built(request, store)):
             return found, False
+        if store.below:
+            progress(f"into your own store, {store.top}: {store.below.top} is not yours to write")
         progress(f"building {name} with {request.engine.name} ({request.why}; key {request.key[:12]})")
         kept = store.top / "logs" / f"{name}-{request.key[:12]}.log"
         with workspace(request.site, bench.runner, request.needed_bytes) as work, store.incoming() as incoming:

@@ -185,10 +185,10 @@ def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, pr
         raise ValueError(f"its lock is of {lock.stack}")
     lock.platform(platform)
     recipe = _recipe_in(part / f"recipes/{name}{SUFFIX}", lock, recipes)
-    target = (recipe.parent if recipe else site.lock_dir) / f"{name}{LOCK_SUFFIX}"
+    target = (recipe.parent if recipe else site.own_lock_dir) / f"{name}{LOCK_SUFFIX}"
     _not_another(target, lock.text())
     base = _base_in(part / "base", manifest, base_name(lock, platform, site), site, progress)
-    with Store(site.store).acting("the bundle was not applied"):
+    with Store(site.own_store).acting("the bundle was not applied"):
         final = offline_folder(site, lock, platform)
         (part / "packages").mkdir(exist_ok=True)
         if base:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hpcstack.store.store import Store
+from hpcstack.store.store import open_store
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Progress
     from hpcstack.oci.client import Registry
     from hpcstack.site.load import Site
+    from hpcstack.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -26,4 +27,4 @@ class Workbench:
 
     @cached_property
     def store(self) -> Store:
-        return Store(self.site.store)
+        return open_store(self.site)

@@ -19,13 +19,12 @@ def command(session: Session, image: str, output: Path | None) -> None:
     from hpcstack.store import sbom
     from hpcstack.store.contents import read_distribution
     from hpcstack.store.find import find_image
-    from hpcstack.store.store import Store
 
     found = find_image(image_named(session, image), session.store)
     text = sbom.document(found, read_distribution(found.image))
     if output is None:
         echo(text.rstrip("\n"))
         return
-    with Store(session.site.store).acting("the SBOM was not written"):
+    with session.store.acting("the SBOM was not written"):
         write_output(output, text)
     say(f"{output}: {len(found.apt)} apt and {len(found.pip)} pip packages")

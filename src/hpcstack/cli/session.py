@@ -108,9 +108,9 @@ class Session:
 
     @cached_property
     def store(self) -> Store:
-        from hpcstack.store.store import Store
+        from hpcstack.store.store import open_store
 
-        return Store(self.site.store)
+        return open_store(self.site)
 
     @cached_property
     def runner(self) -> Runner:

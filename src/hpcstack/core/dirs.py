@@ -47,3 +47,11 @@ def cache_home(environ: Mapping[str, str] | None = None) -> Path:
 def state_folder() -> Path:
     """Where launches and test runs are kept: below the user's home, which the nodes see."""
     return _home("XDG_STATE_HOME", ".local/state", None) / "hpcstack"
+
+
+def own_user_name() -> str:
+    """The name of the user who runs this; his number on a machine that does not know him."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

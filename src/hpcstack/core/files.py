@@ -255,8 +255,8 @@ def writing_below(top: Path, what: str) -> Iterator[None]:
 
 
 def _advice(error: OSError, top: Path) -> str:
-    if error.errno == errno.ENOSPC:
-        return "make room, or name another store in site.yaml"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "make room: hpcstack gc --dry-run; or name another store in site.yaml"
     ours = Path(str(error.filename or top)).is_relative_to(top)
     if ours and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return f"{top} must be writable by you; if it is the store: `store` in site.yaml (hpcstack show --site)"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.diagnose.advice import Finding, fine, skipped, wrong
 from hpcstack.render.template import plain
-from hpcstack.store.store import Store
+from hpcstack.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ class MountSpeeds:
 
 def smallest_image(site: Site) -> tuple[Path, int] | None:
     """The smallest image of the store, and its bytes."""
-    images = sorted(Store(site.store).images(), key=lambda one: one.size)
+    images = sorted(open_store(site).images(), key=lambda one: one.size)
     return (images[0].image, images[0].size) if images else None
 
 

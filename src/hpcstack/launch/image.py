@@ -12,7 +12,7 @@ from hpcstack.releases.named import Named, named
 from hpcstack.releases.seal import check_seal
 from hpcstack.releases.tree import Tree
 from hpcstack.store.find import newest_image
-from hpcstack.store.store import Store
+from hpcstack.store.store import open_store
 
 RELEASED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}/[A-Za-z0-9][A-Za-z0-9._+-]{0,139}")
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hpcstack.recipe.catalog import Catalog
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
+    from hpcstack.store.store import Store
 
 
 def image_to_launch(
@@ -45,7 +46,7 @@ def find_image(
 ) -> tuple[Artifact, str, tuple[str, ...]]:
     """The image that NAME means, why, and what is added to it. Its recipe is not needed: who loads a module need
     not have it; the CATALOG is asked by a refusal, and for a recipe that only adds pip's packages to an image."""
-    store = Store(site.store)
+    store = open_store(site)
     if name.endswith(".yaml"):
         meant, recipe = Named(catalog().find(name).stack.full_name), name
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
@@ -28,7 +27,7 @@ class LockFile:
     recipe: Recipe
     site: Site
 
-    @cached_property
+    @property
     def path(self) -> Path:
         return lock_path(self.recipe, self.site)
 
@@ -72,8 +71,9 @@ class LockFile:
     def write(self, lock: Lock) -> Path:
         """LOCK where the recipe's lock lies. StoreError where that cannot be written."""
         assert not lock.not_looked_up
-        with writing_below(self.site.store, "the lock was not written"):
-            if self.path.parent == self.site.lock_dir:
-                make_folder(self.site.lock_dir)
-            write_text(self.path, lock.text())
-        return self.path
+        path, folder = lock_path(self.recipe, self.site, to_write=True), self.site.own_lock_dir
+        with writing_below(self.site.own_store, "the lock was not written"):
+            if path.parent == folder:
+                make_folder(folder)
+            write_text(path, lock.text())
+        return path

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 LOCK_SUFFIX = ".lock.json"
 
 
-def lock_path(recipe: Recipe, site: Site) -> Path:
+def lock_path(recipe: Recipe, site: Site, *, to_write: bool = False) -> Path:
     """Beside a recipe in a folder that can be written, else (the package's own) in the site's lock directory; always
     there where the site says so (`locks: site`).
+
+    Who may not write there has a lock directory of his own; the site's lock counts until he has made one.
 
     InputError where a link is there: git carries links, and a lock that is written must not land where one leads.
     """
@@ -31,6 +33,9 @@ def lock_path(recipe: Recipe, site: Site) -> Path:
         or not (os.path.lexists(path) or os.access(folder, os.W_OK))
     ):
         path = site.lock_dir / name
+        own = site.own_lock_dir / name
+        if to_write or own.exists():
+            path = own
     if path.is_symlink():
         raise InputError(
             f"{path} is a symbolic link: a lock is a file of its own", f"look where it leads, then: rm {path}"

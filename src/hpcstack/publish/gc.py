@@ -57,11 +57,14 @@ class Item:
 
 
 def items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -> list[Item]:
-    """All that takes room, each with why it stays or nothing. SlurmError where jobs cannot be asked for."""
-    store = Store(site.store)
+    """All that takes room, each with why it stays or nothing. SlurmError where jobs cannot be asked for.
+
+    Of who has a store of his own over the site's it is his own; the site's is not looked at.
+    """
+    store = Store(site.own_store)
     used = find_images_in_use(runner, slurm=slurm)
     cache = cache_of(site)
-    old = list(_releases(site, store, used))
+    old = list(_releases(site, store, used)) if site.own_store == site.store else []
     going = {item.what for item in old if not item.keep}
     out = [
         *old,
@@ -224,7 +227,7 @@ def _jobs(runner: Runner) -> list[tuple[str, str]]:
 
 def remove(item: Item, site: Site) -> None:
     """ITEM gone: first out of sight by rename, then removed; its builder's lease is held meanwhile."""
-    store = Store(site.store)
+    store = Store(site.own_store)
     with store.acting(f"{item.path} was not removed"):
         if item.kind == "image":
             with store.lease(item.path.name):

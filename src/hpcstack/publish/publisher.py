@@ -67,7 +67,7 @@ class Publisher:
 
     @property
     def tree(self) -> Tree:
-        return Tree(self.site.module_root, self.marks, self.site.modules.direct, self.store.top / "releases")
+        return Tree(self.site.module_root, self.marks, self.site.modules.direct, self.store.releases)
 
     # -- the verbs
     def publish(
@@ -88,6 +88,11 @@ class Publisher:
         """
         if channel not in CHANNELS:
             raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
+        if self.store.below:
+            raise StoreError(
+                f"{self.store.below.top} is not yours to write, and what is published lies there",
+                f"your own image needs no module: hpcstack launch {artifact.stack} -- PROGRAM",
+            )
         tree = self.tree
         with self._held(stack.name) as ledger:
             check_publishable(ledger, stack)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import StoreError
 from hpcstack.releases.seal import Seal, read_seal, renew_seal, take_seal
 from hpcstack.releases.tree import Tree
-from hpcstack.store.artifact import IMAGE
 
 if TYPE_CHECKING:
     from hpcstack.core.progress import Progress
@@ -42,7 +41,7 @@ def check_published(
     released = [(one, entry) for one in names for entry in tree.ledger(one).entries if entry.state != "gone"]
     last_read = {entry.key: _last_read(store, one, entry.release) for one, entry in released}
     oldest_first = sorted(last_read, key=lambda key: last_read[key])
-    there = [key for key in oldest_first if (store.top / "images" / key / IMAGE).is_file()]
+    there = [key for key in oldest_first if store.published_image(key).is_file()]
     chosen = (set(oldest_first) - set(there)) | set(there[:most] if most else there)
     for one, entry in released:
         if entry.key in chosen:
@@ -54,7 +53,7 @@ def check_published(
             wrong = found if isinstance(found, str) else ""
             if not isinstance(found, str) and found.sha256 != entry.sha256:
                 wrong = f"it has sha256 {found.sha256[:12]}, and was published with {entry.sha256[:12]}"
-            image = str(store.top / "images" / entry.key / IMAGE)
+            image = str(store.published_image(entry.key))
             sealed = not isinstance(found, str) and not wrong and renew_seal(store, one, entry.release, found)
             out.append(Checked(release, image, wrong, sealed))
     return out

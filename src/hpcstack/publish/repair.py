@@ -82,7 +82,8 @@ def _put_back(publisher: Publisher, damage: Damage) -> None:
     """A file whose text is known. What lies in its place goes: a link is replaced, and not followed."""
     path, tree = damage.path, publisher.tree
     assert path and damage.text is not None
-    top = publisher.store.top / "releases" if path.is_relative_to(publisher.store.top / "releases") else tree.root
+    releases = publisher.store.releases
+    top = releases if path.is_relative_to(releases) else tree.root
     if not path.is_relative_to(top) or not is_clean(str(path.relative_to(top))):
         raise StoreError(f"{path} is not below {top}", "nothing was written")
     publisher.say(f"putting back {path}")

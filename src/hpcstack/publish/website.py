@@ -165,7 +165,7 @@ def _report(store: Store, name: str, entry: Entry) -> str:
 
 
 def _file(store: Store, name: str, entry: Entry, what: str) -> Path:
-    return store.top / "releases" / name / entry.release / what
+    return store.releases / name / entry.release / what
 
 
 def write(files: dict[str, str], folder: Path) -> None:

@@ -68,14 +68,14 @@ def version_of(release: str) -> str:
 
 def read_releases(store: Store) -> Iterator[tuple[str, ReleaseRecord]]:
     """(NAME/VERSION-rN, its record) of all that was published. A record that cannot be read is an error."""
-    for path in sorted((store.top / "releases").glob(f"*/*/{RECORD}")):
+    for path in sorted(store.releases.glob(f"*/*/{RECORD}")):
         name, release = path.parent.parent.name, path.parent.name
         if found := read_record(store, name, release):
             yield f"{name}/{release}", found
 
 
 def release_folder(store: Store, name: str, release: str) -> Path:
-    return store.top / "releases" / name / release
+    return store.releases / name / release
 
 
 def read_release(store: Store, name: str, release: str) -> tuple[Stack, Artifact]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hpcstack.core.characters import CONTROL
-from hpcstack.core.dirs import config_home, data_home
+from hpcstack.core.dirs import config_home, data_home, own_user_name
 from hpcstack.core.errors import InputError, ProblemsError, did_you_mean
 from hpcstack.core.names import RUNTIMES
 from hpcstack.core.yaml import MAX_BYTES, Document, dotted, parse, problems_of, read_text
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SYSTEM = Path("/etc/hpcstack/site.yaml")
+USER = "{user}"  # in `user_store`
 
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ class Site(Model):
     )
     name: str = Field("local", pattern=r"^[A-Za-z0-9._-]+$")
     store: Path
+    user_store: Path = Field(
+        default_factory=lambda: data_home() / "hpcstack/store",
+        description="where those who may not write the store keep images of their own; {user} is their name",
+    )
     lock_dir: Path
     module_root: Path
     recipe_dirs: tuple[Path, ...] = ()
@@ -83,7 +88,7 @@ class Site(Model):
     signatures: SignaturesSite = SignaturesSite.model_construct()
     image_cache: ImageCacheSite = ImageCacheSite.model_construct()
 
-    @field_validator("store", "lock_dir", "module_root", "recipe_dirs", mode="after")
+    @field_validator("store", "user_store", "lock_dir", "module_root", "recipe_dirs", mode="after")
     @classmethod
     def _absolute(cls, value: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
         for path in value if isinstance(value, tuple) else (value,):
@@ -133,6 +138,20 @@ class Site(Model):
         return next((name for name, one in self.node_types.items() if one is node), "")
 
     @property
+    def own_store(self) -> Path:
+        """Where this caller's images are made: the site's store, or his own where the site's is not his to write.
+
+        A store that is not there is the site's still to make: its filesystem may be missing just now.
+        """
+        may_write = not self.store.exists() or os.access(self.store, os.W_OK)
+        return self.store if may_write else self.user_store
+
+    @property
+    def own_lock_dir(self) -> Path:
+        """Where this caller's locks are written that lie beside no recipe."""
+        return self.lock_dir if self.own_store == self.store else self.own_store / "locks"
+
+    @property
     def without_gpus(self) -> bool:
         """Whether the site knows its nodes, and no real GPU is in any."""
         return bool(self.node_types) and not any(node.real_gpus for node in self.node_types.values())
@@ -153,7 +172,8 @@ class Loaded:
 def defaults(environ: Mapping[str, str]) -> dict[str, Any]:
     """The built-in layer: everything below the user's own data folder."""
     top = f"{data_home(environ)}/hpcstack"
-    return {"store": f"{top}/store", "lock_dir": f"{top}/locks", "module_root": f"{top}/modules"}
+    store = f"{top}/store"
+    return {"store": store, "user_store": store, "lock_dir": f"{top}/locks", "module_root": f"{top}/modules"}
 
 
 def layers(environ: Mapping[str, str], explicit: str = "") -> list[Path]:
@@ -183,6 +203,7 @@ def load(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded
         documents.append(document)
     for values, origin in forced:
         _merge(merged, values, origins, origin)
+    _name_user(merged, origins)
     try:
         site = Site.model_validate(merged)
     except ValidationError as error:
@@ -191,6 +212,18 @@ def load(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded
     effective = {kind: part.value for kind, part in (("defaults", policy.defaults), ("force", policy.force)) if part}
     stated = site.policy.model_copy(update=effective)
     return Loaded(site.model_copy(update={"policy": stated}), origins, policy)
+
+
+def _name_user(merged: dict[str, Any], origins: dict[str, str]) -> None:
+    """The user's name in place of {user} in `user_store`. InputError where a site names one folder for everybody."""
+    said = str(merged["user_store"])
+    if origins["user_store"] != "built-in" and USER not in said:
+        raise InputError(
+            f"{origins['user_store']}: user_store: {said} is one folder for all users",
+            f"say {USER} where the name of the user stands: /scratch/{USER}/hpcstack",
+        )
+    if USER in said:
+        merged["user_store"] = said.replace(USER, own_user_name())
 
 
 def _policy(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:

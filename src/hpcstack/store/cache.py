@@ -21,16 +21,23 @@ if TYPE_CHECKING:
     from hpcstack.lock.model import Lock
     from hpcstack.site.load import Site
 
+SHARED = "cache"  # in the store
+
 
 def cache_of(site: Site) -> Store:
     """The cache of bases: the members of the site's `group` trust each other, and have one; else the user's own."""
-    if not sharing.is_shared():
+    if not sharing.is_shared() or site.own_store != site.store:
         return own_cache(site)
-    shared = Store(site.store / "cache")
+    shared = shared_cache(site)
     with shared.acting("no cache"):
         for name in ("partial", "busy", "offline", "keys"):
             sharing.make_folder(shared.top / name)
     return shared
+
+
+def shared_cache(site: Site) -> Store:
+    """The cache that the administrators of a site share, which others may read."""
+    return Store(site.store / SHARED)
 
 
 def own_cache(site: Site) -> Store:

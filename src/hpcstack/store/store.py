@@ -20,24 +20,43 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from hpcstack.site.load import Site
+
 KEY = re.compile(r"[0-9a-z]{1,64}")
 MAX_RECORD = 64 << 20  # bytes of an artifact.json or a release.json: packages of a large image are 1 MB
 ARTIFACT, LOG, LOCK = "artifact.json", "build.log", "lock.json"
 
 
 class Store:
-    """A store below one folder, used by many processes at once."""
+    """A store below one folder, used by many processes at once.
 
-    def __init__(self, top: Path) -> None:
+    One may stand over another, BELOW, which is read and never written: a user's own over the site's.
+    """
+
+    def __init__(self, top: Path, below: Store | None = None) -> None:
         self.top = top
+        self.below = below
+
+    @property
+    def releases(self) -> Path:
+        """Where what is published is written down: in the site's store, whoever asks."""
+        return (self.below or self).top / "releases"
 
     # -- reading
+
+    def published_image(self, key: str) -> Path:
+        """Where the image of KEY lies if it is published: in the site's store, whether it is there or not."""
+        return (self.below or self).top / "images" / key / IMAGE
 
     def artifact(self, key: str) -> Artifact | None:
         """The image of KEY, if it is there and whole."""
         if not KEY.fullmatch(key):
             return None
+
         folder = self._folder(key)
+        if self.below and not os.path.lexists(folder):
+            return self.below.artifact(key)
+
         try:
             artifact = read_artifact(files.read_bytes(folder / ARTIFACT, MAX_RECORD), str(folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -54,6 +73,9 @@ class Store:
     def newest(self, stack: str) -> Artifact | None:
         """The image that was built last for STACK."""
         key = self._pointed(stack)
+        if self.below and not key:
+            return self.below.newest(stack)
+
         found = self.artifact(key) if KEY.fullmatch(key) else None
         if found and found.stack != stack:
             raise StoreError(
@@ -69,19 +91,26 @@ class Store:
 
     def stacks(self) -> dict[str, Artifact]:
         """{stack: its newest image}."""
-        folder = self.top / "stacks"
-        names = sorted(path.name for path in folder.glob("[!.]*")) if folder.is_dir() else []
-        return {name: artifact for name in names if (artifact := self._whole(name))}
+        names: set[str] = set()
+        for folder in self._folders("stacks"):
+            names.update(path.name for path in folder.glob("[!.]*"))
+        return {name: artifact for name in sorted(names) if (artifact := self._whole(name))}
 
     def images(self) -> list[Artifact]:
         """Every whole image, the oldest first."""
-        folder = self.top / "images"
-        found = []
-        for path in folder.glob("[!.]*") if folder.is_dir() else ():
-            with contextlib.suppress(StoreError, OSError):
-                if one := self.artifact(path.name):
-                    found.append((path.stat().st_mtime, path.name, one))
-        return [one for _, _, one in sorted(found, key=lambda entry: entry[:2])]
+        found: dict[str, tuple[float, Artifact]] = {}
+        for folder in self._folders("images"):
+            for path in folder.glob("[!.]*"):
+                with contextlib.suppress(StoreError, OSError):
+                    if one := self.artifact(path.name):
+                        found.setdefault(path.name, (path.stat().st_mtime, one))
+        oldest_first = sorted(found, key=lambda key: (found[key][0], key))
+        return [found[key][1] for key in oldest_first]
+
+    def _folders(self, name: str) -> list[Path]:
+        """The folders NAME that are there: this store's, then that of the one below."""
+        tops = [self.top, *([self.below.top] if self.below else [])]
+        return [top / name for top in tops if (top / name).is_dir()]
 
     def _whole(self, stack: str) -> Artifact | None:
         """The newest image of STACK; a damaged one is as good as none where many are listed."""
@@ -214,6 +243,21 @@ class Store:
                     hold(path, lambda who: waiting(f"{who} (its lease is {path})") if waiting else None)
                 )
             yield
+
+
+def open_store(site: Site) -> Store:
+    """The site's store; for those who may not write there one of their own, over it.
+
+    StoreError where their own belongs to somebody else: images that lie there are run.
+    """
+    own = site.own_store
+    if own == site.store:
+        return Store(own)
+
+    with contextlib.suppress(FileNotFoundError):
+        if own.stat().st_uid not in (os.geteuid(), 0):
+            raise StoreError(f"your own store {own} belongs to {files.owner(own)}", "user_store in site.yaml names it")
+    return Store(own, below=Store(site.store))
 
 
 def check_key(key: str) -> None:

@@ -27,7 +27,7 @@ PREFIX = "hpcstack-build-"
 def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
     """The folder; StoreError where fewer than NEEDED bytes are free. Nothing of the caches is collected meanwhile."""
     parent = Path(site.build.tmpdir or tempfile.gettempdir())
-    with Store(site.store).acting("no folder to build in"):
+    with Store(site.own_store).acting("no folder to build in"):
         free = shutil.disk_usage(parent).free
         if free < needed:
             raise StoreError(

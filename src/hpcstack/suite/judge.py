@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.dirs import state_folder
 from hpcstack.core.files import write_text
 from hpcstack.store.find import newest_image
-from hpcstack.store.store import Store
+from hpcstack.store.store import open_store
 from hpcstack.suite import gates, history
 from hpcstack.suite.run import run_suite
 
@@ -45,7 +45,7 @@ def run_and_judge(
     stack: Stack, wanted: Wanted, resources: Resources, site: Site, runner: Runner, say: Say
 ) -> tuple[Report, Path]:
     """One run of the image of STACK that was built last, judged; report.json in its folder, its line in the history."""
-    store = Store(site.store)
+    store = open_store(site)
     report, folder = run_suite(stack, newest_image(stack.full_name, store), wanted, resources, site, runner, say)
     write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")  # before anything can go wrong
     path = state_folder() / "history" / f"{stack.full_name}.jsonl"

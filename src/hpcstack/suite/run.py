@@ -84,7 +84,7 @@ def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, h
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     parent = wanted.parent or state_folder() / "tests" / stack.full_name
     folder = parent / f"{stamp}-{uuid.uuid4().hex[:6]}"
-    with Store(site.store).acting("no folder for the run"):
+    with Store(site.own_store).acting("no folder for the run"):
         folder.mkdir(parents=True)
     taken = share(resources, site, allocation(os.environ), here=here)
     ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS

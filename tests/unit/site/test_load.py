@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -154,3 +156,25 @@ def test_two_layers_of_nonsense_are_refused(tmp_path: Path) -> None:
     second.write_text("policy: {}\n")
     loaded = load.load(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
     assert loaded.policy.defaults is None
+
+
+def test_who_may_not_write_the_store_has_one_of_his_own(environ: dict[str, str], tmp_path: Path) -> None:
+    """admin 10: "must be writable by you"; and with a site.yaml of his own the site's stacks vanish."""
+    store = tmp_path / "store"
+    explicit = put(tmp_path / "explicit.yaml", f"store: {store}\nuser_store: {tmp_path}/of-{{user}}/hpcstack\n")
+    site = load.load(explicit, environ).site
+    assert site.own_store == store and site.own_lock_dir == site.lock_dir, "one that is not there is the site's to make"
+    store.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.access", lambda *_: False)
+        name = pwd.getpwuid(os.geteuid()).pw_name
+        assert site.own_store == tmp_path / f"of-{name}/hpcstack"
+        assert site.own_lock_dir == site.own_store / "locks"
+        plain = load.load(put(tmp_path / "plain.yaml", f"store: {store}\n"), environ).site
+        assert plain.own_store == tmp_path / "home/.local/share/hpcstack/store"
+
+
+def test_a_store_of_users_that_is_one_for_all_is_refused(environ: dict[str, str], tmp_path: Path) -> None:
+    explicit = put(tmp_path / "explicit.yaml", "user_store: /scratch/all\n")
+    with pytest.raises(InputError, match="one folder for all users"):
+        load.load(explicit, environ)

@@ -17,8 +17,9 @@ import pytest
 
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import digest_of, write_text, write_tree
+from hpcstack.site.load import Site
 from hpcstack.store.artifact import Artifact
-from hpcstack.store.store import Store
+from hpcstack.store.store import Store, open_store
 
 
 def artifact(image: Path, key: str = "k1") -> Artifact:
@@ -295,3 +296,31 @@ def test_a_process_that_proc_hides_is_not_taken_for_dead(
 
     monkeypatch.setattr(os, "kill", kill)
     assert lease.known(replace(lease.me(), pid="4194999", start="123")) is lives
+
+
+def test_a_users_own_store_lies_over_the_sites(tmp_path: Path, image: Path) -> None:
+    """admin 10: what is the site's is read and never written; what is made is the user's."""
+    below = Store(tmp_path / "site")
+    own = Store(tmp_path / "own", below=below)
+    of_the_site = below.put(artifact(image, "a1"), image, tmp_path / "log")
+    mine = own.put(replace(artifact(image, "b2"), stack="mine-1"), image, tmp_path / "log")
+    assert sorted(own.stacks()) == ["demo-1.0", "mine-1"] and sorted(below.stacks()) == ["demo-1.0"]
+    assert own.images() == [of_the_site, mine] and below.images() == [of_the_site]
+    assert own.artifact("a1") == of_the_site and of_the_site.image.is_relative_to(below.top)
+    mine_of_the_sites_name = own.put(artifact(image, "c3"), image, tmp_path / "log")
+    assert own.newest("demo-1.0") == mine_of_the_sites_name and below.newest("demo-1.0") == of_the_site
+    assert own.releases == below.top / "releases"
+
+
+def test_a_store_of_ones_own_that_is_anothers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("own", "site"):
+        (tmp_path / name).mkdir()
+    site = Site(store=tmp_path / "site", user_store=tmp_path / "own", lock_dir=tmp_path, module_root=tmp_path)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert open_store(site).below
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "own", 65534, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    with pytest.raises(StoreError, match="belongs to"):
+        open_store(site)
