@@ -57,9 +57,10 @@ def fit(driver: str, model: str, image: Mapping[str, str]) -> Fit:
         return wrong
     if not driver:
         return Fit("unknown", "the site does not say which driver its nodes have", certain=False)
-    if wrong := _drives(driver, known):
-        return wrong
-    return _compatibility(driver, known, cuda, image)
+    found = _compatibility(driver, known, cuda, image)
+    if found.runs and (doubt := _doubt_about_silicon(driver, known)):
+        return Fit("unknown", doubt, certain=False)
+    return found
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -139,15 +140,18 @@ def _entries(architectures: str) -> list[tuple[tuple[int, ...], str, bool]]:
     return [((int(major), int(minor or 0)), suffix, bool(ptx)) for major, minor, suffix, ptx in found]
 
 
-def _drives(driver: str, gpu: Gpu | None) -> Fit | None:
-    """Whether the driver knows the silicon at all."""
+def _doubt_about_silicon(driver: str, gpu: Gpu | None) -> str:
+    """Why the driver may not know the GPU at all; empty where nothing speaks against it.
+
+    Which branch was a GPU's first or last has no source in facts/gpus.yaml. It is told, and nothing is refused for it.
+    """
     if gpu and gpu.first_driver and numbers(driver)[:1] < numbers(gpu.first_driver):
-        rule = f"driver {driver} is older than the first that knows the {gpu.model} ({gpu.first_driver})"
-        return Fit("does not run", rule, _source("gpus", ["MEM"]), certain=False)
+        known = f"{gpu.first_driver} is said to be the first, without a source"
+        return f"driver {driver} may be too old for the {gpu.model}: {known}"
     if gpu and gpu.last_driver and numbers(driver)[:1] > numbers(gpu.last_driver):
-        rule = f"driver {driver} no longer knows the {gpu.model}; {gpu.last_driver} is the last branch"
-        return Fit("does not run", rule, _source("gpus", ["MEM"]), certain=False)
-    return None
+        known = f"{gpu.last_driver} is said to be the last, without a source"
+        return f"driver {driver} may no longer know the {gpu.model}: {known}"
+    return ""
 
 
 def _compatibility(driver: str, gpu: Gpu | None, cuda: str, image: Mapping[str, str]) -> Fit:
