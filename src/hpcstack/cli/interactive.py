@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcstack.cli.session import say
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hpcstack.cli.session import Session
 
 
@@ -39,6 +43,14 @@ def _begins(args: list[str]) -> int:
     return len(args)
 
 
+def note_packages(own: Sequence[str], arguments: Sequence[str], verb: str, *, on_terminal: bool) -> str:
+    """How packages come into what the VERB starts, for who sits before it; empty where some were asked for."""
+    asked = any(word == "--with" or word.startswith("--with=") for word in own)
+    if asked or arguments or not on_terminal:
+        return ""
+    return f"NOTE: what pip installs in here is not seen again: hpcstack {verb} --with PACKAGE keeps it"
+
+
 def start(ctx: click.Context, program: str) -> None:
     """`hpcstack launch` of PROGRAM as one task, with a terminal where we have one and Slurm is there."""
     from hpcstack.cli.launch_ import command as launch
@@ -48,6 +60,8 @@ def start(ctx: click.Context, program: str) -> None:
     here = "--runtime=local" in own or ("--runtime", "local") in itertools.pairwise(own)
     here = here or session.site.runtime == "local"
     terminal = sys.stdin.isatty() and session.runner.has("srun") and not here
+    if note := note_packages(own, arguments, ctx.info_name or program, on_terminal=sys.stdin.isatty()):
+        say(note)
     line = [*own, "--mode", "plain", *(["--pty"] if terminal else []), "--", program, *arguments]
     status = launch.main(args=line, prog_name=f"hpcstack {ctx.info_name}", standalone_mode=False, obj=session)
     raise click.exceptions.Exit(status if isinstance(status, int) else 0)
