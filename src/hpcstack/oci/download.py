@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, RegistryError, StoreError
+from hpcstack.core.sizes import show_bytes
 from hpcstack.oci.manifest import Layer
 from hpcstack.oci.rate import TooSlow
 
@@ -292,7 +293,7 @@ def room(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed + SPARE:
         raise StoreError(
-            f"{folder} has {free / 1e9:.1f} GB free, {what} needs about {needed / 1e9:.1f}",
+            f"{folder} has {show_bytes(free)} free, {what} needs about {show_bytes(needed)}",
             "make room, or name another folder: build.cachedir or build.tmpdir in site.yaml",
         )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import remove_tree
 from hpcstack.core.lease import label, sweep
+from hpcstack.core.sizes import show_bytes
 from hpcstack.store.cache import busy, cache_of
 from hpcstack.store.store import Store
 
@@ -31,7 +32,7 @@ def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
         free = shutil.disk_usage(parent).free
         if free < needed:
             raise StoreError(
-                f"{parent} has {free / 1e9:.1f} GB free, a build needs about {needed / 1e9:.0f}",
+                f"{parent} has {show_bytes(free)} free, a build needs about {show_bytes(needed)}",
                 "make room, or name another folder: build.tmpdir in site.yaml, or $TMPDIR",
             )
         sweep(parent, PREFIX, lambda old: _remove(old, runner))

@@ -18,6 +18,7 @@ from hpcstack.build.engines.enclosure import prepare_output
 from hpcstack.core.errors import BuildError, StoreError
 from hpcstack.core.process import Completed
 from hpcstack.core.replacing import replacing
+from hpcstack.core.sizes import show_bytes
 from hpcstack.oci.pack import OWN_TIMES
 from hpcstack.squashfs.codec import Unreadable, options
 from hpcstack.squashfs.read import Squashfs
@@ -157,6 +158,6 @@ def _room(folder: Path, job: Job) -> None:
     name = "store" if job.beside and folder == job.beside.parent else "build.tmpdir"
     if free < needed:
         raise StoreError(
-            f"{folder} has {free / 1e9:.1f} GB free, the image needs about {needed / 1e9:.1f} GB more",
+            f"{folder} has {show_bytes(free)} free, the image needs about {show_bytes(needed)} more",
             f"make room and build again: what is done is kept; or name another folder: {name} in site.yaml",
         )
