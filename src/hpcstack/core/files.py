@@ -254,8 +254,13 @@ def writing_below(top: Path, what: str) -> Iterator[None]:
         os.umask(before)
 
 
+def is_for_want_of_room(error: OSError) -> bool:
+    """Whether a disk or somebody's quota is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def _advice(error: OSError, top: Path) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_for_want_of_room(error):
         return "make room: hpcstack gc --dry-run; or name another store in site.yaml"
     ours = Path(str(error.filename or top)).is_relative_to(top)
     if ours and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):

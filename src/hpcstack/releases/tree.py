@@ -160,10 +160,13 @@ class Tree:
             yield
         except OSError as error:
             where = error.filename or self.root
+            tip = "it must be writable by whoever publishes: `module_root` in site.yaml (hpcstack show --site)"
+            if files.is_for_want_of_room(error):
+                tip = f"make room on the disk of {self.root}"
             raise StoreError(
                 f"the module tree could not be written: {error.strerror or error} ({where})"
                 + "".join(f"; the change of {name} is begun, and the next verb finishes it" for name in self.pending()),
-                "it must be writable by whoever publishes: `module_root` in site.yaml (hpcstack show --site)",
+                tip,
             ) from None
         finally:
             os.umask(mask)
