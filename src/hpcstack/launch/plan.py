@@ -138,7 +138,8 @@ def plan(
         image=Path(staged.image) if staged and staged.image else artifact.image,
         command=with_host_libraries(searched, _inside(mode, command, resources, taken, chosen, extras)),
         slurm=tuple(slurm), mounts=(*site.mounts, *artifact.mounts, *of_nodes, *_home(chosen, home), *mounts, *added),
-        workdir=workdir, home=home is not False, gpus=bool(taken.gpus), grace=bool(extras.grace),
+        workdir=workdir, home=home is not False,
+        mounted_home=home_to_mount() if _home(chosen, home) else "", gpus=bool(taken.gpus), grace=bool(extras.grace),
         environment={one.name: one.value for one in given},
         image_environment=artifact.environment,
         mount_reasons={

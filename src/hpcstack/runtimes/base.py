@@ -26,7 +26,8 @@ class Step:
     """One job step in an image.
 
     `slurm` are srun's own options, each with its reason; `mounts` are SOURCE:TARGET, and `mount_reasons` says of some
-    why they are there; `home` says whether the home directory is to be in the container; `environment` overrides the
+    why they are there; `home` says whether the home directory is to be in the container, `mounted_home` which one of
+    MOUNTS it is, for runtimes that do not bring it by themselves; `environment` overrides the
     image's variables, which are `image_environment`; `gpus` says whether real GPUs are behind the nodes, `grace`
     whether the ranks are told by a signal before the time is up.
     """
@@ -37,6 +38,7 @@ class Step:
     mounts: tuple[str, ...] = ()
     workdir: Path = Path("/")
     home: bool = True
+    mounted_home: str = ""
     gpus: bool = False
     grace: bool = False
     environment: dict[str, str] = field(default_factory=dict)

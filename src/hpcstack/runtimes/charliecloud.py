@@ -33,6 +33,8 @@ class Charliecloud:
         command = (*UNSHIELDED, *step.command) if step.grace else step.command
         out.append(Part(("/bin/sh", "-c", start, "ch-run"), "the image is mounted; the task's variables are there"))
         out += [Part((f"--set-env={name}={value}",), "the image's own") for name, value in kept(step).items()]
+        if step.mounted_home:  # unasked it says /root, where what a library writes is gone with the container
+            out.append(Part((f"--set-env=HOME={step.mounted_home}",), "the home directory, which is mounted"))
         out += [Part((f"--bind={mount}",), why) for mount, why in mounted(step)]
         out.append(Part((f"--cd={step.workdir}",), "where it was started"))
         return [
