@@ -6,6 +6,8 @@ file in /etc puts under `force` nothing later overrides.
 
 from __future__ import annotations
 
+import contextlib
+import grp
 import os
 import re
 from dataclasses import dataclass, field
@@ -141,10 +143,21 @@ class Site(Model):
     def own_store(self) -> Path:
         """Where this caller's images are made: the site's store, or his own where the site's is not his to write.
 
-        A store that is not there is the site's still to make: its filesystem may be missing just now.
+        A store that is not there is the site's still to make: its filesystem may be missing just now. Nor has an
+        administrator a store of his own where the site's is mounted read-only: he is told that it cannot be written.
         """
         may_write = not self.store.exists() or os.access(self.store, os.W_OK)
-        return self.store if may_write else self.user_store
+        return self.store if may_write or self._is_administrators() else self.user_store
+
+    def _is_administrators(self) -> bool:
+        """Whether the store is this caller's: its owner's, root's, or a group's that he is a member of."""
+        with contextlib.suppress(OSError):
+            if os.geteuid() in (0, self.store.stat().st_uid):
+                return True
+        with contextlib.suppress(KeyError):
+            number = grp.getgrnam(self.group).gr_gid if self.group else -1
+            return number in (os.getegid(), *os.getgroups())
+        return False
 
     @property
     def own_lock_dir(self) -> Path:

@@ -167,6 +167,8 @@ def test_who_may_not_write_the_store_has_one_of_his_own(environ: dict[str, str],
     store.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.access", lambda *_: False)
+        assert site.own_store == store, "an administrator is told that the site's cannot be written"
+        patch.setattr("hpcstack.site.load.Site._is_administrators", lambda _: False)
         name = pwd.getpwuid(os.geteuid()).pw_name
         assert site.own_store == tmp_path / f"of-{name}/hpcstack"
         assert site.own_lock_dir == site.own_store / "locks"
