@@ -248,16 +248,20 @@ class Store:
 def open_store(site: Site) -> Store:
     """The site's store; for those who may not write there one of their own, over it.
 
-    StoreError where their own belongs to somebody else: images that lie there are run.
+    StoreError where somebody else can put images into their own: what lies there is run.
     """
     own = site.own_store
     if own == site.store:
         return Store(own)
 
-    with contextlib.suppress(FileNotFoundError):
-        if own.stat().st_uid not in (os.geteuid(), 0):
-            raise StoreError(f"your own store {own} belongs to {files.owner(own)}", "user_store in site.yaml names it")
+    _check_own(own)
     return Store(own, below=Store(site.store))
+
+
+def _check_own(own: Path) -> None:
+    """StoreError where the store OWN, or a folder on the way to it as far as there is one, is not its user's alone."""
+    there = next(folder for folder in (own, *own.parents) if folder.exists())
+    files.check_way_to(there / "inside", "user_store in site.yaml names it (hpcstack show --site)")
 
 
 def check_key(key: str) -> None:

@@ -323,5 +323,25 @@ def test_a_store_of_ones_own_that_is_anothers_is_refused(tmp_path: Path, monkeyp
         os.chown(tmp_path / "own", 65534, -1)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 65534)
-    with pytest.raises(StoreError, match="belongs to"):
+    with pytest.raises(StoreError, match="can put something else in the place of"):
+        open_store(site)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_way_to_ones_own_store_that_anybody_may_change_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: bool
+) -> None:
+    """/scratch without a sticky bit: another user could put his store in the place of ours, before it is made or after."""
+    (tmp_path / "site").mkdir()
+    open_to_all = tmp_path / "scratch"
+    open_to_all.mkdir()
+    own = open_to_all / "hpcstack"
+    if made:
+        own.mkdir()
+    site = Site(store=tmp_path / "site", user_store=own, lock_dir=tmp_path, module_root=tmp_path)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(Site, "_is_administrators", lambda _: False)
+    assert open_store(site).below
+    open_to_all.chmod(0o777)
+    with pytest.raises(StoreError, match="lets anybody put something else"):
         open_store(site)
