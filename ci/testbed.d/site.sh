@@ -17,7 +17,7 @@ site_up() {
 
 install_hpcstack() {
     local stamp
-    stamp=$(cd "$REPO" && find src recipes images modules launchers facts pyproject.toml -type f ! -name '*.pyc' -print0 |
+    stamp=$(cd "$REPO" && find src recipes images modules launchers facts pyproject.toml -type f ! -name '*.pyc' ! -name _version.py -print0 |
         sort -z | xargs -0 sha256sum | sha256sum)
     [ "$(cat "$TESTBED/state/hpcstack" 2>/dev/null)" = "$stamp" ] && return 0
     [ -x "$VENV/bin/python" ] || /usr/bin/python3 -m venv "$VENV"

@@ -35,7 +35,9 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(HOST).with_suffix("").parts).removesuffix(".__init__")
 
 
-FILES = {name_of(path): path for path in HOST.rglob("*.py") if name_of(path) not in ("__init__", "__main__")}
+FILES = {
+    name_of(path): path for path in HOST.rglob("*.py") if name_of(path) not in ("__init__", "__main__", "_version")
+}
 
 
 @cache

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core import data
 from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
 from hpcstack.launch import commands, limits
 from hpcstack.launch.binding import Binding, binding
@@ -103,15 +102,15 @@ def plan(
     mounts: tuple[str, ...] = (),
     environment: dict[str, str] | None = None,
     job: bool = False,
-    recorded: bool = False,
+    prolog: str = "",
     home: bool | None = None,
     extras: Extras = Extras(),
 ) -> Plan:
     """The step of COMMAND in the image of ARTIFACT. InputError for resources that make no sense here.
 
     JOB: the step is for a job of its own, whatever allocation this shell is in. HOME: whether the home directory is
-    in the container; None leaves it to the runtime. RECORDED: srun writes down which job it
-    became (launchers/on-node/began.sh).
+    in the container; None leaves it to the runtime. PROLOG: a program that srun runs as the step begins, which writes
+    down which job it became (record.keep_prolog).
     """
     chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
     if resources.ntasks:
@@ -130,7 +129,7 @@ def plan(
     workdir = workdir or Path.cwd()
     if mode in ("mpi", "plain") and (command[0] == "-m" or is_python(workdir / command[0])):
         command = ("python3", *command)
-    slurm = _slurm(artifact, mode, resources, taken, chosen, runner, bound, inside, recorded=recorded, job=job)
+    slurm = _slurm(artifact, mode, resources, taken, chosen, runner, bound, inside, prolog=prolog, job=job)
     added = (*(staged.mounts if staged else ()), *(extras.added.mounts if extras.added else ()))
     of_nodes = [mount for one in brought for mount in one.mounts]
     searched = [folder for one in brought for folder in one.folders]
@@ -211,7 +210,7 @@ def _inside(
 
 def _slurm(
     artifact: Artifact, mode: str, resources: Resources, taken: Share, chosen: Runtime, runner: Runner,
-    bound: Binding | None, inside: Mapping[str, str], *, recorded: bool, job: bool,
+    bound: Binding | None, inside: Mapping[str, str], *, prolog: str, job: bool,
 ) -> list[Part]:  # fmt: skip
     if chosen.name == "local":
         return []
@@ -219,7 +218,7 @@ def _slurm(
     if resources.elastic:
         left = "elastic: the nodes that are left go on"
         out = [Part(("--kill-on-bad-exit=0",), left), Part(("--no-kill",), left)]
-    if recorded and not job:
+    if prolog and not job:
         out.append(Part(("--quit-on-interrupt",), "one Ctrl-C ends it"))
     out.append(Part((f"--job-name={artifact.stack}",), "what squeue shows"))
     if not any(word.startswith("--comment") for word in resources.extra):
@@ -229,10 +228,8 @@ def _slurm(
         if not found:
             raise MissingToolError("srun has no PMI: MPI programs would each be alone", "ask for Slurm's PMIx plugin")
         out.append(Part((f"--mpi={found}",), "what `srun --mpi=list` has"))
-    if recorded and not any(word.startswith("--prolog") for word in resources.extra):
-        began = data.folder("launchers") / "on-node/began.sh"
-        if os.access(began, os.X_OK):
-            out.append(Part((f"--prolog={began}",), "writes down which job and nodes this became"))
+    if prolog and not any(word.startswith("--prolog") for word in resources.extra):
+        out.append(Part((f"--prolog={prolog}",), "writes down which job and nodes this became"))
     if "SLURM_STEP_ID" in inside and "--overlap" not in resources.extra:
         out.append(Part(("--overlap",), "this shell is a step itself, and has what it would wait for"))
     asked = _said(tasks(mode, resources, taken), resources, inside)

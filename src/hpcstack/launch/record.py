@@ -6,6 +6,7 @@ It lies below the user's own state folder and holds no value that looks like a s
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -17,10 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcstack import __version__
+from hpcstack.core import data
 from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import InputError, counted
 from hpcstack.core.files import write_text
 from hpcstack.core.names import STARTED_IN_IMAGE
+from hpcstack.render.template import plain
 from hpcstack_smoke.hidden import HIDDEN, LOGIN, SECRET
 
 if TYPE_CHECKING:
@@ -106,6 +109,22 @@ def begin(
     part.rename(folder)
     _forget(top)
     return folder
+
+
+def keep_prolog() -> str:
+    """Where srun finds launchers/on-node/began.sh, which writes down which job a launch became: a copy in the user's
+    own state folder. A job may begin after hpcstack was upgraded, when the folder it was launched from is no more.
+
+    The installation's own file where the copy cannot be kept or run.
+    """
+    text = plain("launchers", "on-node/began.sh")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    copy = state_folder() / "prologs" / f"began-{digest[:12]}.sh"
+    if not copy.exists():
+        with contextlib.suppress(OSError):
+            write_text(copy, text, 0o700)
+    installed = data.folder("launchers") / "on-node/began.sh"
+    return next((str(path) for path in (copy, installed) if os.access(path, os.X_OK)), "")
 
 
 def this_terminal() -> str:

@@ -11,6 +11,7 @@ from hpcstack.core.errors import InputError, did_you_mean
 from hpcstack.launch.image import find_image
 from hpcstack.launch.packages import plan_packages
 from hpcstack.launch.plan import Extras, plan
+from hpcstack.launch.record import keep_prolog
 from hpcstack.launch.run import PlannedLaunch
 from hpcstack.launch.script import JOB_ONLY
 from hpcstack.launch.staging import plan_staging
@@ -58,7 +59,7 @@ def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Si
     more = plan_packages(artifact, wanted, os.environ) if wanted else None
     made = plan(
         artifact, request.argv, request.mode or artifact.mode, request.resources, site, runner,
-        runtime=request.runtime, mounts=request.mounts, job=request.batch, recorded=True,
+        runtime=request.runtime, mounts=request.mounts, job=request.batch, prolog=keep_prolog(),
         home=home,
         extras=Extras(plan_staging(artifact, site, request.stage, request.stage_in), more, request.grace,
                       request.watchdog, request.spare, bind=request.bind,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.launch import record
 from hpcstack.launch.plan import Plan
@@ -55,6 +59,33 @@ def test_a_launch_is_found_by_job_step_and_folder(state: Path) -> None:
     assert record.find(second.name).status is None
     with pytest.raises(InputError, match="no launch 9"):
         record.find("9")
+
+
+def test_the_prolog_of_a_job_that_waits_outlives_the_installation_it_came_from(
+    state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed = tmp_path / "venv/launchers"
+    (installed / "on-node").mkdir(parents=True)
+    source = data.folder("launchers") / "on-node/began.sh"
+    shutil.copy(source, installed / "on-node")
+    monkeypatch.setattr(data, "folder", lambda name: installed)
+
+    prolog = Path(record.keep_prolog())
+
+    shutil.rmtree(installed)
+    assert prolog.is_relative_to(state.parent) and prolog.read_text() == source.read_text()
+    launch = begin()
+    environ = {"PATH": os.environ["PATH"], "HPCSTACK_RUN": str(launch), "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    subprocess.run([prolog], env=environ, check=True)
+    assert record.find("7").folder == launch
+
+
+def test_where_nothing_can_be_kept_srun_runs_the_installed_prolog(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert record.keep_prolog() == str(data.folder("launchers") / "on-node/began.sh")
 
 
 def test_what_is_half_made_is_not_seen_and_what_is_damaged_is_passed_over(state: Path) -> None:
