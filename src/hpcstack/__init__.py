@@ -5,5 +5,7 @@ try:
 except ImportError:  # a checkout that was never installed, by `pip install -e .` neither
     __version__ = "0.1.0+unknown"
 
+__all__ = ["OWN_VARIABLES", "__version__"]
+
 # Variables that hpcstack sets for itself while it runs: no program that it starts inherits them.
 OWN_VARIABLES: set[str] = set()

@@ -186,7 +186,7 @@ def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, pr
     lock.platform(platform)
     recipe = _recipe_in(part / f"recipes/{name}{SUFFIX}", lock, recipes)
     target = (recipe.parent if recipe else site.own_lock_dir) / f"{name}{LOCK_SUFFIX}"
-    _not_another(target, lock.text())
+    _not_another(target, lock.file_text(), lock.text())  # as it is written now, and as older hpcstacks wrote it
     base = _base_in(part / "base", manifest, base_name(lock, platform, site), site, progress)
     with Store(site.own_store).acting("the bundle was not applied"):
         final = offline_folder(site, lock, platform)
@@ -201,7 +201,7 @@ def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, pr
             progress(f"writing {recipe}")
             write_text(recipe, (part / f"recipes/{name}{SUFFIX}").read_text(encoding="utf-8"))
         progress(f"writing {target}")
-        write_text(target, lock.text())
+        write_text(target, lock.file_text())
     sizes = [entry.size for entry in manifest.files.values()]
     return Applied(name, platform, len(sizes), sum(sizes), target, (recipe,) if recipe else ())
 
@@ -283,11 +283,11 @@ def _recipe_in(path: Path, lock: Lock, folder: Path | None) -> Path | None:
     return folder / path.name
 
 
-def _not_another(path: Path, text: str) -> None:
-    """InputError where PATH is there with another text than TEXT: nobody's recipe or lock is overwritten."""
+def _not_another(path: Path, *texts: str) -> None:
+    """InputError where PATH is there with none of these TEXTS: nobody's recipe or lock is overwritten."""
     try:
         there = read_text(path, MAX_TEXT)
     except FileNotFoundError:
         return
-    if there != text:
+    if there not in texts:
         raise InputError(f"{path} already exists, and is another than the bundle's", "move it away, and apply again")

@@ -33,23 +33,31 @@ class LockFile:
 
     def read(self) -> Lock | None:
         """What is there, fitting the recipe or not; None where nothing is. InputError where it is not a lock."""
-        return model.read(self.path) if self.path.exists() else None
+        found = self._read_file()
+        return found.lock if found else None
+
+    def _read_file(self) -> model.ReadLock | None:
+        return model.read_file(self.path) if self.path.exists() else None
+
+    def _staleness(self, found: model.ReadLock) -> list[str]:
+        """Why what was FOUND is not what was locked for the recipe."""
+        edited = ["it was changed by hand since it was locked"] if found.edited else []
+        return [*edited, *find_staleness(self.recipe.stack, found.lock)]
 
     def state(self) -> Staleness:
         """Why it is not what the recipe says now, and what it leaves open."""
-        lock = self.read()
-        if lock is None:
+        found = self._read_file()
+        if found is None:
             return Staleness(("there is no lock",))
-        stack = self.recipe.stack
-        return Staleness((*find_staleness(stack, lock), *find_drift(lock)), unresolved(stack, lock))
+        reasons = (*self._staleness(found), *find_drift(found.lock))
+        return Staleness(reasons, unresolved(self.recipe.stack, found.lock))
 
     def current(self) -> Lock | None:
         """The lock that is there. A stale one is refused: what is built must be what was locked."""
-        lock, stack = self.read(), self.recipe.stack
-        if lock and (reasons := find_staleness(stack, lock)):
-            name = stack.full_name
+        found, name = self._read_file(), self.recipe.stack.full_name
+        if found and (reasons := self._staleness(found)):
             raise InputError(f"the lock of {name} is stale: {'; '.join(reasons)}", f"hpcstack lock {name}")
-        return lock
+        return found.lock if found else None
 
     def exact(self, platform: str) -> Lock:
         """The lock for `build --locked`. InputError names all that speaks against it."""
@@ -75,5 +83,5 @@ class LockFile:
         with writing_below(self.site.own_store, "the lock was not written"):
             if path.parent == folder:
                 make_folder(folder)
-            write_text(path, lock.text())
+            write_text(path, lock.file_text())
         return path

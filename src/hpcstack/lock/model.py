@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
@@ -125,6 +126,11 @@ class Lock(Model):
         """The canonical file: same lock, same bytes."""
         return self.model_dump_json(indent=2, exclude_none=True) + "\n"
 
+    def file_text(self) -> str:
+        """What is written down of it: the same with its checksum, which a change by hand does not keep."""
+        opening = "{\n"
+        return self.text().replace(opening, f'{opening}  "checksum": "sha256:{self.digest()}",\n', 1)
+
     @property
     def not_looked_up(self) -> bool:
         """Whether no registry has said what the base is. Such a lock is shown, never written and never built.
@@ -168,14 +174,47 @@ class Lock(Model):
         return facts_of(self.platform(platform).environment)
 
 
-def read(path: Path) -> Lock:
-    """The lock in PATH."""
+class _LockInFile(Lock):
+    """A lock as it is written down."""
+
+    checksum: Digest | None = Field(None, description="of the canonical text; locks of older hpcstacks have none")
+
+
+@dataclass(frozen=True)
+class ReadLock:
+    """A lock that was read, and whether it was changed since hpcstack wrote it."""
+
+    lock: Lock
+    edited: bool
+
+
+def parse(content: bytes, where: str) -> ReadLock:
+    """The lock that CONTENT is. InputError, which names WHERE it came from, for anything else."""
     try:
-        return Lock.model_validate_json(read_bytes(path, MAX_LOCK))
+        found = _LockInFile.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        what = f"{where}: {first['msg']}" if where else first["msg"]
-        raise InputError(f"{path}: not a lock: {what}", f"hpcstack lock {path.name.split('.lock')[0]}") from None
+        place = ".".join(map(str, first["loc"]))
+        what = f"{place}: {first['msg']}" if place else first["msg"]
+        raise InputError(f"{where}: not a lock: {what}", _lock_anew(where)) from None
+    fields = {name: getattr(found, name) for name in Lock.model_fields}
+    lock = Lock.model_construct(found.model_fields_set - {"checksum"}, **fields)
+    return ReadLock(lock, edited=found.checksum not in (None, f"sha256:{lock.digest()}"))
+
+
+def read_file(path: Path) -> ReadLock:
+    """The lock in PATH. InputError where there is none."""
+    try:
+        content = read_bytes(path, MAX_LOCK)
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}", f"hpcstack lock {path.name.split('.lock')[0]}") from None
+        raise InputError(f"{path}: {error.strerror}", _lock_anew(str(path))) from None
+    return parse(content, str(path))
+
+
+def read(path: Path) -> Lock:
+    """The lock in PATH, edited or not. InputError where there is none."""
+    return read_file(path).lock
+
+
+def _lock_anew(where: str) -> str:
+    return f"hpcstack lock {where.rpartition('/')[2].split('.lock')[0]}"

@@ -79,7 +79,7 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "lint": [((), 2, "say which recipes")],
     "schema": [(("extra",), 2, "unexpected extra argument")],
     "lock": [((), 2, "Missing argument"), (("no-such-1",), 2, "there is no stack")],
-    "diff": [((STACK,), 2, "Missing argument")],
+    "diff": [((STACK,), 2, "two things are compared")],
     "outdated": [(("no-such-1",), 2, "there is no stack")],
     "render": [(("no-such-1",), 2, "there is no stack")],
     "import": [(("not an image",), 2, "")],
