@@ -11,9 +11,10 @@ from hpcstack.launch.preflight import missing
 from hpcstack.lock.file import LockFile
 from hpcstack.publish import reports
 from hpcstack.publish.attachments import collect_attachments
+from hpcstack.publish.provenance import find_commit
 from hpcstack.publish.status import foretell_changes
 from hpcstack.releases.lookup import find_version, require_version
-from hpcstack.releases.records import read_attachments, read_release
+from hpcstack.releases.records import read_attachments, read_record, read_release
 from hpcstack.store import signing
 from hpcstack.store.find import image_with_key
 
@@ -120,14 +121,26 @@ def release(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -
     sign_and_check(artifact, publisher)
     if candidate.recipe:
         more = collect_attachments(candidate.recipe, artifact, publisher.site)
+        commit = find_commit(candidate.recipe.path, publisher.runner)
         lock = LockFile(candidate.recipe, publisher.site)
         if lock.path.exists() and (reasons := lock.state().reasons):
             what = f"the recipe is no longer what the image was built of ({reasons[0]})"
             publisher.say(f"NOTE: {what}: hpcstack build {stack.full_name}")
     else:
-        more = read_attachments(publisher.store, stack.name, candidate.earlier.release if candidate.earlier else "")
+        earlier = candidate.earlier.release if candidate.earlier else ""
+        more = read_attachments(publisher.store, stack.name, earlier)
+        record = read_record(publisher.store, stack.name, earlier)
+        commit = record.recipe_commit if record else ""
     return publisher.publish(
-        stack, artifact, asked.channel, candidate.report, more, candidate.override, candidate.pinned, asked.reason
+        stack,
+        artifact,
+        asked.channel,
+        candidate.report,
+        more,
+        candidate.override,
+        candidate.pinned,
+        asked.reason,
+        commit,
     )
 
 

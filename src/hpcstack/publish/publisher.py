@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcstack import __version__
 from hpcstack.core import descriptors, sharing
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import read_text, without_links, write_tree
@@ -32,9 +33,9 @@ from hpcstack.releases.inputs import today
 from hpcstack.releases.inventory import inventory_files
 from hpcstack.releases.journal import prepared
 from hpcstack.releases.layout import dates_file
-from hpcstack.releases.ledger import CHANNELS, FORMAT, Entry, Event, Ledger
+from hpcstack.releases.ledger import CHANNELS, Entry, Event, Ledger
 from hpcstack.releases.permissions import Permissions
-from hpcstack.releases.records import KEPT_FILES, RECORD, release_folder
+from hpcstack.releases.records import KEPT_FILES, RECORD, RELEASE, release_folder
 from hpcstack.releases.seal import SEAL, Seal, read_seal, renew_seal, seal_text, take_seal, why_changed
 from hpcstack.releases.tree import Tree, TreeChange
 from hpcstack.render.image import KERNEL_NAMES
@@ -80,11 +81,12 @@ class Publisher:
         override: str = "",
         pinned: str | None = None,
         reason: str = "",
+        recipe_commit: str = "",
     ) -> Published:
         """ARTIFACT as a release of STACK in CHANNEL. A release that already is this image is not made again.
 
         EXTRA are {file name: text} for the release's folder; OVERRIDE is why it is published though the gate is shut;
-        PINNED the version that stays the default; REASON stands in the history.
+        PINNED the version that stays the default; REASON stands in the history, RECIPE_COMMIT in the release's record.
         """
         if channel not in CHANNELS:
             raise InputError(f"no channel {channel!r}", f"known: {', '.join(CHANNELS)}")
@@ -105,7 +107,8 @@ class Publisher:
             if why := self._without_nodes(artifact):
                 self.say(f"NOTE: {why}")
             seal = self._sealed(artifact)
-            part, record = self._write(release, artifact, {**extra, **_reported(report), SEAL: seal_text(seal)})
+            attached = {**extra, **_reported(report), SEAL: seal_text(seal)}
+            part, record = self._write(release, artifact, attached, recipe_commit)
             try:
                 checked = try_loading(release, self.runner, self.site.modules.check_as)
             except HpcstackError:
@@ -262,14 +265,17 @@ class Publisher:
             if name.startswith(".") and name.endswith(ending):
                 descriptors.remove_tree(releases / name)
 
-    def _write(self, release: Release, artifact: Artifact, extra: dict[str, str]) -> tuple[Path, str]:
+    def _write(
+        self, release: Release, artifact: Artifact, extra: dict[str, str], recipe_commit: str
+    ) -> tuple[Path, str]:
         """The release's folder beside its place, which the commit renames, and its record."""
         final = Path(release.folder)
         part = prepared(final, self.site.module_root)
         record = {
-            "format": FORMAT, "release": release.name, "channel": release.channel, "key": artifact.key,
+            "format": RELEASE.name, "release": release.name, "channel": release.channel, "key": artifact.key,
             "sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256, "made": now(), "by": whoami(),
             "fits": release.fits, "tested": release.tested, "override": release.override,
+            "hpcstack": __version__, "recipe_commit": recipe_commit,
             "stack": release.stack.model_dump(mode="json", by_alias=True),
         }  # fmt: skip
         text = json.dumps(record, indent=1) + "\n"

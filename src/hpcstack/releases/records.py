@@ -25,7 +25,8 @@ Pair = Annotated[list[Plain], Field(min_length=2, max_length=2)]
 
 
 class ReleaseRecord(Record):
-    """What a release says of itself: `release` is NAME/VERSION-rN, `fits` how each node type's driver runs it."""
+    """What a release says of itself: `release` is NAME/VERSION-rN, `fits` how each node type's driver runs it,
+    `hpcstack` the version that published it, `recipe_commit` what git said of its recipe then."""
 
     format: Text
     release: Text
@@ -38,10 +39,12 @@ class ReleaseRecord(Record):
     fits: list[Pair] = Field(default_factory=list)
     tested: list[Pair] = Field(default_factory=list)
     override: Text = ""
+    hpcstack: Text = ""
+    recipe_commit: Text = ""
     stack: dict[str, Any]
 
 
-RELEASE = Format("hpcstack/modules", 1, ReleaseRecord)
+RELEASE = Format("hpcstack/modules", 2, ReleaseRecord)  # 2: hpcstack, recipe_commit
 
 
 def read_record(store: Store, name: str, release: str) -> ReleaseRecord | None:

@@ -1,0 +1,89 @@
+"""What a release says of where it came from: this hpcstack, and the commit of its recipe."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcstack import __version__
+from hpcstack.core.process import Runner
+from hpcstack.publish.make_release import ReleaseRequest, candidate_of_recipe, candidate_of_release, release
+from hpcstack.publish.provenance import find_commit
+from hpcstack.recipe.catalog import Catalog, Recipe
+from hpcstack.releases.records import RECORD, read_record
+from support.modules import Place
+
+TEXT = "apiVersion: hpcstack/v1\nname: demo\nversion: '1'\nsummary: Demo\nbase: {image: 'nvcr.io/nvidia/pytorch:24.11-py3'}\n"
+
+
+def run_git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(
+        ["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    """A recipe that is committed."""
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "demo-1.yaml").write_text(TEXT)
+    run_git(folder, "init", "--quiet")
+    run_git(folder, "add", "--all")
+    run_git(folder, "commit", "--quiet", "-m", "one")
+    return Catalog([folder]).find("demo-1")
+
+
+def test_the_commit_of_a_recipe_and_whether_it_still_is_that(recipe: Recipe) -> None:
+    head = run_git(recipe.path.parent, "rev-parse", "HEAD")
+    assert find_commit(recipe.path, Runner()) == head
+    (recipe.path.parent / "_template.yaml").write_text("summary: other\n")  # what the recipe may build on counts too
+    assert find_commit(recipe.path, Runner()) == f"{head}, changed since"
+
+
+def test_a_recipe_in_no_repository_and_one_of_no_commit(tmp_path: Path) -> None:
+    (tmp_path / "demo-1.yaml").write_text(TEXT)
+    assert find_commit(tmp_path / "demo-1.yaml", Runner()) == ""
+    run_git(tmp_path, "init", "--quiet")
+    assert find_commit(tmp_path / "demo-1.yaml", Runner()) == ""
+
+
+def test_a_repositorys_own_program_is_not_run(recipe: Recipe, tmp_path: Path) -> None:
+    hook = tmp_path / "hook"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    run_git(recipe.path.parent, "config", "core.fsmonitor", str(hook))
+    assert find_commit(recipe.path, Runner()) and not (tmp_path / "ran").exists()
+
+
+@pytest.mark.lmod
+def test_a_release_and_what_is_promoted_of_it_say_where_they_came_from(recipe: Recipe, tmp_path: Path) -> None:
+    place = Place(tmp_path / "site")
+    place.artifact(recipe.stack)
+    head = run_git(recipe.path.parent, "rev-parse", "HEAD")
+    asked = ReleaseRequest()
+    release(candidate_of_recipe(recipe, asked, place.publisher), asked, place.publisher)
+    run_git(recipe.path.parent, "commit", "--quiet", "--allow-empty", "-m", "two")  # after the image was made
+
+    to_production = ReleaseRequest("production", override="a test")
+    release(candidate_of_release("demo/1", to_production, place.publisher), to_production, place.publisher)
+
+    for name in ("1-r1", "1-r2"):
+        record = read_record(place.store, "demo", name)
+        assert record and (record.hpcstack, record.recipe_commit) == (__version__, head)
+
+
+@pytest.mark.lmod
+def test_the_record_of_an_older_hpcstack_is_read(recipe: Recipe, tmp_path: Path) -> None:
+    place = Place(tmp_path / "site")
+    place.publish(stack=recipe.stack)
+    path = place.store.releases / "demo/1-r1" / RECORD
+    document = json.loads(path.read_text())
+    del document["hpcstack"], document["recipe_commit"]
+    path.write_text(json.dumps({**document, "format": "hpcstack/modules/v1"}))
+    record = read_record(place.store, "demo", "1-r1")
+    assert record and record.hpcstack == ""
