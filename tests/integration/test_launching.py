@@ -148,6 +148,21 @@ def test_what_cannot_be_is_refused_before_slurm_is_asked(
 
 
 @pytest.mark.apptainer
+def test_a_script_is_shown_for_a_partition_that_slurm_does_not_have_yet(
+    testbed: Testbed, built: dict[str, Any], show: str
+) -> None:
+    text = (testbed.folder / "etc/site.yaml").read_text()
+    path = testbed.give("tests/launching/site.yaml", text.replace("partitions:\n", "partitions:\n  dgx: {node_type: virtual}\n"))
+    words = ("hpcstack", "--site", str(path), "launch", STACK, "-p", "dgx", "-N4")
+    shown = testbed.run(*words, "--batch", "--dry-run", "--all", "--", "python3", "-c", "1")
+    assert shown.returncode == 0 and "#SBATCH --partition=dgx" in shown.stdout, shown.stderr
+    assert "NOTE: Slurm would refuse it today: there is no partition 'dgx'" in shown.stderr
+
+    done = testbed.run(*words, "--", "python3", "-c", "1")
+    assert done.returncode == 2 and "there is no partition 'dgx'" in done.stderr
+
+
+@pytest.mark.apptainer
 def test_a_command_that_is_not_there_is_said_before_nodes_are_taken(
     testbed: Testbed, built: dict[str, Any], show: str
 ) -> None:

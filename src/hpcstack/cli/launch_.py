@@ -76,12 +76,14 @@ def command(
             raise InputError("the folder that this was started in is gone", "cd to one that exists")
         if not batch and options["runtime"] != "local":
             check_step(os.environ)
-        request = _request(ctx, name, mode, mounts, argv, batch=batch, home=home, every=every, **options)
+        request = _request(ctx, name, mode, mounts, argv, batch=batch, home=home, every=every, dry_run=dry_run, **options)
         launch = plan_launch(request, lambda: session.catalog, session.site, session.runner)
         if check:
             _check(launch, as_json)
         elif dry_run:
             shown = launch.script if every else launch.outline
+            if why := launch.plan.slurm_refuses:
+                say(f"NOTE: Slurm would refuse it today: {why}")
             answer(launch.document(), as_json, lambda: shown(batch=batch))
         else:
             if said := launch.missing():
@@ -156,7 +158,7 @@ def _typed(ctx: click.Context, key: str) -> bool:
 def _request(
     ctx: click.Context, name: str, mode: str, mounts: tuple[str, ...], argv: tuple[str, ...], *,
     wanted: tuple[str, ...], stage: str, data: tuple[str, ...], grace: int, watchdog: int, spare: int, no_bind: bool,
-    batch: bool, home: bool | None, every: bool,
+    batch: bool, home: bool | None, every: bool, dry_run: bool,
     **options: Any,
 ) -> LaunchRequest:  # fmt: skip
     """What was typed; options that are not ours go to srun or sbatch, if they know them."""
@@ -173,7 +175,7 @@ def _request(
     asked = resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
     return LaunchRequest(
         name, argv, asked, mode, options["runtime"], mounts, wanted, stage, data, grace, watchdog, spare,
-        bind=not no_bind, batch=batch, home=home, all_stderr=every,
+        bind=not no_bind, batch=batch, home=home, all_stderr=every, only_shown=dry_run,
     )  # fmt: skip
 
 

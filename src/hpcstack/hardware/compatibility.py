@@ -75,7 +75,9 @@ def _at_least(driver: str, wanted: str) -> bool:
 
 
 def _source(name: str, keys: list[str] | tuple[str, ...]) -> str:
-    return "; ".join(facts.source(name, key) for key in keys)
+    """The first of KEYS' sources, and where the others are: they are read in a warning, beside a recipe."""
+    first = facts.source(name, keys[0])
+    return first if len(keys) == 1 else f"{first}, and {len(keys) - 1} more in facts/{name}.yaml"
 
 
 def toolkit_driver(cuda: str, image: Mapping[str, str]) -> tuple[str, str]:

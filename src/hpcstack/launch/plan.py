@@ -74,6 +74,7 @@ class Plan:
     virtual_gpus: int = 0  # of a node: asked for, and no device is behind them
     spare: Spare | None = None
     brought: tuple[Brought, ...] = ()  # libraries of the nodes' own
+    slurm_refuses: str = ""  # why Slurm would not take it today, where it is only shown
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -105,19 +106,24 @@ def plan(
     prolog: str = "",
     home: bool | None = None,
     extras: Extras = Extras(),
+    only_shown: bool = False,
 ) -> Plan:
     """The step of COMMAND in the image of ARTIFACT. InputError for resources that make no sense here.
 
     JOB: the step is for a job of its own, whatever allocation this shell is in. HOME: whether the home directory is
     in the container; None leaves it to the runtime. PROLOG: a program that srun runs as the step begins, which writes
-    down which job it became (record.keep_prolog).
+    down which job it became (record.keep_prolog). ONLY_SHOWN: what Slurm's limits say against it is told and not
+    refused, for a script is also written for a partition that is yet to come.
     """
     chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
     if resources.ntasks:
         resources = with_even_tasks(mode, resources)
     here, inside = chosen.name == "local", {} if job else allocation(os.environ)
     taken, node = share(resources, site, inside, here=here), node_of(resources, site, inside)
-    _check(mode, command, resources, taken, chosen, site, runner, extras, inside, job=job)
+    _check(mode, command, resources, taken, chosen, site, extras, inside, job=job)
+    refusal = None if here else _slurm_refusal(mode, resources, taken, inside, runner)
+    if refusal and not only_shown:
+        raise refusal
     _check_architecture(artifact, node, here=here)
     bound = binding(resources, node, taken) if extras.bind and not here else None
     staged = extras.staged if not here else None
@@ -151,6 +157,7 @@ def plan(
         _fit(artifact, node), staged, extras.grace, extras.watchdog, taken.ranks,
         0 if taken.gpus or here else gpus_said(resources),
         Spare(resources.nodes, extras.spare, health(site)) if extras.spare else None, brought,
+        refusal.message if refusal else "",
     )  # fmt: skip
 
 
@@ -318,7 +325,7 @@ def _check_architecture(artifact: Artifact, node: NodeType | None, *, here: bool
 
 def _check(
     mode: str, command: tuple[str, ...], resources: Resources, taken: Share, runtime: Runtime, site: Site,
-    runner: Runner, extras: Extras, inside: Mapping[str, str], *, job: bool,
+    extras: Extras, inside: Mapping[str, str], *, job: bool,
 ) -> None:  # fmt: skip
     if resources.nodes < 1:
         raise InputError(f"-N {resources.nodes}: a step has at least one node")
@@ -339,12 +346,22 @@ def _check(
         if partition not in site.partitions:
             near = did_you_mean(partition, site.partitions)
             raise InputError(f"the site names no partition {partition!r}{near}", f"known: {', '.join(site.partitions)}")
+
+
+def _slurm_refusal(
+    mode: str, resources: Resources, taken: Share, inside: Mapping[str, str], runner: Runner
+) -> InputError | None:
+    """Why the allocation, or Slurm's partition, does not have RESOURCES; None where it does."""
     if MODES[mode].a_task_a_rank:
         resources = replace(resources, ntasks_per_node=resources.ntasks_per_node or taken.ranks)
-    if inside:
-        limits.check_allocation(resources, inside)
-    else:
-        limits.check(resources, partitions(runner))
+    try:
+        if inside:
+            limits.check_allocation(resources, inside)
+        else:
+            limits.check(resources, partitions(runner))
+    except InputError as error:
+        return error
+    return None
 
 
 def _check_watchdog(extra: tuple[str, ...], *, job: bool) -> None:

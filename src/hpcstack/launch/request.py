@@ -48,6 +48,7 @@ class LaunchRequest:
     batch: bool = False
     home: bool | None = None  # None: as the site has it
     all_stderr: bool = False
+    only_shown: bool = False
 
 
 def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Site, runner: Runner) -> PlannedLaunch:
@@ -60,7 +61,7 @@ def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Si
     made = plan(
         artifact, request.argv, request.mode or artifact.mode, request.resources, site, runner,
         runtime=request.runtime, mounts=request.mounts, job=request.batch, prolog=keep_prolog(),
-        home=home,
+        home=home, only_shown=request.only_shown,
         extras=Extras(plan_staging(artifact, site, request.stage, request.stage_in), more, request.grace,
                       request.watchdog, request.spare, bind=request.bind,
                       asked=bool(request.stage or request.stage_in)),

@@ -133,7 +133,7 @@ class PlannedLaunch:
         return {
             "runtime": plan.runtime, "reason": plan.reason, "mode": plan.mode, "argv": list(plan.argv),
             "environment": [asdict(one) for one in plan.settings], "image": str(self.artifact.image),
-            "staged": plan.staged.how if plan.staged else "none",
+            "staged": plan.staged.how if plan.staged else "none", "slurm_refuses": plan.slurm_refuses,
         }  # fmt: skip
 
     def run(self) -> tuple[int, str]:
