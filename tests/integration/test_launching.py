@@ -152,7 +152,9 @@ def test_a_script_is_shown_for_a_partition_that_slurm_does_not_have_yet(
     testbed: Testbed, built: dict[str, Any], show: str
 ) -> None:
     text = (testbed.folder / "etc/site.yaml").read_text()
-    path = testbed.give("tests/launching/site.yaml", text.replace("partitions:\n", "partitions:\n  dgx: {node_type: virtual}\n"))
+    path = testbed.give(
+        "tests/launching/site.yaml", text.replace("partitions:\n", "partitions:\n  dgx: {node_type: virtual}\n")
+    )
     words = ("hpcstack", "--site", str(path), "launch", STACK, "-p", "dgx", "-N4")
     shown = testbed.run(*words, "--batch", "--dry-run", "--all", "--", "python3", "-c", "1")
     assert shown.returncode == 0 and "#SBATCH --partition=dgx" in shown.stdout, shown.stderr

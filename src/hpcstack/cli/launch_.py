@@ -76,7 +76,9 @@ def command(
             raise InputError("the folder that this was started in is gone", "cd to one that exists")
         if not batch and options["runtime"] != "local":
             check_step(os.environ)
-        request = _request(ctx, name, mode, mounts, argv, batch=batch, home=home, every=every, dry_run=dry_run, **options)
+        request = _request(
+            ctx, name, mode, mounts, argv, batch=batch, home=home, every=every, dry_run=dry_run, **options
+        )
         launch = plan_launch(request, lambda: session.catalog, session.site, session.runner)
         if check:
             _check(launch, as_json)

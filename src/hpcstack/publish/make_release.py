@@ -139,7 +139,7 @@ def release(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -
         more,
         candidate.override,
         candidate.pinned,
-        asked.reason,
+        asked.reason or asked.override,  # an override that no gate asked for is a reason all the same
         commit,
     )
 

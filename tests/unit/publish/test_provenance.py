@@ -10,11 +10,11 @@ import pytest
 
 from hpcstack import __version__
 from hpcstack.core.process import Runner
-from hpcstack.publish.make_release import ReleaseRequest, candidate_of_recipe, candidate_of_release, release
+from hpcstack.publish.make_release import Candidate, ReleaseRequest, candidate_of_recipe, candidate_of_release, release
 from hpcstack.publish.provenance import find_commit
 from hpcstack.recipe.catalog import Catalog, Recipe
 from hpcstack.releases.records import RECORD, read_record
-from support.modules import Place
+from support.modules import Place, report
 
 TEXT = "apiVersion: hpcstack/v1\nname: demo\nversion: '1'\nsummary: Demo\nbase: {image: 'nvcr.io/nvidia/pytorch:24.11-py3'}\n"
 
@@ -75,6 +75,16 @@ def test_a_release_and_what_is_promoted_of_it_say_where_they_came_from(recipe: R
     for name in ("1-r1", "1-r2"):
         record = read_record(place.store, "demo", name)
         assert record and (record.hpcstack, record.recipe_commit) == (__version__, head)
+
+
+@pytest.mark.lmod
+def test_an_override_of_a_gate_that_was_open_is_the_reason_in_the_history(recipe: Recipe, tmp_path: Path) -> None:
+    place = Place(tmp_path / "site")
+    artifact = place.artifact(recipe.stack)
+    asked = ReleaseRequest("production", override="moved from /old")
+    judged_well = Candidate(recipe.stack, artifact, report(artifact, {"node.image": "PASS"}), "", recipe)
+    release(judged_well, asked, place.publisher)
+    assert place.tree.ledger("demo").events[-1].reason == "moved from /old"
 
 
 @pytest.mark.lmod
