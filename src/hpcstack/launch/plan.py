@@ -120,7 +120,7 @@ def plan(
         resources = with_even_tasks(mode, resources)
     here, inside = chosen.name == "local", {} if job else allocation(os.environ)
     taken, node = share(resources, site, inside, here=here), node_of(resources, site, inside)
-    _check(mode, command, resources, taken, chosen, site, extras, inside, job=job)
+    _check(mode, command, resources, chosen, site, extras, inside, job=job)
     refusal = None if here else _slurm_refusal(mode, resources, taken, inside, runner)
     if refusal and not only_shown:
         raise refusal
@@ -324,7 +324,7 @@ def _check_architecture(artifact: Artifact, node: NodeType | None, *, here: bool
 
 
 def _check(
-    mode: str, command: tuple[str, ...], resources: Resources, taken: Share, runtime: Runtime, site: Site,
+    mode: str, command: tuple[str, ...], resources: Resources, runtime: Runtime, site: Site,
     extras: Extras, inside: Mapping[str, str], *, job: bool,
 ) -> None:  # fmt: skip
     if resources.nodes < 1:
