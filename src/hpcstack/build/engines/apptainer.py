@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
 from hpcstack.build.engines.container import scratch
-from hpcstack.build.engines.enclosure import NoEnclosure
+from hpcstack.build.engines.enclosure import NoEnclosure, supervised
 from hpcstack.build.engines.machine import enclosure_refused
 from hpcstack.build.engines.overlay import Layered
 from hpcstack.core.errors import BuildError, InputError
@@ -118,7 +118,7 @@ class ApptainerEngine:
         env = environment(job, prepare(job))
         argv = without_settings(build_argv(job, sif), env)
         argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
-        done = runner.logged(argv, job.log, env=env, cwd=job.context, on_line=job.on_line)
+        done = runner.logged(supervised(argv), job.log, env=env, cwd=job.context, on_line=job.on_line)
         if done.status:
             return done
         listing = runner.output(["apptainer", "sif", "list", str(sif)])

@@ -64,6 +64,11 @@ def _python(name: str) -> list[str]:
     return [sys.executable, "-I", script(name)]
 
 
+def supervised(argv: list[str]) -> list[str]:
+    """ARGV of a program that runs in no enclosure: it and all that it starts end with us (images/supervise.py)."""
+    return [*_python("supervise.py"), *argv]
+
+
 def builders_id() -> int | None:
     """Who runs the steps of a build: None for whoever builds; of the machine's root an id of its own.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
-from hpcstack.build.engines.enclosure import NoEnclosure
+from hpcstack.build.engines.enclosure import NoEnclosure, supervised
 from hpcstack.build.engines.machine import enclosure_refused
 from hpcstack.build.engines.overlay import Layered
 from hpcstack.core.errors import BuildError
@@ -70,7 +70,7 @@ class EnrootEngine:
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
         argv = ["bash", "enroot.sh", str(job.output)]
         argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
-        return runner.logged(argv, job.log, env=environment(job), cwd=job.context, on_line=job.on_line)
+        return runner.logged(supervised(argv), job.log, env=environment(job), cwd=job.context, on_line=job.on_line)
 
     def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
         return LAYERED.run_inside(script, folder, job, runner)
