@@ -47,12 +47,14 @@ def answer_(session: Session, image: str) -> None:
 
 @command.command("serve")
 @click.option("--socket", default="", metavar="PATH", help="Listen there instead of where site.yaml says.")
+@click.option("--metrics", default="", metavar="FILE", help="Counters for Prometheus' textfile collector (*.prom).")
 @click.pass_obj
-def serve(session: Session, socket: str) -> None:
-    """Run the service of this node, as the account that the cache belongs to."""
+def serve(session: Session, socket: str, metrics: str) -> None:
+    """Run the service of this node, as the account that the cache belongs to. Each request is a line on stderr."""
     import signal
 
     from hpcstack.imagecache import serve as service
+    from hpcstack.imagecache.counters import Counters
     from hpcstack.imagecache.layout import open_cache
 
     site, cache, runner = session.site, open_cache(session.site), session.runner
@@ -61,7 +63,11 @@ def serve(session: Session, socket: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with service.listen(path) as listening:
         say(f"serving {cache.top} on {path}")
-        service.serve(listening, lambda line, user: service.answer(line, user, cache, site, runner))
+        service.serve(
+            listening,
+            lambda line, user: service.answer(line, user, cache, site, runner, say),
+            Counters(Path(metrics) if metrics else None),
+        )
 
 
 @command.command("list")

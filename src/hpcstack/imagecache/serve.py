@@ -9,10 +9,12 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, InputError, RegistryError, StoreError, visible
+from hpcstack.imagecache.counters import Counters, status_of
 from hpcstack.imagecache.messages import AskingRegistry, Line, Telling
 from hpcstack.imagecache.provide import Provider, WantedImage
 from hpcstack.imagecache.refusals import NotShared
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 KINDS = {"not shared": NotShared, "registry": RegistryError}
 ASK_S = 60.0  # who has connected says what he wants, and answers a challenge, within this time
 CLIENTS, CLIENTS_OF_ONE = 256, 32
+REAP_S = 5.0  # seconds between two looks at which requests have ended, where nobody asks
 PLATFORM, STEP = re.compile(r"linux/[a-z0-9/]{1,20}"), re.compile(r"[A-Za-z0-9._+-]{0,200}")
 
 
@@ -62,23 +65,32 @@ def _answers(path: Path) -> bool:
     return True
 
 
-def serve(listening: socket.socket, handle: Callable[[socket.socket, int], None]) -> None:
-    """A process for each who connects to LISTENING, which does HANDLE(connection, user id); until SIGTERM."""
+def serve(
+    listening: socket.socket, handle: Callable[[socket.socket, int], str], counters: Counters | None = None
+) -> None:
+    """A process for each who connects to LISTENING, which does HANDLE(connection, user id) and ends as that says, by
+    one of OUTCOMES; until SIGTERM. COUNTERS are kept, by default in nobody's sight."""
     load()  # once, and not in each process: it takes 0.1 s
+    counters = counters or Counters()
+    listening.settimeout(REAP_S)  # so that the counters are true where nobody asks any more
     children: dict[int, int] = {}
     while True:
+        _reap(children, counters)
+        counters.write()
         try:
             connection, _ = listening.accept()
-        except InterruptedError:
+        except (InterruptedError, TimeoutError):
             continue
+        connection.settimeout(None)
         user = peer(connection)
-        _reap(children)
+        _reap(children, counters)
         crowd = Counter(children.values())[user] >= CLIENTS_OF_ONE if user else False
         try:
             child = -1 if crowd or len(children) >= CLIENTS else os.fork()
         except OSError:  # the machine has no more processes
             child = -1
         if child < 0:  # hung up on: who asks imports for himself
+            counters.count("turned away")
             connection.close()
             continue
         if child:
@@ -89,24 +101,24 @@ def serve(listening: socket.socket, handle: Callable[[socket.socket, int], None]
         try:
             listening.close()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            handle(connection, user)
-            status = 0
+            status = status_of(handle(connection, user))
         finally:
             with contextlib.suppress(OSError):
                 sys.stderr.flush()
             os._exit(status)
 
 
-def _reap(children: dict[int, int]) -> None:
+def _reap(children: dict[int, int], counters: Counters) -> None:
     while children:
         try:
-            child, _ = os.waitpid(-1, os.WNOHANG)
+            child, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             children.clear()
             return
         if not child:
             return
         children.pop(child, None)
+        counters.count_ended(status)
 
 
 def peer(connection: socket.socket) -> int:
@@ -115,23 +127,33 @@ def peer(connection: socket.socket) -> int:
     return int(user)
 
 
-def answer(connection: socket.socket, user: int, cache: ImageCache, site: Site, runner: Runner) -> None:
-    """One request of USER on CONNECTION."""
-    line = Line(connection, ASK_S)
+def answer(
+    connection: socket.socket, user: int, cache: ImageCache, site: Site, runner: Runner, log: Callable[[str], None]
+) -> str:
+    """One request of USER on CONNECTION, with a line to LOG; how it ended, one of OUTCOMES."""
+    line, began, what = Line(connection, ASK_S), time.monotonic(), "a request that was not understood"
     try:
         wanted = read_request(line, user)
+        what = f"{wanted.image} ({wanted.platform}{f', step {wanted.step}' if wanted.step else ''})"
         line.say({"heard": wanted.image})
         given = Provider(cache, site, AskingRegistry(site, line), runner, Telling(line)).provide(wanted)
         reply: dict[str, object] = {"path": str(given.path), "digest": given.digest, "how": given.how}
+        outcome, why = given.how, ""
     except EOFError:
-        return
+        return "gone"
     except HpcstackError as error:
-        kind = next((name for name, of in KINDS.items() if isinstance(error, of)), "failed")
-        reply = {"error": visible(error.message), "hint": visible(error.hint), "kind": kind}
+        outcome = next((name for name, of in KINDS.items() if isinstance(error, of)), "failed")
+        why = visible(error.message)
+        reply = {"error": why, "hint": visible(error.hint), "kind": outcome}
     except OSError as error:
-        reply = {"error": f"the image cache: {error.strerror or error}", "hint": "tell the site", "kind": "not shared"}
+        outcome, why = "not shared", f"the image cache: {error.strerror or error}"
+        reply = {"error": why, "hint": "tell the site", "kind": outcome}
     with contextlib.suppress(OSError), line.lock:
         line.say(reply)
+    seconds = time.monotonic() - began
+    told = f"user {user}: {what}: {outcome}, {seconds:.2f} s{f': {why}' if why else ''}"
+    log(" ".join(visible(told).split()))  # one line, whatever line breaks the user has put into it
+    return outcome
 
 
 def read_request(line: Line, user: int) -> WantedImage:

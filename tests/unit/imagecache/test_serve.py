@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.imagecache import serve as service
 from hpcstack.imagecache.ask import answer_challenge, answer_line, ask, step_name
+from hpcstack.imagecache.counters import Counters, status_of
 from hpcstack.imagecache.layout import ImageCache
 from hpcstack.imagecache.messages import AskingRegistry, Line, Telling
 from hpcstack.imagecache.refusals import HolderGone, NotShared
@@ -37,6 +39,14 @@ def site(tmp_path: Path) -> Site:
     return make_site(tmp_path, image_cache={"folder": str(tmp_path / "cache")})
 
 
+def write_line(path: Path) -> Callable[[str], None]:
+    def write(text: str) -> None:
+        with path.open("a") as file:
+            file.write(f"{text}\n")
+
+    return write
+
+
 @pytest.fixture
 def running(tmp_path: Path, site: Site) -> Iterator[Path]:
     """The socket of a service in a process of its own."""
@@ -47,7 +57,11 @@ def running(tmp_path: Path, site: Site) -> Iterator[Path]:
     child = os.fork()
     if not child:
         with contextlib.suppress(BaseException):
-            service.serve(listening, lambda line, user: service.answer(line, user, cache, site, Runner()))
+            service.serve(
+                listening,
+                lambda line, user: service.answer(line, user, cache, site, Runner(), write_line(tmp_path / "log")),
+                Counters(tmp_path / "images.prom"),
+            )
         os._exit(0)
     listening.close()
     yield path
@@ -233,6 +247,63 @@ def served(path: Path) -> bool:
             return True
 
 
+def wait_a_minute(connection: socket.socket, _user: int) -> str:
+    """A request that takes long, where something was asked."""
+    if connection.recv(1):
+        time.sleep(60)
+    return "gone"
+
+
+def counted(metrics: Path, outcome: str) -> int:
+    """How many requests METRICS says have ended in OUTCOME."""
+    if not metrics.exists():
+        return 0
+    found = re.search(rf'^hpcstack_image_requests_total{{outcome="{outcome}"}} (\d+)$', metrics.read_text(), re.M)
+    assert found
+    return int(found[1])
+
+
+def wait_for_count(metrics: Path, outcome: str, count: int) -> None:
+    until = time.monotonic() + 30
+    while counted(metrics, outcome) != count:
+        assert time.monotonic() < until, metrics.read_text() if metrics.exists() else "nothing is counted"
+        time.sleep(0.1)
+
+
+def test_each_request_is_a_line_and_a_count(running: Path, tmp_path: Path) -> None:
+    good = {"image": "docker://localhost/a/b", "platform": "linux/amd64", "step": "7.0"}
+    forged = {**good, "image": "localhost/a\nuser 0: all is well"}
+    for asked in (good, forged, {"image": 7}):
+        said_to(running, json.dumps(asked).encode() + b"\n")
+    said_to(running, b"")  # who hangs up before he has said what he wants
+
+    user = os.getuid()
+    metrics = tmp_path / "images.prom"
+    wait_for_count(metrics, "not shared", 1)
+    wait_for_count(metrics, "gone", 1)
+    wait_for_count(metrics, "failed", 2)
+    assert counted(metrics, "imported") == 0, "a rate begins with a zero"
+    shared, injected, unknown = (tmp_path / "log").read_text().splitlines()
+    assert shared.startswith(f"user {user}: docker://localhost/a/b (linux/amd64, step 7.0): not shared, 0.")
+    assert injected.startswith(f"user {user}: localhost/a user 0: all is well (linux/amd64, step 7.0): failed")
+    assert unknown.startswith(f"user {user}: a request that was not understood: failed")
+
+
+def test_a_process_that_dies_has_failed() -> None:
+    counters = Counters()
+    for status in (signal.SIGKILL, 1 << 8, 0, status_of("imported") << 8):
+        counters.count_ended(status)
+    assert (counters.counts["failed"], counters.counts["imported"]) == (3, 1)
+
+
+def test_a_disk_that_is_full_ends_no_service(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    counters = Counters(tmp_path / "file/images.prom")
+    counters.count("there")
+    counters.write()
+    assert not counters.is_written
+
+
 def test_one_user_cannot_have_all_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "CLIENTS_OF_ONE", 2)
     monkeypatch.setattr(service, "peer", lambda _: 61001)
@@ -241,7 +312,7 @@ def test_one_user_cannot_have_all_connections(tmp_path: Path, monkeypatch: pytes
     child = os.fork()
     if not child:
         with contextlib.suppress(BaseException):
-            service.serve(listening, lambda connection, _: time.sleep(60) if connection.recv(1) else None)
+            service.serve(listening, wait_a_minute, Counters(tmp_path / "images.prom"))
         os._exit(0)
     found = [socket.socket(socket.AF_UNIX) for _ in range(3)]
     try:
@@ -249,6 +320,7 @@ def test_one_user_cannot_have_all_connections(tmp_path: Path, monkeypatch: pytes
             one.settimeout(20)
             one.connect(str(path))
         assert found[2].recv(1) == b"", "the third is hung up on"
+        wait_for_count(tmp_path / "images.prom", "turned away", 1)
         found[0].close()
         until = time.monotonic() + 20
         while not served(path):
