@@ -107,7 +107,7 @@ def test_a_bundle_builds_where_there_is_no_network(testbed: Testbed, shared: Rec
     assert done.returncode == 0, done.stderr
     testbed.bash('mkdir -p "$1" && sed "s#$2/#$1/#" "$2/site.yaml" >"$1/site.yaml"', away, str(shared.folder))
     site = ("hpcstack", "--site", f"{away}/site.yaml")
-    missing = testbed.run(*site, "--recipes", f"{shared.folder}/recipes", "bundle", "apply", file)
+    missing = testbed.run(*site, "bundle", "apply", file)
     assert missing.returncode == 2 and "--recipes-to" in missing.stderr
     early = testbed.run(*site, "--recipes", f"{shared.folder}/recipes", "build", "--offline", "demo-1")
     assert early.returncode == 2 and "hpcstack bundle apply here" in early.stderr, early.stderr
@@ -123,7 +123,8 @@ def test_a_bundle_builds_where_there_is_no_network(testbed: Testbed, shared: Rec
     light = f"{shared.folder}/light.bundle.tar"
     assert shared.run("bundle", "create", "demo-1", "--without-base", "-o", light).returncode == 0
     assert Path(light).stat().st_size < Path(file).stat().st_size / 2
-    testbed.run(*site, "bundle", "apply", light, "--recipes-to", f"{away}/recipes", check=True)
+    own = testbed.run(*site, "--recipes", f"{away}/recipes", "bundle", "apply", light, check=True)
+    assert f"recipe: {away}/recipes/demo-1.yaml" in own.stdout and "next: hpcstack build --offline demo-1" in own.stdout
     done = testbed.run(*site, "--recipes", f"{away}/recipes", "build", "--offline", "--locked", "demo-1")
     assert done.returncode == 0, done.stderr
     elsewhere = f"{away}/elsewhere"

@@ -273,7 +273,10 @@ def _recipe_in(path: Path, lock: Lock, folder: Path | None) -> Path | None:
     if not path.exists():
         return None
     if folder is None:
-        raise InputError("the bundle brings a recipe of its own", "say where it goes: --recipes-to DIR")
+        raise InputError(
+            "the bundle brings a recipe of its own",
+            "say where it goes: --recipes-to DIR, or recipe_dirs: [DIR] in site.yaml",
+        )
     recipe = Catalog([]).read(path)
     if [one.stack.full_name for one in recipe] != [lock.stack]:
         raise ValueError(f"its recipe is not that of {lock.stack} alone")

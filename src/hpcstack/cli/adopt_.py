@@ -52,10 +52,13 @@ def command(
     what each runtime looks for is written anew from what it says, and the smoke suite is added.
     """
     from hpcstack.adopt.adopt_image import AdoptRequest, adopt_image
+    from hpcstack.core.errors import InputError
 
     name, version = _split(full_name)
     modulefile = _read_lua(session, tree, name, version, image) if tree else None
-    folder = recipes_to or _own_folder(session)
+    folder = recipes_to or session.own_folder
+    if not folder:
+        raise InputError("there is no folder for its recipe", "--recipes-to DIR, and recipe_dirs: [DIR] in site.yaml")
     request = AdoptRequest(image, name, version, folder, summary, commands, modulefile)
     with show_progress(f"adopting {image}", events) as progress:
         done = adopt_image(request, session.catalog, session.workbench(progress))
@@ -82,18 +85,6 @@ def _split(text: str) -> tuple[str, str]:
     if not name or not version:
         raise InputError(f"--as {text}: a name and a version", "--as NAME/VERSION, as in: --as mytorch/2024.1")
     return name, version
-
-
-def _own_folder(session: Session) -> Path:
-    """The first folder of recipes that is somebody's own, and not hpcstack's."""
-    from hpcstack.core import data
-    from hpcstack.core.errors import InputError
-
-    shipped = data.folder("recipes").resolve()
-    for folder in session.folders:
-        if folder.is_dir() and folder.resolve() != shipped:
-            return folder
-    raise InputError("there is no folder for its recipe", "--recipes-to DIR, and recipe_dirs: [DIR] in site.yaml")
 
 
 def _read_lua(session: Session, tree: Path, name: str, version: str, image: str) -> LuaModule:

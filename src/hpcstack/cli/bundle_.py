@@ -44,7 +44,11 @@ def create(session: Session, name: str, output: Path | None, platform: str, with
 
 @command.command("apply")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--recipes-to", type=click.Path(file_okay=False, path_type=Path), help="Where the bundle's recipe goes.")
+@click.option(
+    "--recipes-to",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the bundle's recipe goes; by default your first folder of recipes.",
+)
 @json_option
 @click.pass_obj
 def apply(session: Session, file: Path, recipes_to: Path | None, as_json: bool) -> None:
@@ -54,9 +58,11 @@ def apply(session: Session, file: Path, recipes_to: Path | None, as_json: bool) 
     from hpcstack.build import bundle_apply
 
     with show_progress(f"applying {file.name}") as progress:
-        done = bundle_apply.apply(file, session.site, recipes_to, progress)
+        done = bundle_apply.apply(file, session.site, recipes_to or session.own_folder, progress)
     document = {**asdict(done), "lock": str(done.lock), "recipes": [str(path) for path in done.recipes]}
-    options = ["--recipes", str(done.recipes[0].parent)] if done.recipes else []
-    lines = [f"{done.stack}: {done.files} files, {done.bytes / 1e6:.0f} MB",
-             f"  next: {shlex.join(['hpcstack', *options, 'build', '--offline', done.stack])}"]  # fmt: skip
+    elsewhere = [path.parent for path in done.recipes if path.parent not in session.folders]
+    options = ["--recipes", str(elsewhere[0])] if elsewhere else []
+    lines = [f"{done.stack}: {done.files} files, {done.bytes / 1e6:.0f} MB"]
+    lines += [f"  recipe: {path}" for path in done.recipes]
+    lines.append(f"  next: {shlex.join(['hpcstack', *options, 'build', '--offline', done.stack])}")
     answer(document, as_json, lambda: "\n".join(lines))

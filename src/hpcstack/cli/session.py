@@ -63,6 +63,14 @@ class Session:
                 raise InputError(f"{how} {folder}: no such folder")
         return [*map(Path, given), *self.site.recipe_dirs, data.folder("recipes")]
 
+    @property
+    def own_folder(self) -> Path | None:
+        """The first folder of recipes that is somebody's own, and not hpcstack's: where a new recipe goes."""
+        from hpcstack.core import data
+
+        shipped = data.folder("recipes").resolve()
+        return next((one for one in self.folders if one.is_dir() and one.resolve() != shipped), None)
+
     def words(self) -> list[str]:
         """The same options for another process, which may run elsewhere: paths are absolute."""
         site = ["--site", str(Path(self.site_file).absolute())] if self.site_file else []
