@@ -255,10 +255,11 @@ def _modulefiles(tree: Tree, ledger: Ledger, entry: Entry) -> list[Path]:
 def _image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
     """What the image's file shows without being read: that it is another than the one that was read last."""
     subject, stack = f"{ledger.name}/{entry.release}", f"{ledger.name}-{entry.version}"
+    again = f"hpcstack repair {subject} --images"
     try:
         artifact = store.artifact(entry.key)
         if not artifact:
-            return [Damage(subject, "its image is gone", f"hpcstack build {stack}", "image")]
+            return [Damage(subject, "its image is gone", again, "image")]
         if artifact.sha256 != entry.sha256:
             said = f"its image is another than was published: {artifact.sha256[:12]}, not {entry.sha256[:12]}"
             return [Damage(subject, said, f"hpcstack build {stack}, and publish it", "nothing")]
@@ -267,8 +268,12 @@ def _image_damage(store: Store, ledger: Ledger, entry: Entry) -> list[Damage]:
             return []  # touched_images names it
         why = why_changed(artifact, seal)
     except StoreError as error:
-        return [Damage(subject, error.message, f"hpcstack build --no-cache {stack}", "image")]
-    return [Damage(subject, f"its image {why}", "hpcstack verify --all reads it", "image")] if why else []
+        return [Damage(subject, error.message, again, "image")]
+    return (
+        [Damage(subject, f"its image {why}", f"hpcstack verify --all reads it, {again} makes it again", "image")]
+        if why
+        else []
+    )
 
 
 def touched_images(tree: Tree, store: Store, name: str) -> list[str]:

@@ -100,7 +100,7 @@ class Publisher:
             check_publishable(ledger, stack)
             release, entry = self.prepared(ledger, stack, artifact, channel, report, override)
             if known := self.already(ledger, entry):
-                self._renew_seal(stack.name, known, artifact)
+                self.renew_image_seal(stack.name, known, artifact)
                 if tree.stale:
                     self._cached()
                 return self._answer(ledger, known, release, "when it was published", new=False)
@@ -302,7 +302,7 @@ class Publisher:
                              f"hpcstack build --no-cache {artifact.stack}")  # fmt: skip
         return seal
 
-    def _renew_seal(self, name: str, entry: Entry, artifact: Artifact) -> None:
+    def renew_image_seal(self, name: str, entry: Entry, artifact: Artifact) -> None:
         """The seal of a release whose image was built again, to the same bytes, or came back from a backup."""
         if why_changed(artifact, read_seal(self.store, name, entry.release)):
             renew_seal(self.store, name, entry.release, self._sealed(artifact))

@@ -72,7 +72,7 @@ class Store:
 
     def newest(self, stack: str) -> Artifact | None:
         """The image that was built last for STACK."""
-        key = self._pointed(stack)
+        key = self.newest_key(stack)
         if self.below and not key:
             return self.below.newest(stack)
 
@@ -83,7 +83,8 @@ class Store:
             )
         return found
 
-    def _pointed(self, stack: str) -> str:
+    def newest_key(self, stack: str) -> str:
+        """The key of the image that was built last for STACK in this very store; empty where none was."""
         try:
             return files.read_text(self.top / "stacks" / stack, 256).strip()
         except (OSError, ValueError, InputError):
@@ -204,7 +205,7 @@ class Store:
 
     def point(self, stack: str, key: str) -> None:
         """STACK's newest image is KEY. Nothing is written if it is already: a store may be read-only for its users."""
-        if self._pointed(stack) == key:
+        if self.newest_key(stack) == key:
             return
         folder = self.top / "stacks"
         with self.acting("the pointer was not written"):

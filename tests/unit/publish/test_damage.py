@@ -24,6 +24,7 @@ from hpcstack.publish.read_images import check_published
 from hpcstack.publish.repair import repair, restore_generation
 from hpcstack.releases.inventory import inventory_files, read_inventory
 from hpcstack.releases.seal import SEAL
+from hpcstack.store.artifact import IMAGE
 from support.modules import Place, bash, seen, tree_of
 
 DAMAGES = int(os.environ.get("HPCSTACK_DAMAGES", "50"))
@@ -267,6 +268,16 @@ def _swap(path: Path, chance: random.Random, others: list[Path]) -> None:
     other.write_bytes(mine)
 
 
+def damage_of_images(place: Place) -> list[Damage]:
+    """What is wrong with the images, all of which are read."""
+    read = [one for one in check_published(place.site, place.store, Progress()) if one.wrong]
+    return [Damage(one.release, one.wrong, "", "image") for one in read]
+
+
+def published_images(place: Place) -> list[Path]:
+    return sorted((place.store.top / "images").glob(f"*/{IMAGE}"))
+
+
 def published_files(place: Place) -> list[Path]:
     """What publish wrote and users or verbs read: modulefiles, the current state, the releases' folders."""
     tops = (place.site.module_root / "Core", place.site.module_root / "Tcl", place.site.module_root / "more",
@@ -287,16 +298,21 @@ def test_whatever_is_damaged_is_seen_and_put_back_or_named(tmp_path: Path, monke
     kept = tmp_path / "kept"
     for folder in ("modules", "store"):
         shutil.copytree(place.top / folder, kept / folder, symlinks=True)
-    before, mended = shown(place), 0
+    before, mended, of_images = shown(place), 0, 0
     for turn in range(DAMAGES):
         chance = random.Random(turn)
-        files = published_files(place)
+        is_image = chance.random() < 0.2
+        files = published_images(place) if is_image else published_files(place)
         act = chance.choice([_delete, _edit, _cut, _swap])
         path = chance.choice(files)
         act(path, chance, files)
         where = f"turn {turn}: {act.__name__} {path.relative_to(place.top)}"
-        assert damage(place), f"{where}: not seen"
-        if not mend(place):
+        assert damage(place) or (is_image and damage_of_images(place)), f"{where}: not seen"
+        if is_image:  # whether its bytes can be made again is tests/integration/test_rebuilding.py's
+            of_images += 1
+            left = [*mend(place), *damage_of_images(place)]
+            assert left and all("/" in one.subject for one in left), f"{where}: not named, with its release"
+        elif not mend(place):
             mended += 1
             assert damage(place) == [], where
             assert shown(place) == before, where
@@ -306,5 +322,6 @@ def test_whatever_is_damaged_is_seen_and_put_back_or_named(tmp_path: Path, monke
             shutil.copytree(kept / folder, place.top / folder, symlinks=True)
         for name in ("pytorch", "jax"):  # the copies of images are other files than those that were read
             for entry in place.tree.ledger(name).entries:
-                place.publisher._renew_seal(name, entry, place.store.artifact(entry.key))  # type: ignore[arg-type]
-    assert mended >= DAMAGES * 0.9, f"{mended} of {DAMAGES} were put back"
+                place.publisher.renew_image_seal(name, entry, place.store.artifact(entry.key))  # type: ignore[arg-type]
+    assert mended >= (DAMAGES - of_images) * 0.9, f"{mended} of {DAMAGES - of_images} files were put back"
+    assert of_images
