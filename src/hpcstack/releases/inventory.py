@@ -48,8 +48,11 @@ def inventory_files(subject: str, written: Mapping[str, str]) -> dict[str, str]:
         "digests": {path: sha256_of(text) for path, text in sorted(written.items())},
         "texts": {path: text for path, text in sorted(written.items()) if len(text) <= MOST_KEPT},
     }
-    text = json.dumps({**body, "sha256": _own_digest(body)}, indent=1) + "\n"
-    return dict.fromkeys(NAMES, text)
+    return dict.fromkeys(NAMES, _text(body))
+
+
+def _text(body: Mapping[str, Any]) -> str:
+    return json.dumps({**body, "sha256": _own_digest(body)}, indent=1) + "\n"
 
 
 def read_inventory(folder: Path, subject: str) -> Inventory | None:
@@ -85,12 +88,15 @@ def damaged_inventories(folder: Path, subject: str) -> list[str]:
 
 
 def _read(path: Path, subject: str) -> Inventory:
-    document = json.loads(files.read_bytes(path, MAX_INVENTORY, published=True))
+    content = files.read_bytes(path, MAX_INVENTORY, published=True)
+    document = json.loads(content)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError("it is no inventory, or a newer hpcstack's")
     said = document.pop("sha256", "")
     if said != _own_digest(document):
         raise ValueError("its digest is another")
+    if content != _text(document).encode():  # by as little as its last line break
+        raise ValueError("it says what was written, in other bytes")
     if document["subject"] != subject:
         raise ValueError(f"it is that of {document['subject']}")
     digests, texts = document["digests"], document["texts"]

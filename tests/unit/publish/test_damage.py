@@ -98,6 +98,7 @@ def edit(path: Path) -> None:
         ("store/releases/pytorch/24.11-r2/libexec/run", edit),
         ("store/releases/pytorch/24.11-r2/release.json", Path.unlink),
         ("store/releases/pytorch/24.11-r2/inventory.json", edit),
+        ("store/releases/pytorch/24.11-r2/inventory.json", lambda path: path.write_text(path.read_text().rstrip())),
         ("store/releases/pytorch/24.11-r2/modulefile.lua", Path.unlink),
     ],
 )
