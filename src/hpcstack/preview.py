@@ -63,7 +63,7 @@ def preview(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:
         image=f"{site.store}/images/KEY/image.sqsh",
         sha256="of the image, once it is built",
         folder=f"{site.store}/releases/{stack.name}/{stack.release_version}-r1",
-        dates=str(dates_file(site.module_root, stack.name, stack.release_version)),
+        dates=str(dates_file(site.module_tree, stack.name, stack.release_version)),
         base=lock.base_name(),
         stand_in=lock.stand_in(),
         adopted=describe_adopted(stack),

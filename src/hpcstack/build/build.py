@@ -125,7 +125,10 @@ def _store(job: Job, request: BuildRequest, bench: Workbench, how: How) -> Artif
             f"the files that differ: hpcstack verify --reproducible {request.stack.full_name}" if old else
             f"bring {store.top}/images/{request.key} back from a backup; or: hpcstack remove {names[0]}, then build",
         )  # fmt: skip
-    return store.put(artifact, job.image, job.log, lock=request.lock.text(), instead=replaces or old is None)
+    stored = store.put(artifact, job.image, job.log, lock=request.lock.text(), instead=replaces or old is None)
+    if request.platform == request.stack.base.platforms[0]:
+        store.point(stored.stack, stored.key)
+    return stored
 
 
 def _told(job: Job) -> str:
@@ -138,10 +141,13 @@ def _told(job: Job) -> str:
 
 def _others(request: BuildRequest, store: Store, sha256: str) -> list[str]:
     """The releases of the image of REQUEST, as far as they can come back, that were made of other bytes than SHA256."""
-    tree = Tree(request.site.module_root)
+    trees = [Tree(one.module_tree) for one in request.site.every_architecture()]
     found = [name for name, record in read_releases(store)
              if record.key == request.key and record.sha256 != sha256]  # fmt: skip
-    states = {f"{name}/{one.release}": one.state for name in tree.names() for one in tree.ledger(name).entries}
+    states = {
+        f"{name}/{one.release}": one.state
+        for tree in trees for name in tree.names() for one in tree.ledger(name).entries
+    }  # fmt: skip
     return [name for name in found if states.get(name, "live") not in ("removed", "gone")]
 
 

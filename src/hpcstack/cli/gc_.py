@@ -78,12 +78,17 @@ def _summed(kind: str, items: list[Item]) -> tuple[str, ...]:
 
 def _purge(session: Session, releases: list[str], *, slurm: bool) -> None:
     """RELEASES (`pytorch/24.11-r1`) are gone in their ledgers, with their modulefiles, before their files go."""
+    from dataclasses import replace
+
     from hpcstack.releases.changes import purged
 
-    acts = publisher(session, slurm=slurm)
-    for name in sorted({one.partition("/")[0] for one in releases}):
-        own = [one.partition("/")[2] for one in releases if one.startswith(f"{name}/")]
-        acts.change(name, "gc", lambda now, event, own=own: purged(now, own, event), force=True)  # type: ignore[misc]
+    for site in session.site.every_architecture():
+        acts = replace(publisher(session, slurm=slurm), site=site)
+        for name in sorted({one.partition("/")[0] for one in releases} & set(acts.tree.names())):
+            known = {entry.release for entry in acts.tree.ledger(name).entries}
+            own = [rest for head, _, rest in (one.partition("/") for one in releases) if head == name and rest in known]
+            if own:
+                acts.change(name, "gc", lambda now, event, own=own: purged(now, own, event), force=True)  # type: ignore[misc]
 
 
 def _shown(item: object) -> dict[str, object]:

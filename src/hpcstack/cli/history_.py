@@ -18,7 +18,7 @@ def command(session: Session, name: str, as_json: bool) -> None:
     from hpcstack.releases.tree import Tree
 
     ledger, version, _ = split(session, name)
-    events = history(Tree(session.site.module_root), ledger.name, version if name != ledger.name else "")
+    events = history(Tree(session.site.module_tree), ledger.name, version if name != ledger.name else "")
     head = ("#", "when", "who", "what", "release", "alias", "default", "why")
     keys = ("number", "at", "by", "verb", "subject", "alias", "default", "reason")
     rows = [tuple(str(one[key]) for key in keys) for one in events]

@@ -23,7 +23,7 @@ def complete(ctx: click.Context, _parameter: click.Parameter, start: str) -> lis
 
     session = ctx.find_root().obj or Session("", ())
     try:
-        tree = Tree(session.site.module_root)
+        tree = Tree(session.site.module_tree)
         words = [
             word for name in tree.names() for word in (name, *(f"{name}/{one}" for one in tree.ledger(name).aliases))
         ]
@@ -98,7 +98,7 @@ def publisher(session: Session, *, slurm: bool = True) -> Publisher:
 def tree_of(session: Session) -> Tree:
     from hpcstack.releases.tree import Tree
 
-    return Tree(session.site.module_root)
+    return Tree(session.site.module_tree)
 
 
 def split(session: Session, name: str) -> tuple[Ledger, str, str]:

@@ -26,7 +26,7 @@ def command(session: Session, /, name: str, every: bool, no_slurm: bool, as_json
 
     if bool(name) == every:
         raise InputError("name what is to go, or say --all", "hpcstack remove NAME/VERSION-rN, NAME/VERSION or NAME")
-    names = Tree(session.site.module_root).names() if every else [name]
+    names = Tree(session.site.module_tree).names() if every else [name]
     told: list[str] = []
     gone: list[str] = []
     for one in names:

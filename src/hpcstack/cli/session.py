@@ -34,6 +34,7 @@ class Session:
 
     site_file: str
     recipe_options: tuple[str, ...]
+    architecture: str = ""  # whose module tree is meant; empty: this machine's
 
     @cached_property
     def loaded(self) -> Loaded:
@@ -45,9 +46,19 @@ class Session:
         sharing.believe(loaded.site.modules.publishers)
         return loaded
 
-    @property
+    @cached_property
     def site(self) -> Site:
-        return self.loaded.site
+        from hpcstack.core.errors import InputError
+
+        site = self.loaded.site
+        if not self.architecture:
+            return site
+        if not site.modules.by_architecture:
+            raise InputError(
+                "--arch: this site has one module tree for all nodes",
+                "modules.by_architecture in site.yaml gives each architecture its own",
+            )
+        return site.for_architecture(self.architecture)
 
     @cached_property
     def folders(self) -> list[Path]:
@@ -76,7 +87,8 @@ class Session:
         site = ["--site", str(Path(self.site_file).absolute())] if self.site_file else []
         named = [folder for folder in os.environ.get("HPCSTACK_RECIPES", "").split(":") if folder]
         folders = [str(Path(folder).absolute()) for folder in (*self.recipe_options, *named)]
-        return [*site, *(word for folder in folders for word in ("--recipes", folder))]
+        arch = ["--arch", self.architecture] if self.architecture else []
+        return [*site, *arch, *(word for folder in folders for word in ("--recipes", folder))]
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -110,7 +122,7 @@ class Session:
         from hpcstack.store.find import is_file
 
         try:
-            return "" if is_file(name) else named(name, Tree(self.site.module_root), os.environ).stack
+            return "" if is_file(name) else named(name, Tree(self.site.module_tree), os.environ).stack
         except InputError:
             return ""
 
@@ -162,7 +174,7 @@ def image_named(session: Session, text: str) -> str:
 
     if is_file(text) or "@" in text or session.store.artifact(text):
         return text
-    meant = named(text, Tree(session.site.module_root), os.environ)
+    meant = named(text, Tree(session.site.module_tree), os.environ)
     try:
         found = find_released(meant.stack, session.site, session.store, meant.release, retired=True)
     except StoreError:

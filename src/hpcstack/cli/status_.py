@@ -36,7 +36,7 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
     if deep and not check:
         raise InputError("--deep goes with --check", "hpcstack status --check --deep, or hpcstack verify --all")
 
-    tree = Tree(session.site.module_root)
+    tree = Tree(session.site.module_tree)
     chosen = _name(session, name) if name else ""
     damage = find_all_damage(tree, session.store, chosen)
     found = rows(tree, session.store, chosen, damage)
@@ -72,7 +72,7 @@ def _name(session: Session, said: str) -> str:
     from hpcstack.publish.damage import names_with_traces
     from hpcstack.releases.tree import Tree
 
-    if said in names_with_traces(Tree(session.site.module_root)):
+    if said in names_with_traces(Tree(session.site.module_tree)):
         return said
     return split(session, said)[0].name
 

@@ -26,34 +26,40 @@ if TYPE_CHECKING:
 
 
 def image_to_launch(
-    name: str, site: Site, store: Store, environ: Mapping[str, str], release: str = ""
+    name: str, site: Site, store: Store, environ: Mapping[str, str], release: str = "", platform: str = ""
 ) -> tuple[Artifact, str]:
     """The image that users mean by NAME, and why: the loaded module's, else the published one, else the last built;
-    RELEASE is one that they have named."""
+    RELEASE is one that they have named. PLATFORM is that of the nodes, where it is known: SITE is seen from them."""
+    other = ""
     if environ.get("HPCSTACK_STACK") == name and release in ("", environ.get("HPCSTACK_RELEASE")):
         loaded = store.artifact(Path(environ.get("HPCSTACK_IMAGE", "")).parent.name)
+        meant = environ.get("HPCSTACK_RELEASE", "")
         if loaded and str(loaded.image) == environ["HPCSTACK_IMAGE"]:
-            meant = environ.get("HPCSTACK_RELEASE", "")
-            changed = check_seal(meant, loaded, site, store) if RELEASED.fullmatch(meant) else ""
-            return loaded, f"module {meant}" + (f"; its image {changed}" if changed else "")
+            if site.tree_platform in ("", loaded.platform):
+                changed = check_seal(meant, loaded, site, store) if RELEASED.fullmatch(meant) else ""
+                return loaded, f"module {meant}" + (f"; its image {changed}" if changed else "")
+            other, release = f", for {site.tree_platform}; the loaded {meant} is for {loaded.platform}", ""
     if found := find_released(name, site, store, release):
-        return found
-    return newest_image(name, store), "not published: the image built last"
+        return found[0], found[1] + other
+    return newest_image(name, store, platform), "not published: the image built last"
 
 
 def find_image(
-    name: str, catalog: Callable[[], Catalog], site: Site, environ: Mapping[str, str]
+    name: str, catalog: Callable[[], Catalog], site: Site, environ: Mapping[str, str], platform: str = ""
 ) -> tuple[Artifact, str, tuple[str, ...]]:
     """The image that NAME means, why, and what is added to it. Its recipe is not needed: who loads a module need
-    not have it; the CATALOG is asked by a refusal, and for a recipe that only adds pip's packages to an image."""
+    not have it; the CATALOG is asked by a refusal, and for a recipe that only adds pip's packages to an image.
+
+    PLATFORM is that of the nodes that it is for, empty where nobody knows; SITE is seen from them.
+    """
     store = open_store(site)
     if name.endswith(".yaml"):
         meant, recipe = Named(catalog().find(name).stack.full_name), name
     else:
-        meant = named(name, Tree(site.module_root), environ)
+        meant = named(name, Tree(site.module_tree), environ)
         recipe = meant.stack
     try:
-        return (*image_to_launch(meant.stack, site, store, environ, meant.release), ())
+        return (*image_to_launch(meant.stack, site, store, environ, meant.release, platform), ())
     except InputError as refused:
         recipes = catalog()
         if (on := recipes.layer(recipe)) is None:
@@ -61,7 +67,7 @@ def find_image(
             raise
         below, packages = on
         try:
-            artifact, why = image_to_launch(below, site, store, environ)
+            artifact, why = image_to_launch(below, site, store, environ, platform=platform)
         except InputError:
             raise refused from None
         return artifact, f"{below}, {why}, and a layer of {', '.join(packages)}", packages

@@ -12,11 +12,13 @@ from hpcstack.launch.image import find_image
 from hpcstack.launch.packages import plan_packages
 from hpcstack.launch.plan import Extras, plan
 from hpcstack.launch.record import keep_prolog
+from hpcstack.launch.resources import machine_of
 from hpcstack.launch.run import PlannedLaunch
 from hpcstack.launch.script import JOB_ONLY
 from hpcstack.launch.staging import plan_staging
 from hpcstack.recipe.fields import mount
-from hpcstack.slurm.query import minutes, read_options
+from hpcstack.site.model import PLATFORMS
+from hpcstack.slurm.query import allocation, minutes, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +55,10 @@ class LaunchRequest:
 
 def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Site, runner: Runner) -> PlannedLaunch:
     """REQUEST with its image and plan. InputError for what cannot be launched."""
-    artifact, why, layer = find_image(request.name, catalog, site, os.environ)
+    inside = {} if request.batch else allocation(os.environ)
+    machine = os.uname().machine if request.runtime == "local" else machine_of(request.resources, site, inside)
+    there = site.for_architecture(machine) if machine else site
+    artifact, why, layer = find_image(request.name, catalog, there, os.environ, PLATFORMS.get(machine, ""))
     require_signed(artifact, site, runner)
     home = site.mount_home if request.home is None else request.home
     wanted = (*layer, *request.packages)

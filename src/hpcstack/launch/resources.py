@@ -111,6 +111,12 @@ def node_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> Node
     return site.node_type(resources.partition or inside.get("SLURM_JOB_PARTITION", ""))
 
 
+def machine_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> str:
+    """What `uname -m` says on the nodes of a step; empty where the site does not say it of their partition."""
+    node = node_of(resources, site, inside)
+    return node.architecture if node else ""
+
+
 def share(resources: Resources, site: Site, inside: Mapping[str, str], *, here: bool = False) -> Share:
     """Real GPUs as asked, else all that there are: of the job that the step is INSIDE (its variables, empty for none),
     else of the node type. Where the site says nothing, what was asked counts as real.

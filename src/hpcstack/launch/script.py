@@ -139,7 +139,7 @@ def copied_script(
 ) -> str:
     """The job script TEMPLATE that users copy, for the stack that NAME means: OPTIONS are sbatch's, WORDS launch's."""
     if not name.endswith(".yaml"):
-        name = named(name, Tree(site.module_root), os.environ).stack
+        name = named(name, Tree(site.module_tree), os.environ).stack
     if argv and template in NO_COMMAND:
         raise InputError(f"template {template} starts its own program", f"leave out `-- {argv[0]} ...`")
     if not STACK.fullmatch(name):

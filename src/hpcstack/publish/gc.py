@@ -75,10 +75,11 @@ def items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -> lis
 
 
 def _releases(site: Site, store: Store, used: str) -> Iterator[Item]:
-    """What was withdrawn, retired or removed, and how long ago."""
-    tree, now, days = Tree(site.module_root), datetime.now(timezone.utc), site.modules.keep_days
-    for name in tree.names():
-        ledger = tree.ledger(name, to_change=True)
+    """What was withdrawn, retired or removed in any of the site's module trees, and how long ago."""
+    now, days = datetime.now(timezone.utc), site.modules.keep_days
+    trees = [Tree(one.module_tree) for one in site.every_architecture()]
+    for ledger in [tree.ledger(name, to_change=True) for tree in trees for name in tree.names()]:
+        name = ledger.name
         for one in ledger.entries:
             if one.state == "gone" and (left := store.top / "releases" / name / one.release).is_dir():
                 size = descriptors.count_bytes(left)

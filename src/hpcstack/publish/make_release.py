@@ -15,6 +15,7 @@ from hpcstack.publish.provenance import find_commit
 from hpcstack.publish.status import foretell_changes
 from hpcstack.releases.lookup import find_version, require_version
 from hpcstack.releases.records import read_attachments, read_record, read_release
+from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.store import signing
 from hpcstack.store.find import image_with_key
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
     from hpcstack.releases.ledger import Entry
     from hpcstack.report import Report
+    from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
 
@@ -58,7 +60,8 @@ class Candidate:
 def candidate_of_recipe(recipe: Recipe, asked: ReleaseRequest, publisher: Publisher) -> Candidate:
     """The image of RECIPE that was built last, or that is named. InputError or AnswerIsNo where it has no proof."""
     stack, site = recipe.stack, publisher.site
-    artifact = image_with_key(stack.full_name, asked.key, publisher.store)
+    artifact = image_with_key(stack.full_name, asked.key, publisher.store, site.tree_platform)
+    _check_platform(artifact, site)
     given = _reports_of(stack, artifact, asked, publisher)
     if asked.channel == "production":
         named = bool(asked.reports)
@@ -70,6 +73,17 @@ def candidate_of_recipe(recipe: Recipe, asked: ReleaseRequest, publisher: Publis
     if asked.reports and not found:
         raise InputError("--report: none of them is of this image", f"hpcstack test {stack.full_name} -N 2")
     return Candidate(stack, artifact, found, "", recipe)
+
+
+def _check_platform(artifact: Artifact, site: Site) -> None:
+    """InputError where the image is for other processors than the module tree."""
+    if site.tree_platform in ("", artifact.platform):
+        return
+    theirs = KERNEL_NAMES[artifact.platform]
+    tip = f"hpcstack --arch {theirs} publish {artifact.stack}, or hpcstack build {artifact.stack} --platform "
+    raise InputError(
+        f"the image of {artifact.stack} is for {theirs}, and {site.module_tree} is not", tip + site.tree_platform
+    )
 
 
 def _reports_of(stack: Stack, artifact: Artifact, asked: ReleaseRequest, publisher: Publisher) -> list[Report]:

@@ -68,7 +68,7 @@ class Publisher:
 
     @property
     def tree(self) -> Tree:
-        return Tree(self.site.module_root, self.marks, self.site.modules.direct, self.store.releases)
+        return Tree(self.site.module_tree, self.marks, self.site.modules.direct, self.store.releases)
 
     # -- the verbs
     def publish(
@@ -197,7 +197,7 @@ class Publisher:
             stack=stack, number=int(name.rpartition("-r")[2]), image=str(artifact.image), sha256=artifact.sha256,
             folder=str(self.folder(stack.name, name)), base=artifact.base, stand_in=artifact.stand_in, channel=channel,
             adopted=artifact.adopted,
-            dates=str(dates_file(self.site.module_root, stack.name, version)), holds=tuple(artifact.facts.items()),
+            dates=str(dates_file(self.site.module_tree, stack.name, version)), holds=tuple(artifact.facts.items()),
             pip=tuple(artifact.pip.items()), fits=fits(self.site, artifact.platform, artifact.environment),
             tested=tested, override=override, environment=artifact.environment,
             mounts=(*self.site.mounts, *artifact.mounts), network=Network.of(self.site, artifact.environment),
@@ -214,7 +214,7 @@ class Publisher:
         name, texts = release.stack.name, {".lua": modulefile(release), "": modulefile_tcl(release)}
         homes = self.tree.homes(name)
         return {
-            f"{homes[suffix].relative_to(self.site.module_root)}/{name}/{release.version}{suffix}": text
+            f"{homes[suffix].relative_to(self.site.module_tree)}/{name}/{release.version}{suffix}": text
             for suffix, text in texts.items()
         }
 
@@ -248,8 +248,8 @@ class Publisher:
         tree = self.tree
         releases = self.folder(name, "x").parent
         if sharing.is_shared():
-            sharing.make_folder(self.site.module_root)
-            sharing.open_old(self.site.module_root)
+            sharing.make_folder(self.site.module_tree)
+            sharing.open_old(self.site.module_tree)
         with tree.hold(name, self.say):
             ledger = tree.ledger(name, to_change=True)
             with self.store.acting("the release was not written"):
@@ -260,7 +260,7 @@ class Publisher:
 
     def _sweep(self, releases: Path) -> None:
         """Releases of this tree that were begun and never committed: the leases are held, and no journal is left."""
-        ending = prepared(releases / "x", self.site.module_root).name[2:]
+        ending = prepared(releases / "x", self.site.module_tree).name[2:]
         for name in descriptors.names_in(releases):
             if name.startswith(".") and name.endswith(ending):
                 descriptors.remove_tree(releases / name)
@@ -270,7 +270,7 @@ class Publisher:
     ) -> tuple[Path, str]:
         """The release's folder beside its place, which the commit renames, and its record."""
         final = Path(release.folder)
-        part = prepared(final, self.site.module_root)
+        part = prepared(final, self.site.module_tree)
         record = {
             "format": RELEASE.name, "release": release.name, "channel": release.channel, "key": artifact.key,
             "sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256, "made": now(), "by": whoami(),

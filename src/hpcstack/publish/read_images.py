@@ -36,7 +36,7 @@ def check_published(
     """
     seals: dict[str, Seal | str] = {}
     out = []
-    tree = Tree(site.module_root)
+    tree = Tree(site.module_tree)
     names = [one for one in tree.names() if name in ("", one) and _is_readable(tree, one)]
     released = [(one, entry) for one in names for entry in tree.ledger(one).entries if entry.state != "gone"]
     last_read = {entry.key: _last_read(store, one, entry.release) for one, entry in released}

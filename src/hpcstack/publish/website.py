@@ -33,7 +33,7 @@ MADE = "hpcstack catalog"  # in a file of ours: what is not ours is never replac
 
 def render_pages(site: Site, store: Store) -> dict[str, str]:
     """{file: text} of the catalogue: an index, a page a version, the reports, a style and a script."""
-    tree = Tree(site.module_root)
+    tree = Tree(site.module_tree)
     stacks, out = [], {}
     for name in tree.names():
         ledger = tree.ledger(name)

@@ -26,7 +26,7 @@ def find_released(
 
     NAMED is a release of it (`pytorch/24.11-r2`) that is meant instead. InputError where it is removed, or its day is
     past, unless RETIRED ones count, as where nothing is run."""
-    tree = Tree(site.module_root)
+    tree = Tree(site.module_tree)
     for published in tree.names():
         if not name.startswith(f"{published}-"):
             continue

@@ -210,6 +210,7 @@ def importer(site: Site, check: str, command: str = "hpcstack", site_file: str =
         name=site.name,
         store=str(site.store),
         modules=str(site.module_root),
+        by_architecture=site.modules.by_architecture,
         check=check,
         signers=[f"{SIGNER} {key}" for key in site.signatures.keys] if site.signatures.required else [],
         cache=bool(site.image_cache.folder),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from hpcstack.core.characters import CONTROL
 from hpcstack.core.dirs import config_home, data_home, own_user_name
@@ -25,6 +25,7 @@ from hpcstack.recipe.fields import Model, Mount
 from hpcstack.recipe.merge import Policy, fragment, merge
 from hpcstack.site.fabric import Baseline, Fabric
 from hpcstack.site.model import (
+    PLATFORMS,
     POLICY_KEYS,
     BuildSite,
     Gpus,
@@ -90,6 +91,9 @@ class Site(Model):
     signatures: SignaturesSite = SignaturesSite.model_construct()
     image_cache: ImageCacheSite = ImageCacheSite.model_construct()
 
+    # Whose module tree is meant, where each architecture has one: this machine's own, unless somebody says another.
+    _architecture: str = PrivateAttr(default_factory=lambda: os.uname().machine)
+
     @field_validator("store", "user_store", "lock_dir", "module_root", "recipe_dirs", mode="after")
     @classmethod
     def _absolute(cls, value: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
@@ -138,6 +142,26 @@ class Site(Model):
         """The name of `node_type`; empty where the site does not say."""
         node = self.node_type(partition)
         return next((name for name, one in self.node_types.items() if one is node), "")
+
+    @property
+    def module_tree(self) -> Path:
+        """The module tree that is published into and loaded from: of one architecture, where each has its own."""
+        return self.module_root / self._architecture if self.modules.by_architecture else self.module_root
+
+    @property
+    def tree_platform(self) -> str:
+        """The platform of all images in the module tree; empty where it takes any."""
+        return PLATFORMS.get(self._architecture, "") if self.modules.by_architecture else ""
+
+    def for_architecture(self, architecture: str) -> Site:
+        """The same site, seen from nodes of ARCHITECTURE, as `uname -m` says it."""
+        there = self.model_copy()
+        there._architecture = architecture
+        return there
+
+    def every_architecture(self) -> list[Site]:
+        """The site once for each module tree that it has."""
+        return [self.for_architecture(one) for one in PLATFORMS] if self.modules.by_architecture else [self]
 
     @property
     def own_store(self) -> Path:

@@ -126,6 +126,10 @@ class Gpus(Model):
     domain_nodes: int = Field(0, ge=0, description="nodes that one NVLink domain spans: 18 of GB200 NVL72, 1 of NVL4")
 
 
+# What `uname -m` says on a node, and what registries call images for it.
+PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
+
+
 class NodeType(Model):
     """One kind of node: what the driver fit, the launchers and the suite's expectations are taken from."""
 
@@ -152,7 +156,7 @@ class NodeType(Model):
     @property
     def platform(self) -> str:
         """The platform of images that run here, as registries call it."""
-        return {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}[self.architecture]
+        return PLATFORMS[self.architecture]
 
     @property
     def real_gpus(self) -> int:
@@ -233,6 +237,11 @@ class ModulesSite(Model):
     )
     prove_on: tuple[str, ...] = Field(
         (), description="the node types that a release must be proven on before production; empty: any one"
+    )
+    by_architecture: bool = Field(
+        False,
+        description="a module tree for each kind of processor, module_root/x86_64 and module_root/aarch64: one name "
+        "means each node's own image",
     )
 
 

@@ -56,18 +56,18 @@ def _is_key(text: str, one: Artifact) -> bool:
     return len(text) >= SHORTEST_KEY and bool(re.fullmatch("[0-9a-f]+", text)) and one.key.startswith(text)
 
 
-def newest_image(name: str, store: Store) -> Artifact:
-    """The image of NAME that was built last."""
-    if artifact := store.newest(name):
+def newest_image(name: str, store: Store, platform: str = "") -> Artifact:
+    """The image of NAME that was built last: for PLATFORM if there is one, else for any."""
+    if artifact := store.newest_for(name, platform) or store.newest(name):
         return artifact
     built = ", ".join(store.stacks()) or "none"
     raise InputError(f"no image of {name} is in {store.top} (there: {built})", f"hpcstack build {name}")
 
 
-def image_with_key(stack: str, key: str, store: Store) -> Artifact:
-    """The image of STACK whose key begins with KEY; the newest where KEY is empty."""
+def image_with_key(stack: str, key: str, store: Store, platform: str = "") -> Artifact:
+    """The image of STACK whose key begins with KEY; the newest, for PLATFORM, where KEY is empty."""
     if not key:
-        return newest_image(stack, store)
+        return newest_image(stack, store, platform)
     found = [one for one in store.images() if one.key.startswith(key) and one.stack == stack]
     if len(found) != 1:
         raise InputError(f"--image {key}: {len(found)} images of {stack} begin so", "hpcstack images")

@@ -70,8 +70,16 @@ class Store:
             raise StoreError(f"{image} is not the file that was stored", f"remove {folder} and build again")
         return artifact
 
+    def newest_for(self, stack: str, platform: str) -> Artifact | None:
+        """The image for PLATFORM that was built last for STACK; for any where PLATFORM is empty."""
+        found = self.newest(stack)
+        if not platform or (found and found.platform == platform):
+            return found
+        of_platform = [one for one in self.images() if one.stack == stack and one.platform == platform]
+        return of_platform[-1] if of_platform else None
+
     def newest(self, stack: str) -> Artifact | None:
-        """The image that was built last for STACK."""
+        """The image that was built last for STACK, on the platform that its recipe names first."""
         key = self.newest_key(stack)
         if self.below and not key:
             return self.below.newest(stack)
@@ -163,10 +171,20 @@ class Store:
             sharing.make_folder(final.parent)
             self._put_in_place(incoming, final, instead=instead)
             descriptors.sync_folder(final.parent)
-        self.point(artifact.stack, artifact.key)
+        if self._is_first_of_its_stack(artifact):
+            self.point(artifact.stack, artifact.key)
         stored = self.artifact(artifact.key)
         assert stored
         return stored
+
+    def _is_first_of_its_stack(self, artifact: Artifact) -> bool:
+        """Whether no image of another platform is what its stack means: an image for arm64 nodes, built after that for
+        amd64, does not take its place."""
+        try:
+            newest = self.newest(artifact.stack)
+        except StoreError:  # damaged
+            return True
+        return newest is None or newest.platform == artifact.platform
 
     def _check_replaceable(self, final: Path) -> None:
         """StoreError where the image FINAL was made by a newer hpcstack. A damaged one may be replaced."""

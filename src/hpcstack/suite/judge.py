@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import state_folder
 from hpcstack.core.files import write_text
+from hpcstack.launch.resources import machine_of
+from hpcstack.site.model import PLATFORMS
+from hpcstack.slurm.query import allocation
 from hpcstack.store.find import newest_image
 from hpcstack.store.store import open_store
 from hpcstack.suite import gates, history
@@ -46,7 +50,9 @@ def run_and_judge(
 ) -> tuple[Report, Path]:
     """One run of the image of STACK that was built last, judged; report.json in its folder, its line in the history."""
     store = open_store(site)
-    report, folder = run_suite(stack, newest_image(stack.full_name, store), wanted, resources, site, runner, say)
+    platform = PLATFORMS.get(machine_of(resources, site, allocation(os.environ)), "")
+    image = newest_image(stack.full_name, store, platform)
+    report, folder = run_suite(stack, image, wanted, resources, site, runner, say)
     write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")  # before anything can go wrong
     path = state_folder() / "history" / f"{stack.full_name}.jsonl"
     report = judge_report(report, history.load(path), site.baselines.get(report.node_type, {}))

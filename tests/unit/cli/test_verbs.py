@@ -164,7 +164,11 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
     "undo": (("pytorch", "--dry-run", "--no-slurm"), 0, lambda said: said["dry_run"] is True),
     "default": (("pytorch/24.11", "--dry-run"), 0, lambda said: said["dry_run"] is True),
     "status": ((), 0, lambda said: said["releases"][0]["release"] == "pytorch/24.11-r1"),
-    "repair": (("--dry-run",), 0, lambda said: said == {"dry_run": True, "mended": [], "left": [], "cache": ""}),
+    "repair": (
+        ("--dry-run",),
+        0,
+        lambda said: said == {"dry_run": True, "mended": [], "images": [], "left": [], "cache": ""},
+    ),
     "history": (("pytorch",), 0, lambda said: len(said["events"]) == 1),
     "catalog": (("-o", "site-pages"), 0, lambda said: "site-pages" in json.dumps(said)),
     "jobs": ((), 0, lambda said: said == []),

@@ -218,7 +218,7 @@ def test_the_template_version_is_that_of_the_templates() -> None:
     files = rendered("pytorch-24.11")[3]
     own = {path: text for path, text in files.items() if path in ("apptainer.def", "Dockerfile", "enroot.sh")}
     before = ("resolve.sh", "fetch.sh", "build_requirements.py")  # run inside a base, and leave nothing in an image
-    beside = ("mount.sh", "overlay.sh", "enclose.py")  # run by the machine that builds
+    beside = ("mount.sh", "overlay.sh", "enclose.py", "supervise.py")  # run by the machine that builds
     images = (
         path
         for path in sorted(data.folder("images").iterdir())
