@@ -47,6 +47,7 @@ NEEDS = (
     "podman",
     "charliecloud",
     "chromium",
+    "arm64",
 )
 
 
@@ -67,6 +68,7 @@ def _there(need: str) -> bool:
         "fuse": lambda: shutil.which("fuse-overlayfs") is not None and Path("/dev/fuse").exists(),
         "docker": lambda: testbed.is_up() and (testbed.folder / "run/docker.sock").exists(),
         "charliecloud": lambda: shutil.which("ch-run") is not None,
+        "arm64": lambda: Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists(),
         "lua": lambda: _lua() is not None,
         "tcl": lambda: shutil.which("tclsh") is not None,
     }

@@ -18,7 +18,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from inside import with_inside
-from layers import ENTRYPOINT_FILE, TORCH, common_layers, diff_id, files_layer, month_layer, own_layer, plain_layer
+from layers import (
+    ENTRYPOINT_FILE,
+    TORCH,
+    common_layers,
+    diff_id,
+    files_layer,
+    foreign_layer,
+    month_layer,
+    own_layer,
+    plain_layer,
+)
 from push import CONFIG, MANIFEST, MANIFEST_LIST, Target, descriptor, file_descriptor
 
 STAND_IN = f"Debian 12 with torch {TORCH}, re-tagged; stands in for NVIDIA's image, is not NVIDIA's image"
@@ -46,12 +56,12 @@ def start(facts: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in out.items() if value}
 
 
-def config(facts: dict[str, object], diff_ids: list[str]) -> dict[str, object]:
+def config(facts: dict[str, object], diff_ids: list[str], architecture: str) -> dict[str, object]:
     """The image config: exactly the sourced facts, and the label that says what this is."""
     environment = facts["environment"]
     assert isinstance(environment, dict) and isinstance(facts["labels"], dict)
     return {
-        "architecture": "amd64",
+        "architecture": architecture,
         "os": "linux",
         "created": "1970-01-01T00:00:00Z",
         "config": {
@@ -81,19 +91,27 @@ def main(facts_file: str, cache_folder: str, address: str) -> None:
         layers = [first, *([plain_layer(cache, facts)] if "stands_in" in facts else [])]
     if "files" in facts:
         layers.append(files_layer(cache, facts, layers[0]))
+    entries = [push_platform(target, facts, layers, "amd64")]
+    for architecture, packages in facts.get("foreign", {}).items():
+        entries.append(push_platform(target, facts, [foreign_layer(cache, architecture, packages)], architecture))
+    index = target.manifest(facts["tag"], MANIFEST_LIST,
+                            {"schemaVersion": 2, "mediaType": MANIFEST_LIST, "manifests": entries})  # fmt: skip
+    print(f"{facts['repository']}:{facts['tag']} {index['digest']}")
+
+
+def push_platform(target: Target, facts: dict[str, object], layers: list[Path], architecture: str) -> dict[str, object]:
+    """The image of one ARCHITECTURE with its LAYERS in TARGET; its entry in the index."""
     descriptors = [file_descriptor(layer) for layer in layers]
     for layer, entry in zip(layers, descriptors, strict=True):
         target.blob(str(entry["digest"]), layer)
-    image = json.dumps(config(facts, [diff_id(layer) for layer in layers]), sort_keys=True).encode()
+    image = json.dumps(config(facts, [diff_id(layer) for layer in layers], architecture), sort_keys=True).encode()
     config_entry = descriptor(CONFIG, image)
     target.blob(str(config_entry["digest"]), image)
     manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config_entry, "layers": descriptors}
     entry = target.manifest(str(descriptor(MANIFEST, json.dumps(manifest, sort_keys=True).encode())["digest"]),
                             MANIFEST, manifest)  # fmt: skip
-    entry["platform"] = {"architecture": "amd64", "os": "linux"}
-    index = target.manifest(facts["tag"], MANIFEST_LIST,
-                            {"schemaVersion": 2, "mediaType": MANIFEST_LIST, "manifests": [entry]})  # fmt: skip
-    print(f"{facts['repository']}:{facts['tag']} {index['digest']}")
+    entry["platform"] = {"architecture": architecture, "os": "linux"}
+    return entry
 
 
 if __name__ == "__main__":

@@ -182,6 +182,24 @@ def own_layer(cache: Path, facts: dict[str, object]) -> Path:
     return gzip_of(layer)
 
 
+def foreign_layer(cache: Path, architecture: str, packages: list[str]) -> Path:
+    """A Debian root of another ARCHITECTURE, as apt calls it: PACKAGES unpacked, and none of their scripts run."""
+    about = json.dumps([LAYOUT, SUITE, architecture, packages])
+    layer = cache / f"foreign-{hashlib.sha256(about.encode()).hexdigest()[:12]}.tar"
+    if layer.with_suffix(".tar.gz").exists():
+        return layer.with_suffix(".tar.gz")
+    root, archive = cache / "root", cache / "foreign.tar"
+    as_root("rm", "-rf", str(root))
+    run("mmdebstrap", "--quiet", f"--arch={architecture}", "--variant=extract", f"--include={','.join(packages)}",
+        "--aptopt=Acquire::Retries \"3\"", SUITE, str(archive))  # fmt: skip
+    root.mkdir(parents=True)
+    as_root("tar", "-xf", str(archive), "-C", str(root), "--exclude=./dev/*", "--exclude=./etc/resolv.conf")
+    archive.unlink()
+    as_root("tar", "-cf", str(layer), "--sort=name", "--numeric-owner", "-C", str(root), ".")
+    as_root("rm", "-rf", str(root))
+    return gzip_of(layer)
+
+
 class Layer:
     """One layer written entry by entry."""
 

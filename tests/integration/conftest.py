@@ -60,6 +60,13 @@ def ubuntu_layout(testbed: Testbed) -> str:
     return "nvcr.io/hpcstack-tests/ubuntu-layout:25.10-py3"
 
 
+@pytest.fixture(scope="session")
+def two_architectures(testbed: Testbed) -> str:
+    """A base for amd64 and for arm64, whose programs qemu runs."""
+    push_stand_in(testbed, "two-architectures")
+    return "nvcr.io/hpcstack-tests/two-architectures:12"
+
+
 def push_stand_in(testbed: Testbed, name: str) -> None:
     """The image of tests/fixtures/NAME.json is in the testbed's registry."""
     facts = REPO / f"tests/fixtures/{name}.json"

@@ -1,4 +1,5 @@
-"""Builds as batch jobs: one array, an element a stack, on the nodes' local disks; their logs are followed here."""
+"""Builds as batch jobs, on the nodes' local disks: an array for each platform, on nodes of its kind. Their logs are
+followed here."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import BuildError, SlurmError
+from hpcstack.core.errors import BuildError, InputError, SlurmError, counted
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill
 from hpcstack.slurm.jobs import cancel, submit
@@ -37,6 +38,45 @@ class BuildOutcome:
     log: Path
     artifact: dict[str, Any] = field(default_factory=dict)
     said: str = ""
+    platform: str = ""
+
+
+@dataclass(frozen=True)
+class BatchBuild:
+    """One image to build: of STACK, for PLATFORM, with these WORDS of `hpcstack build`."""
+
+    stack: str
+    platform: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Element:
+    """A build in the queue, an element of an array's JOB, called NAME where people read it."""
+
+    build: BatchBuild
+    job: str
+    name: str
+    base: Path  # of its log, its status and its answer
+
+    @property
+    def log(self) -> Path:
+        return self.base.with_name(f"{self.base.name}.log")
+
+
+def partition_of(platform: str, site: Site) -> str:
+    """The partition whose nodes build images for PLATFORM: the default one if they can, else the first; empty where the
+    site names no partitions. InputError where it does, and none can."""
+    if not site.partitions:
+        return ""
+    default_first = sorted(site.partitions, key=lambda name: not site.partitions[name].default)
+    fitting = [name for name in default_first if site.node_types[site.partitions[name].node_type].platform == platform]
+    if not fitting:
+        raise InputError(
+            f"no partition of site.yaml has nodes for {platform}",
+            "--partition NAME builds there all the same; or: architecture of a node type in site.yaml",
+        )
+    return fitting[0]
 
 
 def script(
@@ -49,53 +89,72 @@ def script(
 
 
 def build_on_slurm(
-    stacks: Sequence[str], site: Site, own: Sequence[str], rest: Sequence[str], limit: int, partition: str,
-    runner: Runner, progress: Progress,
+    builds: Sequence[BatchBuild], site: Site, own: Sequence[str], limit: int, partition: str, runner: Runner,
+    progress: Progress,
 ) -> list[BuildOutcome]:  # fmt: skip
-    """STACKS built by a job array, at most LIMIT at once. OWN are hpcstack's own options, REST those of build.
+    """BUILDS by job arrays, of each at most LIMIT elements at once: in PARTITION, else where nodes of their kind are.
+    OWN are hpcstack's own options.
 
     Interrupted, it cancels what it has submitted.
     """
     store = open_store(site)
     logs = store.top / "logs" / f"batch-{uuid.uuid4().hex[:8]}"
-    options = [f"--array=0-{len(stacks) - 1}%{limit}"] + ([f"--partition={partition}"] if partition else [])
-    text = script(stacks, logs, [sys.executable, "-m", "hpcstack", *own], rest, options)
-    with store.acting("the job was not written"):
-        write_text(logs / "build.sbatch", text)
-    job = submit(logs / "build.sbatch", runner, hint="hpcstack build --partition names another one")
-    progress(f"job {job}: {len(stacks)} build{'s' * (len(stacks) > 1)}, at most {limit} at once; logs in {logs}")
+    alike: dict[tuple[str, tuple[str, ...]], list[BatchBuild]] = {}
+    for one in builds:
+        alike.setdefault((one.platform, one.words), []).append(one)
+    places = {platform: partition or partition_of(platform, site) for platform, _ in alike}  # told before any job waits
+    several = len({one.platform for one in builds}) > 1
+    elements: list[_Element] = []
     try:
-        return _follow(stacks, logs, job, runner, progress)
+        for turn, ((platform, words), same) in enumerate(alike.items()):
+            stacks, place = [one.stack for one in same], places[platform]
+            options = [f"--array=0-{len(stacks) - 1}%{limit}"] + ([f"--partition={place}"] if place else [])
+            text = script(stacks, logs, [sys.executable, "-m", "hpcstack", *own], words, options)
+            path = logs / (f"build-{turn}.sbatch" if turn else "build.sbatch")
+            with store.acting("the job was not written"):
+                write_text(path, text)
+            job = submit(path, runner, hint="hpcstack build --partition names another one")
+            where = f" for {platform} in {place}" if several else ""
+            progress(f"job {job}: {counted(len(stacks), 'build')}{where}, at most {limit} at once; logs in {logs}")
+            elements += [
+                _Element(one, job, f"{one.stack} ({platform})" if several else one.stack, logs / f"{job}_{number}")
+                for number, one in enumerate(same)
+            ]
+        return _follow(elements, runner, progress)
     except BaseException:
-        cancel([job], runner)
+        if elements:
+            cancel(sorted({one.job for one in elements}), runner)
         raise
 
 
-def _follow(stacks: Sequence[str], logs: Path, job: str, runner: Runner, progress: Progress) -> list[BuildOutcome]:
+def _follow(elements: Sequence[_Element], runner: Runner, progress: Progress) -> list[BuildOutcome]:
     """Until every element has ended; lines of their logs as they come."""
-    read = dict.fromkeys(range(len(stacks)), 0)
-    ended: dict[int, BuildOutcome] = {}
-    gone_since = 0.0
-    while len(ended) < len(stacks):
+    read = dict.fromkeys(elements, 0)
+    ended: dict[_Element, BuildOutcome] = {}
+    gone_since: dict[str, float] = {}
+    while len(ended) < len(elements):
         time.sleep(POLL_S)
-        for number, stack in enumerate(stacks):
-            read[number] = _tell(logs / f"{job}_{number}.log", read[number], stack, progress)
-            if number not in ended and (found := _ended(stack, logs / f"{job}_{number}")):
-                ended[number] = found
-                progress(f"{stack}: {'built' if found.status == 0 else f'FAILED (exit {found.status})'}")
-        state = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%T %r"])
-        known = state.status == 0 or "Invalid job id" in " ".join(state.tail)
-        if state.stdout.strip() or not known:  # who does not answer has not said that the job is gone
-            gone_since = 0.0
-            continue
-        gone_since = gone_since or time.monotonic()
-        if time.monotonic() - gone_since > LOST_S:
-            for number, stack in enumerate(stacks):
-                log = logs / f"{job}_{number}.log"
-                ended.setdefault(
-                    number, BuildOutcome(stack, SlurmError.exit_code, log, said="the job ended without a result")
-                )
-    return [ended[number] for number in range(len(stacks))]
+        for one in elements:
+            read[one] = _tell(one.log, read[one], one.name, progress)
+            if one not in ended and (found := _ended(one)):
+                ended[one] = found
+                progress(f"{one.name}: {'built' if found.status == 0 else f'FAILED (exit {found.status})'}")
+        for job in sorted({one.job for one in elements if one not in ended}):
+            if _is_in_queue(job, runner):
+                gone_since.pop(job, None)
+                continue
+            if time.monotonic() - gone_since.setdefault(job, time.monotonic()) > LOST_S:
+                for one in elements:
+                    if one.job == job:
+                        ended.setdefault(one, _lost(one))
+    return [ended[one] for one in elements]
+
+
+def _is_in_queue(job: str, runner: Runner) -> bool:
+    """Whether JOB waits or runs; also where nobody says: who does not answer has not said that it is gone."""
+    state = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%T %r"])
+    is_known = state.status == 0 or "Invalid job id" in " ".join(state.tail)
+    return bool(state.stdout.strip()) or not is_known
 
 
 def _tell(log: Path, start: int, stack: str, progress: Progress) -> int:
@@ -110,19 +169,26 @@ def _tell(log: Path, start: int, stack: str, progress: Progress) -> int:
     return start
 
 
-def _ended(stack: str, base: Path) -> BuildOutcome | None:
+def _ended(element: _Element) -> BuildOutcome | None:
+    """How ELEMENT ended; None while it has not."""
+    base, build = element.base, element.build
     try:
         status = int(base.with_name(f"{base.name}.status").read_text())
     except (OSError, ValueError):
         return None
-    log = base.with_name(f"{base.name}.log")
     artifact: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         artifact = json.loads(base.with_name(f"{base.name}.json").read_text())
     said = ""
     with contextlib.suppress(OSError):
-        said = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-    return BuildOutcome(stack, status, log, artifact, "" if status == 0 else said)
+        said = "\n".join(element.log.read_text(errors="replace").splitlines()[-20:])
+    return BuildOutcome(build.stack, status, element.log, artifact, "" if status == 0 else said, build.platform)
+
+
+def _lost(element: _Element) -> BuildOutcome:
+    """ELEMENT, whose job ended without a word."""
+    build, said = element.build, "the job ended without a result"
+    return BuildOutcome(build.stack, SlurmError.exit_code, element.log, said=said, platform=build.platform)
 
 
 def find_failures(outcomes: Sequence[BuildOutcome]) -> BuildError | None:

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     "--limit", default=4, show_default=True, type=click.IntRange(min=1), help="With --on slurm: how many at once."
 )
 @click.option("-p", "--partition", default="", help="With --on slurm; the site's default if not given.")
-@click.option("--platform", default="", help="linux/amd64 or linux/arm64; the recipe's first by default.")
+@click.option(
+    "--platform",
+    default="",
+    help="linux/amd64, linux/arm64, or all of the recipe's that the site has; its first by default.",
+)
 @click.option("--engine", default="", help="apptainer, enroot, builtin, docker, or auto: the first that can be used.")
 @click.option("--no-cache", is_flag=True, help="Build from scratch, reusing nothing.")
 @click.option("--squash", is_flag=True, help="Pack all of the image anew, so that nothing deleted stays in its file.")
@@ -54,18 +58,34 @@ def command(
     stacks = _own(session) if every else chosen(session, names)
     if not stacks or (every and names):
         raise InputError("name a stack, or say --all", "hpcstack list shows all stacks")
-    if options.sif and (len(stacks) > 1 or where == "slurm"):
-        raise InputError("--sif goes with one stack that is built here")
+    builds = _expand_platforms(session, stacks, options)
+    if options.sif and (len(builds) > 1 or where == "slurm"):
+        raise InputError("--sif goes with one image that is built here")
     if dry_run:
-        _dry_run(session, stacks, options, as_json)
+        _dry_run(session, builds, as_json)
     elif where == "slurm":
-        _on_slurm(session, stacks, options, limit, partition, events, as_json)
-    elif len(stacks) == 1:
+        _on_slurm(session, builds, limit, partition, events, as_json)
+    elif len(builds) == 1:
         with show_progress(f"building {stacks[0]}", events) as progress:
-            document, lines = _one(session, stacks[0], options, progress)
+            document, lines = _one(session, *builds[0], progress)
         answer(document, as_json, lambda: "\n".join(lines))
     else:
-        _many(session, stacks, options, events, as_json)
+        _many(session, builds, events, as_json)
+
+
+def _expand_platforms(session: Session, stacks: list[str], options: BuildOptions) -> list[tuple[str, BuildOptions]]:
+    """Each image to build: `--platform all` is one for each of the recipe's platforms that a node of the site has."""
+    from dataclasses import replace
+
+    if options.platform != "all":
+        return [(name, options) for name in stacks]
+    of_the_site = {node.platform for node in session.site.node_types.values()}
+    builds = []
+    for name in stacks:
+        known = session.recipe(name).stack.base.platforms
+        wanted = [one for one in known if one in of_the_site] or list(known[:1])
+        builds += [(name, replace(options, platform=one)) for one in (wanted if of_the_site else known)]
+    return builds
 
 
 def _own(session: Session) -> list[str]:
@@ -96,18 +116,18 @@ def _one(session: Session, name: str, options: BuildOptions, progress: Progress)
     return {**artifact.as_dict(), "built": done.built, **sif}, lines
 
 
-def _dry_run(session: Session, stacks: list[str], options: BuildOptions, as_json: bool) -> None:
+def _dry_run(session: Session, builds: list[tuple[str, BuildOptions]], as_json: bool) -> None:
     from hpcstack.core.errors import HpcstackError
     from hpcstack.resolve.build_stack import request_stack
 
     documents: list[dict[str, Any]] = []
     lines, failed = [], None
-    for name in stacks:
+    for name, options in builds:
         try:
             with show_progress(f"looking at {name}") as progress:
                 request = request_stack(session.recipe(name), options, session.workbench(progress), dry=True)
         except HpcstackError as error:
-            if len(stacks) == 1:
+            if len(builds) == 1:
                 raise
             documents.append({"stack": name, "said": error.message})
             lines.append(f"{name}: {error.message}")
@@ -115,8 +135,11 @@ def _dry_run(session: Session, stacks: list[str], options: BuildOptions, as_json
             continue
         there = bool(session.store.artifact(request.key))
         documents.append(
-            {"stack": name, "key": request.key, "engine": request.engine.name, "why": request.why, "built": there}
-        )
+            {
+                "stack": name, "platform": request.platform, "key": request.key, "engine": request.engine.name,
+                "why": request.why, "built": there,
+            }
+        )  # fmt: skip
         lines.append(
             f"{name}: {request.key} by {request.engine.name} ({request.why}): "
             f"{'is built already' if there else 'would be built'}"
@@ -126,37 +149,38 @@ def _dry_run(session: Session, stacks: list[str], options: BuildOptions, as_json
         raise click.exceptions.Exit(failed.exit_code)
 
 
-def _many(session: Session, stacks: list[str], options: BuildOptions, events: str, as_json: bool) -> None:
+def _many(session: Session, builds: list[tuple[str, BuildOptions]], events: str, as_json: bool) -> None:
     """One after another; the first failure's exit code, once all were tried."""
     from hpcstack.build.batch import BuildOutcome
     from hpcstack.core.errors import HpcstackError
 
-    for name in stacks:
+    for name, _ in builds:
         session.recipe(name)  # what is wrong is told before anything is built
     outcomes = []
-    with show_progress(f"building {len(stacks)} stacks", events) as progress:
-        for name in stacks:
+    with show_progress(f"building {len(builds)} images", events) as progress:
+        for name, options in builds:
             log = session.store.top / "logs"
             try:
                 document, _ = _one(session, name, options, progress)
-                outcomes.append(BuildOutcome(name, 0, log, document))
+                outcomes.append(BuildOutcome(name, 0, log, document, platform=document["platform"]))
             except HpcstackError as error:
                 progress(f"{name} FAILED: {error.message.splitlines()[0]}")
-                outcomes.append(BuildOutcome(name, error.exit_code, log, said=error.message))
+                outcomes.append(BuildOutcome(name, error.exit_code, log, {}, error.message, options.platform))
     _tell(outcomes, as_json)
 
 
 def _on_slurm(
-    session: Session, stacks: list[str], options: BuildOptions, limit: int, partition: str, events: str, as_json: bool
+    session: Session, builds: list[tuple[str, BuildOptions]], limit: int, partition: str, events: str, as_json: bool
 ) -> None:
-    from hpcstack.build.batch import build_on_slurm
+    from hpcstack.build.batch import BatchBuild, build_on_slurm
 
-    for name in stacks:
-        session.recipe(name)  # what is wrong is told here, before a job waits in the queue
-    with show_progress(f"building on Slurm: {', '.join(stacks)[:60]}", events) as progress:
-        outcomes = build_on_slurm(
-            stacks, session.site, session.words(), options.words(), limit, partition, session.runner, progress
-        )
+    jobs = []
+    for name, options in builds:
+        first = session.recipe(name).stack.base.platforms[0]  # what is wrong is told before a job waits in the queue
+        jobs.append(BatchBuild(name, options.platform or first, tuple(options.words())))
+    names = ", ".join(dict.fromkeys(name for name, _ in builds))
+    with show_progress(f"building on Slurm: {names[:60]}", events) as progress:
+        outcomes = build_on_slurm(jobs, session.site, session.words(), limit, partition, session.runner, progress)
     _tell(outcomes, as_json)
 
 
@@ -164,14 +188,18 @@ def _tell(outcomes: list[BuildOutcome], as_json: bool) -> None:
     from hpcstack.build.batch import find_failures
 
     documents = [
-        {"stack": one.stack, "status": one.status, "log": str(one.log), "artifact": one.artifact, "said": one.said}
+        {
+            "stack": one.stack, "platform": one.platform, "status": one.status, "log": str(one.log),
+            "artifact": one.artifact, "said": one.said,
+        }
         for one in outcomes
-    ]
-    lines = [
-        f"{one.stack}: {one.artifact.get('image', '') if one.status == 0 else f'FAILED (exit {one.status})'}"
-        + "".join(f"\n  < {line}" for line in one.said.splitlines())
-        for one in outcomes
-    ]
+    ]  # fmt: skip
+    several = len({one.platform for one in outcomes}) > 1
+    lines = []
+    for one in outcomes:
+        name = f"{one.stack} ({one.platform})" if several else one.stack
+        how = f"FAILED (exit {one.status})" if one.status else str(one.artifact.get("image", ""))
+        lines += [f"{name}: {how}", *(f"  < {line}" for line in one.said.splitlines())]
     answer(documents, as_json, lambda: "\n".join(lines))
     if error := find_failures(outcomes):
         raise error

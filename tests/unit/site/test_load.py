@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from conftest import make_site
 from hpcstack.core.errors import InputError, ProblemsError
+from hpcstack.render.launchers import importer
 from hpcstack.site import load
 
 
@@ -180,3 +182,21 @@ def test_a_store_of_users_that_is_one_for_all_is_refused(environ: dict[str, str]
     explicit = put(tmp_path / "explicit.yaml", "user_store: /scratch/all\n")
     with pytest.raises(InputError, match="one folder for all users"):
         load.load(explicit, environ)
+
+
+def test_a_module_tree_for_each_architecture(tmp_path: Path) -> None:
+    one = make_site(tmp_path)
+    assert one.module_tree == one.for_architecture("aarch64").module_tree == one.module_root
+    assert one.tree_platform == "" and one.every_architecture() == [one]
+
+    two = make_site(tmp_path, modules={"by_architecture": True})
+    assert two.module_tree == two.module_root / os.uname().machine
+    assert two.for_architecture("aarch64").module_tree == two.module_root / "aarch64"
+    assert two.for_architecture("aarch64").tree_platform == "linux/arm64"
+    assert [site.module_tree.name for site in two.every_architecture()] == ["x86_64", "aarch64"]
+
+
+def test_the_importer_takes_the_tree_of_the_node_that_it_runs_on(tmp_path: Path) -> None:
+    for by_architecture, ending in ((False, ""), (True, "/$(uname -m)")):
+        site = make_site(tmp_path, modules={"by_architecture": by_architecture})
+        assert f"\nmodules={site.module_root}{ending}\n" in importer(site, "full")
