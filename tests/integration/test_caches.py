@@ -7,6 +7,7 @@ the image but for torch and pip, which are asked.
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -59,6 +60,119 @@ for name, place in places.items():
         closed[name] = f"{folder}: {error}"
 print(json.dumps({"looked_at": len(places), "closed": closed, "home": os.path.expanduser("~")}))
 """
+
+
+# {library: (its packages, a program that makes the library itself write where it does by default, and prints where)}
+LIBRARIES = {
+    "matplotlib": ("matplotlib", "import matplotlib.font_manager; print(matplotlib.get_cachedir())"),
+    "numba": ("numba", "import kernel; print(kernel.add(1, 2) and kernel.add.stats.cache_path)"),
+    "huggingface_hub": (
+        "huggingface_hub",
+        "from huggingface_hub import constants, file_download\n"
+        "assert file_download.are_symlinks_supported()\nprint(constants.HF_HUB_CACHE)",
+    ),
+    "datasets": (
+        "datasets==3.6.0 pyarrow==17.0.0",
+        "import datasets\nmade = datasets.Dataset.from_generator(lambda: iter([{'a': 1}]))\n"
+        "print(made.cache_files[0]['filename'])",
+    ),
+    "wandb": ("wandb", "import wandb\nrun = wandb.init(mode='offline', project='p')\nrun.finish()\nprint(run.dir)"),
+    "nltk": (
+        "nltk",
+        "import nltk, os\nplace = nltk.downloader.Downloader().default_download_dir()\n"
+        "os.makedirs(place, exist_ok=True)\nprint(place)",
+    ),
+    "keras": (
+        "keras",
+        "import os\nos.environ['KERAS_BACKEND'] = 'torch'\nimport keras\n"
+        "print(os.path.expanduser('~/.keras/keras.json'))",
+    ),
+    "ipython": ("ipython", "from IPython.paths import get_ipython_dir; print(get_ipython_dir())"),
+    "jupyter_client": (
+        "jupyter_client",
+        "from jupyter_client.connect import write_connection_file; print(write_connection_file()[0])",
+    ),
+    "torch.hub": (
+        "",
+        "import os, torch\ntorch.save({}, 'weights.pt')\n"
+        "torch.hub.load_state_dict_from_url('file://' + os.path.abspath('weights.pt'))\n"
+        "print(torch.hub.get_dir() + '/checkpoints/weights.pt')",
+    ),
+    "torch extensions": (
+        "setuptools",
+        "from torch.utils.cpp_extension import _get_build_directory; print(_get_build_directory('x', False))",
+    ),
+    "inductor": ("", "from torch._inductor.codecache import write; print(write('text', 'txt')[1])"),
+    "triton": (
+        "triton",
+        "from triton.runtime.cache import get_cache_manager; print(get_cache_manager('ab' * 32).put(b'x', 'f'))",
+    ),
+    "seaborn": ("seaborn", "from seaborn.utils import get_data_home; print(get_data_home())"),
+    "scikit-learn": ("scikit-learn", "from sklearn.datasets import get_data_home; print(get_data_home())"),
+    "astropy": ("astropy", "from astropy.config import get_cache_dir; print(get_cache_dir())"),
+    "torch_geometric": (
+        "torch_geometric",
+        "import os, torch_geometric.home as home\nplace = home.get_home_dir()\n"
+        "os.makedirs(place, exist_ok=True)\nprint(place)",
+    ),
+    "tensorboard": (
+        "tensorboard",
+        "from torch.utils.tensorboard import SummaryWriter\nwriter = SummaryWriter()\n"
+        "writer.add_scalar('a', 1)\nwriter.close()\nprint(writer.log_dir)",
+    ),
+    "joblib": (
+        "joblib",
+        "import joblib, os\nprint(joblib.Memory('cache').cache(abs)(-1) and os.path.abspath('cache'))",
+    ),
+    "virtualenv": (
+        "virtualenv",
+        "import os, subprocess, sys\nsubprocess.run([sys.executable, '-m', 'virtualenv', '--quiet', 'env'], "
+        "check=True)\nprint(os.path.abspath('env'))",
+    ),
+    "pooch": (
+        "pooch",
+        "import pooch\nplace = pooch.os_cache('x')\npooch.utils.make_local_storage(place)\nprint(place)",
+    ),
+    "dask": (
+        "dask",
+        "import os, dask.config\ndask.config.ensure_file(__import__('dask').__file__)\n"
+        "print(os.path.expanduser('~/.config/dask'))",
+    ),
+}
+KERNEL = "import numba\n\n@numba.njit(cache=True)\ndef add(a, b):\n    return a + b\n"
+ASK_EACH = """\
+import json, os, subprocess, sys
+found, failed = {}, {}
+for name, (_, program) in json.load(open("libraries.json")).items():
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    place = done.stdout.splitlines()[-1] if done.stdout.strip() else ""
+    if done.returncode == 0 and place and os.path.exists(place):
+        found[name] = os.path.abspath(place)
+    else:
+        failed[name] = f"{place}: {(done.stderr.splitlines() or ['not there'])[-1]}"
+print(json.dumps({"found": found, "failed": failed}))
+"""
+
+
+@pytest.mark.skipif(
+    os.environ.get("HPCSTACK_TABLE") != "all", reason="HPCSTACK_TABLE=all asks the libraries themselves"
+)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_libraries_themselves_write_by_default(testbed: Testbed, built: dict[str, str], runtime: str) -> None:
+    """Each is installed on top of the image (--with), and writes without having been told where."""
+    folder = f"{FOLDER}-{runtime}"
+    testbed.bash(f"rm -rf {folder} && mkdir -p {folder}")
+    testbed.give(f"{folder}/libraries.json", json.dumps(LIBRARIES))
+    testbed.give(f"{folder}/kernel.py", KERNEL)
+    testbed.give(f"{folder}/ask.py", ASK_EACH)
+    wanted = sorted({package for packages, _ in LIBRARIES.values() for package in packages.split()})
+    packages = " ".join(f"--with {package}" for package in wanted)
+    line = f"hpcstack launch {STACK} -N1 --mode plain --runtime {runtime} {packages} -- python3 ask.py"
+    done = testbed.bash(f"cd {folder} && {line}", timeout=1800)
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(json.dumps(found, indent=1))
+    assert found["failed"] == {} and len(found["found"]) == len(LIBRARIES)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

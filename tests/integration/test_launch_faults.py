@@ -50,6 +50,34 @@ def _ended(testbed: Testbed, seconds: float = 120) -> bool:
     return not testbed.run("squeue", "--noheader", "--name", STACK).stdout
 
 
+TOLD_TO_END = """\
+import os, signal, time
+
+def clean_up(*_):
+    time.sleep(1)
+    import xml.dom.minidom  # of the image, which is still there
+    open("cleaned-up", "w").close()
+    os._exit(143)
+
+signal.signal(signal.SIGTERM, clean_up)
+open("ready", "w").close()
+time.sleep(61)
+"""
+
+
+@pytest.mark.apptainer
+def test_a_rank_that_is_told_to_end_still_has_its_image(testbed: Testbed, built: dict[str, Any], show: str) -> None:
+    """What serves the image by FUSE died of the same TERM as the rank, and the rank of a bus error as it cleaned up."""
+    assert _ended(testbed)
+    testbed.give("tests/launching/told.py", TOLD_TO_END)
+    cancel = "until [ -e ready ]; do sleep 0.2; done; scancel --name pytorch-24.11"
+    script = f"cd tests/launching && rm -f ready cleaned-up && ({cancel}) & cd tests/launching && " \
+        "hpcstack launch pytorch-24.11 --runtime apptainer --mode plain -- python3 told.py"  # fmt: skip
+    done = testbed.bash(script, check=False)
+    assert done.returncode == 143 and "Bus error" not in done.stderr, done.stderr
+    assert testbed.bash("ls tests/launching/cleaned-up").stdout, done.stderr
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_job_that_is_cancelled_is_told(testbed: Testbed, built: dict[str, Any], show: str, runtime: str) -> None:
     assert _ended(testbed)

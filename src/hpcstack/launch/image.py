@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import InputError
+from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.releases.lookup import find_released
 from hpcstack.releases.named import Named, named
 from hpcstack.releases.seal import check_seal
@@ -14,6 +15,7 @@ from hpcstack.releases.tree import Tree
 from hpcstack.store.find import newest_image
 from hpcstack.store.store import open_store
 
+MOST_NAMED = 5  # stacks, in a refusal
 RELEASED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}/[A-Za-z0-9][A-Za-z0-9._+-]{0,139}")
 
 if TYPE_CHECKING:
@@ -44,6 +46,23 @@ def image_to_launch(
     return newest_image(name, store, platform), "not published: the image built last"
 
 
+def _check_known(recipe: str, recipes: Catalog, store: Store) -> None:
+    """InputError for a RECIPE that is in none of RECIPES; where others of its kind are built here, with those: a recipe
+    of which there is no image is no help to who wants to run one."""
+    try:
+        recipes.find(recipe)
+    except ProblemsError:
+        raise
+    except InputError as unknown:
+        family = re.split(r"[-/][0-9]", recipe, maxsplit=1)[0]
+        of_its_kind = [name for name in store.stacks() if re.match(rf"{re.escape(family)}-[0-9]", name)]
+        if not of_its_kind:
+            raise
+        nearest = difflib.get_close_matches(recipe, of_its_kind, n=MOST_NAMED, cutoff=0)
+        tip = f"hpcstack launch {nearest[0]}; hpcstack images shows all that can be launched here"
+        raise InputError(f"there is no stack {recipe!r}; there are {', '.join(sorted(nearest))}", tip) from unknown
+
+
 def find_image(
     name: str, catalog: Callable[[], Catalog], site: Site, environ: Mapping[str, str], platform: str = ""
 ) -> tuple[Artifact, str, tuple[str, ...]]:
@@ -63,7 +82,7 @@ def find_image(
     except InputError as refused:
         recipes = catalog()
         if (on := recipes.layer(recipe)) is None:
-            recipes.find(recipe)
+            _check_known(recipe, recipes, store)
             raise
         below, packages = on
         try:

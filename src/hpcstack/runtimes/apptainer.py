@@ -41,7 +41,7 @@ class ApptainerRuntime:
     container_per_rank: bool = True
 
     def parts(self, step: Step) -> list[Part]:
-        return [SRUN, *step.slurm, *shield(step), *exec_parts(step)]
+        return [SRUN, *step.slurm, *shield(), *exec_parts(step)]
 
     def environment(self, step: Step) -> dict[str, str]:
         return exec_environment(step)

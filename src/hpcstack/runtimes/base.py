@@ -46,10 +46,10 @@ class Step:
     mount_reasons: dict[str, str] = field(default_factory=dict)
 
 
-def shield(step: Step) -> list[Part]:
-    """What stands before a runtime that mounts the image by FUSE, where ranks get signals."""
+def shield() -> list[Part]:
+    """What stands before a runtime that mounts the image by FUSE: a rank that is told to end still has its files."""
     why = "a signal for the ranks must not end what serves the image"
-    return [Part(("/bin/sh", "-c", data.script("on-node/shield.sh"), "shield"), why)] if step.grace else []
+    return [Part(("/bin/sh", "-c", data.script("on-node/shield.sh"), "shield"), why)]
 
 
 class Runtime(Protocol):

@@ -20,7 +20,7 @@ class EnrootRuntime:
 
     def parts(self, step: Step) -> list[Part]:
         own = list(kept(step))
-        out = [SRUN, *step.slurm, *shield(step)]
+        out = [SRUN, *step.slurm, *shield()]
         out.append(
             Part(
                 ("/bin/sh", "-c", data.script(START), "enroot", *own, "--"),
