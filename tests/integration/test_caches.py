@@ -71,11 +71,6 @@ LIBRARIES = {
         "from huggingface_hub import constants, file_download\n"
         "assert file_download.are_symlinks_supported()\nprint(constants.HF_HUB_CACHE)",
     ),
-    "datasets": (
-        "datasets==3.6.0 pyarrow==17.0.0",
-        "import datasets\nmade = datasets.Dataset.from_generator(lambda: iter([{'a': 1}]))\n"
-        "print(made.cache_files[0]['filename'])",
-    ),
     "wandb": ("wandb", "import wandb\nrun = wandb.init(mode='offline', project='p')\nrun.finish()\nprint(run.dir)"),
     "nltk": (
         "nltk",
