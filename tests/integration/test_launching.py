@@ -148,6 +148,16 @@ def test_what_cannot_be_is_refused_before_slurm_is_asked(
 
 
 @pytest.mark.apptainer
+def test_a_quiet_launch_says_nothing_of_its_own(testbed: Testbed, built: dict[str, Any], show: str) -> None:
+    loud = launch(testbed, "--mode", "plain", "--", "true")
+    assert loud.returncode == 0 and loud.stderr.startswith("* pytorch-24.11 (")
+    quiet = launch(testbed, "--quiet", "--mode", "plain", "--", "true")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+    failed = launch(testbed, "--quiet", "--mode", "plain", "--", "false")
+    assert failed.returncode == 1 and "hpcstack: " in failed.stderr
+
+
+@pytest.mark.apptainer
 def test_a_script_is_shown_for_a_partition_that_slurm_does_not_have_yet(
     testbed: Testbed, built: dict[str, Any], show: str
 ) -> None:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
               help="Written nothing for so long: say what each rank does, and end it.")  # fmt: skip
 @click.option("--spare", default=0, type=click.IntRange(0), metavar="NODES",
               help="So many nodes more, of which those that are not fit are left out.")  # fmt: skip
+@click.option(
+    "-Q", "--quiet", is_flag=True, help="Say only what may not be as you expect, and what failed; srun's, too."
+)
 @click.option("--no-bind", is_flag=True, help="Do not bind ranks to the cores near their GPUs.")
 @click.option("--batch", is_flag=True, help="Submit it as a job, and print the job's number.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be run; with --all every line, and its reason.")
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context, /, name: str, mode: str, mounts: tuple[str, ...], home: bool | None, batch: bool, dry_run: bool,
-    every: bool, check: bool, template: str, as_json: bool, argv: tuple[str, ...], **options: Any,
+    every: bool, check: bool, quiet: bool, template: str, as_json: bool, argv: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Run a command in a stack's image, on Slurm's nodes where there is Slurm. Waits, and returns the step's status.
 
@@ -76,6 +79,8 @@ def command(
             raise InputError("the folder that this was started in is gone", "cd to one that exists")
         if not batch and options["runtime"] != "local":
             check_step(os.environ)
+        if quiet and not batch and options["runtime"] != "local" and session.runner.has("srun"):
+            ctx.meta["passed"] = (*ctx.meta["passed"], "--quiet")
         request = _request(
             ctx, name, mode, mounts, argv, batch=batch, home=home, every=every, dry_run=dry_run, **options
         )
@@ -93,7 +98,7 @@ def command(
             if launch.added:
                 with show_progress("adding") as progress:
                     launch.prepare(progress)
-            _submit(launch, as_json) if batch else _run(launch)
+            _submit(launch, as_json, quiet=quiet) if batch else _run(launch, quiet=quiet)
     except HpcstackError as error:
         error.exit_code = error.exit_code if error.exit_code == 2 else OWN_FAILURE
         raise
@@ -189,19 +194,25 @@ def _check(launch: PlannedLaunch, as_json: bool) -> None:
     raise click.exceptions.Exit(1 if said else 0)
 
 
-def _submit(launch: PlannedLaunch, as_json: bool) -> None:
-    done = launch.submit()
+def _tell_notes(launch: PlannedLaunch, *, quiet: bool) -> None:
+    """What a user must know; QUIET: of that, what may not be as he expects."""
     for note in launch.notes():
-        say(note)
-    say(f"the script is {done.script}")
-    say(f"it writes to {done.output}: hpcstack logs {done.job}")
+        if not quiet or note.startswith("NOTE: "):
+            say(note)
+
+
+def _submit(launch: PlannedLaunch, as_json: bool, *, quiet: bool) -> None:
+    done = launch.submit()
+    _tell_notes(launch, quiet=quiet)
+    if not quiet:
+        say(f"the script is {done.script}")
+        say(f"it writes to {done.output}: hpcstack logs {done.job}")
     answer({"job": done.job, "folder": str(done.folder), "output": str(done.output)}, as_json, lambda: done.job)
 
 
-def _run(launch: PlannedLaunch) -> None:
-    for note in launch.notes():
-        say(note)
-    if (fit := launch.plan.fit) and fit.kind != "native":
+def _run(launch: PlannedLaunch, *, quiet: bool) -> None:
+    _tell_notes(launch, quiet=quiet)
+    if (fit := launch.plan.fit) and fit.kind != "native" and not (quiet and fit.certain):
         say(f"driver and image: {fit}")
     status, last = launch.run()
     if last:

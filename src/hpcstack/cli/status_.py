@@ -82,7 +82,7 @@ def _read_images(session: Session, name: str) -> list[str]:
     from hpcstack.cli.reading import read_released_images
 
     found = read_released_images(session, name=name)
-    return [f"{one.release}: {one.wrong}: hpcstack build --no-cache" for one in found if one.wrong]
+    return [f"{one.release}: {one.wrong}: hpcstack repair {one.release} --images" for one in found if one.wrong]
 
 
 def shown(document: dict[str, Any]) -> str:

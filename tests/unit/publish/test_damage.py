@@ -39,6 +39,12 @@ def mend(place: Place) -> list[Damage]:
     return list(repair(place.publisher, names_with_traces(place.tree)).left)
 
 
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which images were read last is remembered there."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     """Two names, one of them with two releases of a version, one behind a gateway."""
