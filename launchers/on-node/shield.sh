@@ -7,8 +7,12 @@ if [ -O "$own" ] && [ ! -L "$own" ]; then
     for tool in squashfuse_ll squashfuse fuse-overlayfs; do
         real=$(command -v "$tool") || continue
         case $real in "$own"/*) continue ;; esac
-        printf '#!/bin/sh\ntrap "" TERM USR1 USR2\nexec "%s" "$@"\n' "$real" >"$own/.$tool.$$"
-        chmod 755 "$own/.$tool.$$" && mv "$own/.$tool.$$" "$own/$tool"
+        # One that cannot be written whole, on a full disk, is none: the tool itself is next on PATH.
+        if printf '#!/bin/sh\ntrap "" TERM USR1 USR2\nexec "%s" "$@"\n' "$real" >"$own/.$tool.$$"; then
+            chmod 755 "$own/.$tool.$$" && mv "$own/.$tool.$$" "$own/$tool"
+        else
+            rm -f "$own/.$tool.$$"
+        fi
     done
     PATH=$own:$PATH
 fi

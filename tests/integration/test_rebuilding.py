@@ -72,6 +72,28 @@ def test_a_flipped_byte_is_made_right_and_what_was_built_last_stays_that(
     assert newest["key"] == json.loads(newer.stdout)["key"], "launch takes what was built last"
 
 
+def test_a_named_release_is_read_whatever_its_file_looks_like(
+    testbed: Testbed, recipes: Recipes, published: dict[str, Any]
+) -> None:
+    script = (
+        'cp -p "$1" kept && chmod u+w "$1" && printf X | dd of="$1" bs=1 seek=4096 conv=notrunc status=none && '
+        'touch -r kept "$1" && rm kept'  # as a disk does it that loses a bit
+    )
+    testbed.bash(script, published["image"])
+    deep = recipes.run("status", "--check", "--deep")
+    assert deep.returncode == 1 and "hpcstack repair demo/1-r1 --images" in deep.stdout, deep.stdout
+    done = recipes.run("repair", "demo/1-r1", "--images")
+    assert done.returncode == 0 and "put back: demo/1-r1: its image" in done.stdout, done.stdout + done.stderr
+    assert recipes.run("status", "--check", "--deep").returncode == 0
+
+
+def test_what_was_removed_is_not_built_again(testbed: Testbed, recipes: Recipes, published: dict[str, Any]) -> None:
+    assert recipes.run("remove", "demo/1", "--force", "--reason", "a test").returncode == 0
+    testbed.run("rm", "-rf", str(Path(published["image"]).parent), check=True)
+    done = json.loads(recipes.run("repair", "--images", "--json").stdout)
+    assert done["images"] == [] and not Path(published["image"]).exists()
+
+
 def test_bytes_that_are_right_are_only_read(testbed: Testbed, recipes: Recipes, published: dict[str, Any]) -> None:
     testbed.bash('cp "$1" "$1.new" && mv "$1.new" "$1"', published["image"])  # a restore from a backup
     assert check(recipes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hpcstack.core.errors import BuildError, InputError, SlurmError, counted
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill
+from hpcstack.site.own_command import hpcstack_on
 from hpcstack.slurm.jobs import cancel, submit
 from hpcstack.store.store import open_store
 
@@ -102,14 +102,15 @@ def build_on_slurm(
     alike: dict[tuple[str, tuple[str, ...]], list[BatchBuild]] = {}
     for one in builds:
         alike.setdefault((one.platform, one.words), []).append(one)
-    places = {platform: partition or partition_of(platform, site) for platform, _ in alike}  # told before any job waits
+    places = {platform: partition or partition_of(platform, site) for platform, _ in alike}
+    commands = {place: hpcstack_on(site.node_type(place)) for place in places.values()}  # told before any job waits
     several = len({one.platform for one in builds}) > 1
     elements: list[_Element] = []
     try:
         for turn, ((platform, words), same) in enumerate(alike.items()):
             stacks, place = [one.stack for one in same], places[platform]
             options = [f"--array=0-{len(stacks) - 1}%{limit}"] + ([f"--partition={place}"] if place else [])
-            text = script(stacks, logs, [sys.executable, "-m", "hpcstack", *own], words, options)
+            text = script(stacks, logs, [*commands[place], *own], words, options)
             path = logs / (f"build-{turn}.sbatch" if turn else "build.sbatch")
             with store.acting("the job was not written"):
                 write_text(path, text)

@@ -37,10 +37,14 @@ Complete = Callable[[BuildRequest, Path], BuildRequest]
 
 @dataclass(frozen=True)
 class How:
-    """How a build goes about it: FRESH takes nothing from earlier builds, OFFLINE has no network."""
+    """How a build goes about it: FRESH takes nothing from earlier builds, OFFLINE has no network.
+
+    AGAIN is the sha256 of an image that is made again: another is not stored, and its stack names what it named before.
+    """
 
     fresh: bool = False
     offline: bool = False
+    again: str = ""
 
 
 def build(request: BuildRequest, bench: Workbench, how: How = How()) -> tuple[Artifact, bool]:
@@ -58,7 +62,7 @@ def build(request: BuildRequest, bench: Workbench, how: How = How()) -> tuple[Ar
         )
     if given:  # an image on it is never taken for one on the registry's base: find_built
         request = replace(request, bundled=given.stem)
-    if not how.fresh and (found := find_built(request, store)):
+    if not (how.fresh or how.again) and (found := find_built(request, store)):
         return found, False
     _check_engine(request, bench)
     base = given or base_of(request.lock, request.platform, bench)
@@ -89,7 +93,9 @@ def _build_once(
     """The image of REQUEST, made on BASE by one builder at a time; and whether it had to be made."""
     store, progress, name = bench.store, bench.progress, request.stack.full_name
     with store.lease(request.key, lambda owner: progress(f"waiting for another builder of {name}: {owner}")):
-        if not how.fresh and (found := find_built(request, store)):
+        if not (how.fresh or how.again) and (found := find_built(request, store)):
+            return found, False
+        if how.again and not how.fresh and (found := _stored(request, store)):  # somebody else made it meanwhile
             return found, False
         if store.below:
             progress(f"into your own store, {store.top}: {store.below.top} is not yours to write")
@@ -108,6 +114,12 @@ def _store(job: Job, request: BuildRequest, bench: Workbench, how: How) -> Artif
     artifact = _inspect(request, job)
     progress.event("phase", name="store")
     progress(f"storing {artifact.size / 1e6:.0f} MB{_told(job)}")
+    if how.again and artifact.sha256 != how.again:
+        said = f"sha256 {artifact.sha256[:12]}, not {how.again[:12]}"
+        raise StoreError(
+            f"the image was built, and has other bytes than before: {said}",
+            "bring it back from a backup; or build, test and publish the stack anew",
+        )
     old = _stored(request, store)
     replaces = how.fresh or bool(old and old.bundled and not request.bundled)
     same = old is not None and digest_of(old.image) == artifact.sha256
@@ -125,8 +137,10 @@ def _store(job: Job, request: BuildRequest, bench: Workbench, how: How) -> Artif
             f"the files that differ: hpcstack verify --reproducible {request.stack.full_name}" if old else
             f"bring {store.top}/images/{request.key} back from a backup; or: hpcstack remove {names[0]}, then build",
         )  # fmt: skip
-    stored = store.put(artifact, job.image, job.log, lock=request.lock.text(), instead=replaces or old is None)
-    if request.platform == request.stack.base.platforms[0]:
+    stored = store.put(
+        artifact, job.image, job.log, lock=request.lock.text(), instead=replaces or old is None, as_newest=not how.again
+    )
+    if request.platform == request.stack.base.platforms[0] and not how.again:
         store.point(stored.stack, stored.key)
     return stored
 

@@ -148,4 +148,7 @@ def find_built(request: BuildRequest, store: Store) -> Artifact | None:
         return None
     if found and request.platform == request.stack.base.platforms[0]:
         store.point(request.stack.full_name, found.key)
+    elif found:
+        with contextlib.suppress(StoreError):  # one that this user may not write: it knows what it knew
+            store.point(request.stack.full_name, found.key, request.platform)
     return found

@@ -80,7 +80,7 @@ def command(
         if not batch and options["runtime"] != "local":
             check_step(os.environ)
         if quiet and not batch and options["runtime"] != "local" and session.runner.has("srun"):
-            ctx.meta["passed"] = (*ctx.meta["passed"], "--quiet")
+            options["extra"] = (*options["extra"], "--quiet")
         request = _request(
             ctx, name, mode, mounts, argv, batch=batch, home=home, every=every, dry_run=dry_run, **options
         )
@@ -138,7 +138,8 @@ def answer_template(
     said: dict[str, str | None] = {"nodes": str(options["nodes"])} if "nodes" in typed else {}
     for key in (one for one in OF_JOBS if one in typed):
         value = options[key]
-        said[key.replace("_", "-")] = "" if value is True else str(value) if value else None
+        text = "" if value is True else str(value)  # a flag has no value
+        said[key.replace("_", "-")] = text if value else None
     if said.get("gpus"):
         said["gpus-per-node"] = None
     for word in (*ctx.meta["passed"], *options["extra"]):

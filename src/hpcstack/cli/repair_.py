@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 def command(session: Session, name: str, generation: int, images: bool, dry_run: bool, as_json: bool) -> None:
     """Put back what is published as it was written, and name what cannot be: modulefiles, wrappers, aliases, the cache.
 
-    --images: each image that is gone or damaged is built again, of the spec and the lock that its release keeps, and is
-    put in its place if it has the same bytes. Exit 1: something is left.
+    --images: each image that is gone, or whose file was written to, is built again, of the spec and the lock that its
+    release keeps, and is put in its place if it has the same bytes. Of a release that is named every byte is read
+    first; `verify --all` reads those of all. Exit 1: something is left.
     """
     from hpcstack.core.errors import AnswerIsNo, InputError, counted
     from hpcstack.publish.publisher import Publisher

@@ -179,7 +179,7 @@ def image_named(session: Session, text: str) -> str:
         found = find_released(meant.stack, session.site, session.store, meant.release, retired=True)
     except StoreError:
         found = None
-    return found[0].key if found else meant.stack
+    return found.artifact.key if found else meant.stack
 
 
 def _terminate(*_: object) -> None:

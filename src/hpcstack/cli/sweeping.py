@@ -41,6 +41,8 @@ def sweep_partition(
     )
     if how.bisect and len(nodes) < LEAST:
         raise InputError(f"--bisect with {len(nodes)} nodes: pairs are as quick below {LEAST}", "leave out --bisect")
+    from hpcstack.site.own_command import hpcstack_on
+
     stamp = f"{datetime.now(timezone.utc).strftime('%Y%m%dT%H%M%SZ')}-{uuid.uuid4().hex[:6]}"
     folder = (wanted.parent or state_folder() / "sweeps" / stack) / stamp
     with session.store.acting("no folder for the sweep"):
@@ -53,7 +55,8 @@ def sweep_partition(
     slurm = [
         f"--{key}={options[key]}" for key in ("partition", "account", "qos", "reservation", "time") if options[key]
     ]
-    command = sweep.Command(tuple(session.words()), tuple(_rest(stack, wanted, options)), tuple(slurm))
+    own = (*hpcstack_on(session.site.node_type(options["partition"])), *session.words())
+    command = sweep.Command(own, tuple(_rest(stack, wanted, options)), tuple(slurm))
     until = time.monotonic() + how.minutes * 60
     with show_progress("sweeping") as progress:
         if how.bisect:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, ProblemsError
-from hpcstack.releases.lookup import find_released
+from hpcstack.releases.lookup import ChosenImage, find_released
 from hpcstack.releases.named import Named, named
 from hpcstack.releases.seal import check_seal
 from hpcstack.releases.tree import Tree
@@ -23,13 +24,12 @@ if TYPE_CHECKING:
 
     from hpcstack.recipe.catalog import Catalog
     from hpcstack.site.load import Site
-    from hpcstack.store.artifact import Artifact
     from hpcstack.store.store import Store
 
 
 def image_to_launch(
     name: str, site: Site, store: Store, environ: Mapping[str, str], release: str = "", platform: str = ""
-) -> tuple[Artifact, str]:
+) -> ChosenImage:
     """The image that users mean by NAME, and why: the loaded module's, else the published one, else the last built;
     RELEASE is one that they have named. PLATFORM is that of the nodes, where it is known: SITE is seen from them."""
     other = ""
@@ -39,11 +39,14 @@ def image_to_launch(
         if loaded and str(loaded.image) == environ["HPCSTACK_IMAGE"]:
             if site.tree_platform in ("", loaded.platform):
                 changed = check_seal(meant, loaded, site, store) if RELEASED.fullmatch(meant) else ""
-                return loaded, f"module {meant}" + (f"; its image {changed}" if changed else "")
-            other, release = f", for {site.tree_platform}; the loaded {meant} is for {loaded.platform}", ""
+                return ChosenImage(loaded, f"module {meant}", f"the image of {meant} {changed}" if changed else "")
+            other, release = (
+                f"the loaded {meant} is for {loaded.platform}, and these nodes take {site.tree_platform}",
+                "",
+            )
     if found := find_released(name, site, store, release):
-        return found[0], found[1] + other
-    return newest_image(name, store, platform), "not published: the image built last"
+        return replace(found, doubt="; ".join(filter(None, (other, found.doubt))))
+    return ChosenImage(newest_image(name, store, platform), "not published: the image built last", other)
 
 
 def _check_known(recipe: str, recipes: Catalog, store: Store) -> None:
@@ -65,8 +68,8 @@ def _check_known(recipe: str, recipes: Catalog, store: Store) -> None:
 
 def find_image(
     name: str, catalog: Callable[[], Catalog], site: Site, environ: Mapping[str, str], platform: str = ""
-) -> tuple[Artifact, str, tuple[str, ...]]:
-    """The image that NAME means, why, and what is added to it. Its recipe is not needed: who loads a module need
+) -> tuple[ChosenImage, tuple[str, ...]]:
+    """The image that NAME means, and what is added to it. Its recipe is not needed: who loads a module need
     not have it; the CATALOG is asked by a refusal, and for a recipe that only adds pip's packages to an image.
 
     PLATFORM is that of the nodes that it is for, empty where nobody knows; SITE is seen from them.
@@ -78,7 +81,7 @@ def find_image(
         meant = named(name, Tree(site.module_tree), environ)
         recipe = meant.stack
     try:
-        return (*image_to_launch(meant.stack, site, store, environ, meant.release, platform), ())
+        return image_to_launch(meant.stack, site, store, environ, meant.release, platform), ()
     except InputError as refused:
         recipes = catalog()
         if (on := recipes.layer(recipe)) is None:
@@ -86,7 +89,8 @@ def find_image(
             raise
         below, packages = on
         try:
-            artifact, why = image_to_launch(below, site, store, environ, platform=platform)
+            found = image_to_launch(below, site, store, environ, platform=platform)
         except InputError:
             raise refused from None
-        return artifact, f"{below}, {why}, and a layer of {', '.join(packages)}", packages
+        why = f"{below}, {found.why}, and a layer of {', '.join(packages)}"
+        return replace(found, why=why), packages

@@ -270,7 +270,12 @@ def _count(asked: list[Part], resources: Resources, inside: Mapping[str, str]) -
         return 0
     said = [word.partition("=")[2] for part in asked for word in part.words if word.startswith("--ntasks-per-node=")]
     whole = resources.nodes == int(inside.get("SLURM_JOB_NUM_NODES", "0"))
-    each = int(said[0]) if said else int(each_node) if each_node.isdigit() else 0 if whole else 1
+    if said:
+        each = int(said[0])
+    elif each_node.isdigit():
+        each = int(each_node)
+    else:
+        each = 0 if whole else 1
     return each * resources.nodes
 
 

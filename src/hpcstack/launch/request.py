@@ -58,7 +58,8 @@ def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Si
     inside = {} if request.batch else allocation(os.environ)
     machine = os.uname().machine if request.runtime == "local" else machine_of(request.resources, site, inside)
     there = site.for_architecture(machine) if machine else site
-    artifact, why, layer = find_image(request.name, catalog, there, os.environ, PLATFORMS.get(machine, ""))
+    chosen, layer = find_image(request.name, catalog, there, os.environ, PLATFORMS.get(machine, ""))
+    artifact = chosen.artifact
     require_signed(artifact, site, runner)
     home = site.mount_home if request.home is None else request.home
     wanted = (*layer, *request.packages)
@@ -77,7 +78,18 @@ def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Si
         raise InputError(f"the image does not run on these nodes: {made.fit}", "hpcstack list shows what does")
     goes_on = bool(request.resources.elastic or request.resources.restarts)
     return PlannedLaunch(
-        site, runner, made, artifact, why, request.argv, request.mounts, more, request.all_stderr, goes_on, home
+        site,
+        runner,
+        made,
+        artifact,
+        chosen.why,
+        request.argv,
+        request.mounts,
+        more,
+        request.all_stderr,
+        goes_on,
+        home,
+        chosen.doubt,
     )
 
 

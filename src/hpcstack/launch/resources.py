@@ -54,7 +54,9 @@ class Resources:
     @property
     def span(self) -> str:
         """Slurm's --nodes: a number, or MIN-MAX of an elastic step."""
-        return self.elastic.replace(":", "-") if self.elastic else str(self.nodes) if self.nodes else ""
+        if self.elastic:
+            return self.elastic.replace(":", "-")
+        return str(self.nodes) if self.nodes else ""
 
     def parts(self) -> list[Part]:
         """srun's options, in a fixed order, each with where it comes from."""

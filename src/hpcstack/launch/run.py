@@ -70,6 +70,7 @@ class PlannedLaunch:
     all_stderr: bool = False
     goes_on: bool = False  # without a rank that failed: elastic, or started again
     home: bool = True
+    doubt: str = ""  # what of the image may not be as its user expects
 
     @property
     def brings(self) -> tuple[str, ...]:
@@ -79,6 +80,7 @@ class PlannedLaunch:
         """What a user must know before it starts: which image and how, and what may not be as expected."""
         plan, cwd = self.plan, Path.cwd()
         out = [f"{self.artifact.stack} ({self.why}) by {plan.runtime} ({plan.reason})"]
+        out += [f"NOTE: {self.doubt}"] if self.doubt else []
         if plan.runtime == "local":
             return out
         if note := self._note_home():

@@ -36,6 +36,11 @@ class LockFile:
         found = self._read_file()
         return found.lock if found else None
 
+    def read_unedited(self) -> Lock | None:
+        """What hpcstack wrote there; None where nothing is, or somebody has changed it since."""
+        found = self._read_file()
+        return found.lock if found and not found.edited else None
+
     def _read_file(self) -> model.ReadLock | None:
         return model.read_file(self.path) if self.path.exists() else None
 

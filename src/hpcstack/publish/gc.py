@@ -88,7 +88,8 @@ def _releases(site: Site, store: Store, used: str) -> Iterator[Item]:
                 continue
             folder, since = store.top / "releases" / name / one.release, one.since or one.made
             age = (now - _moment(since)).total_seconds() / DAY
-            keep = "in use" if used_by(ledger, one, [("", used)]) else f"for {days} days" if age < days else ""
+            young = f"for {days} days" if age < days else ""
+            keep = "in use" if used_by(ledger, one, [("", used)]) else young
             size = descriptors.count_bytes(folder) if folder.is_dir() else 0
             why = f"{one.state} on {since[:10]}"
             yield Item(
@@ -115,7 +116,7 @@ def _moment(text: str) -> datetime:
 def _images(store: Store, used: str, days: float, going: set[str]) -> Iterator[Item]:
     """Images; those that only releases GOING name are as if nobody had published them."""
     published = {record.key: name for name, record in read_releases(store) if name not in going}
-    newest = {artifact.key: name for name, artifact in store.stacks().items()}
+    newest = {artifact.key: artifact.stack for artifact in store.newest_images()}
     top = store.top / "images"
     for folder in sorted(top.glob("[!.]*")) if top.is_dir() else ():
         keep = ""

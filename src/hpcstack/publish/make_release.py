@@ -102,7 +102,7 @@ def candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publisher)
     if release:
         waiting = [ledger.entry(release)]
         if (state := waiting[0].state) != "live":
-            back = "retire --cancel" if state == "retired" else "undo" if state == "removed" else "rollback"
+            back = {"retired": "retire --cancel", "removed": "undo"}.get(state, "rollback")
             raise InputError(f"{ledger.name}/{release} is {state}",
                              f"hpcstack history {ledger.name} says why; hpcstack {back} {ledger.name}/"
                              f"{version if state == 'retired' else release} brings it back")  # fmt: skip

@@ -64,7 +64,7 @@ def check_published(
                 progress(f"reading the image of {release}")
                 seals[entry.key] = _seal_of(entry.key, store, bytes_a_second)
                 remembered[entry.key] = datetime.now(timezone.utc).isoformat(timespec="seconds")
-                _write_memory(store, {key: when for key, when in remembered.items() if key in last_read})
+                _write_memory(store, remembered)
             found = seals[entry.key]
             wrong = found if isinstance(found, str) else ""
             if not isinstance(found, str) and found.sha256 != entry.sha256:
@@ -95,6 +95,8 @@ def _read_memory(store: Store) -> dict[str, str]:
 
 
 def _write_memory(store: Store, read: dict[str, str]) -> None:
+    """READ, of whatever module tree, but for images that are gone."""
+    read = {key: when for key, when in read.items() if store.published_image(key).is_file()}
     with contextlib.suppress(OSError, InputError):
         write_text(_memory(store), json.dumps(read, indent=1) + "\n", 0o600, on_disk=False)
 

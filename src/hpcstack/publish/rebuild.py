@@ -43,18 +43,22 @@ class Rebuilt:
 
 
 def releases_without_images(publisher: Publisher, names: list[str], subject: str = "") -> list[tuple[str, Entry]]:
-    """(NAME, release) of NAMES, or of one SUBJECT, whose image is gone or not the file that was read last; each image
-    once."""
-    found = [
-        one for name in names for one in find_damage(publisher.tree, publisher.store, name)
-        if one.repair == "image" and subject in ("", one.subject)
-    ]  # fmt: skip
+    """(NAME, release) of NAMES whose image is gone or not the file that was read last, each image once; a SUBJECT that
+    is named, whatever its file looks like. What was removed is gc's."""
+    wanted = {subject} if subject else _with_other_files(publisher, names)
     by_key: dict[str, tuple[str, Entry]] = {}
-    for one in found:
-        name, _, release = one.subject.partition("/")
+    for one in sorted(wanted):
+        name, _, release = one.partition("/")
         entry = publisher.tree.ledger(name).entry(release)
-        by_key.setdefault(entry.key, (name, entry))
+        if entry.state not in ("removed", "gone"):
+            by_key.setdefault(entry.key, (name, entry))
     return list(by_key.values())
+
+
+def _with_other_files(publisher: Publisher, names: list[str]) -> set[str]:
+    """The releases, NAME/VERSION-rN, whose image's file is gone or not as it was when somebody read it."""
+    found = [one for name in names for one in find_damage(publisher.tree, publisher.store, name)]
+    return {one.subject for one in found if one.repair == "image"}
 
 
 def rebuild_images(publisher: Publisher, bench: Workbench, releases: list[tuple[str, Entry]]) -> list[Rebuilt]:
@@ -72,7 +76,7 @@ def rebuild_images(publisher: Publisher, bench: Workbench, releases: list[tuple[
 
 def _bring_back(publisher: Publisher, bench: Workbench, name: str, entry: Entry) -> None:
     """The image of a release is its own again: because its bytes are there, or by a build. HpcstackError where not."""
-    store, release = publisher.store, f"{name}/{entry.release}"
+    release = f"{name}/{entry.release}"
     artifact = _stored(publisher, entry)
     if artifact:
         publisher.say(f"reading {artifact.image}")
@@ -80,12 +84,7 @@ def _bring_back(publisher: Publisher, bench: Workbench, name: str, entry: Entry)
         publisher.say(f"building the image of {release} again")
         request = request_of_release(publisher, name, entry)
         refuse_unsigned(request.lock, bench.site)
-        newest = store.newest_key(request.stack.full_name)
-        try:
-            artifact, _ = build(request, bench, How(fresh=artifact is not None))
-        finally:
-            if newest:  # what was built last for the stack is not what was built again for a release
-                store.point(request.stack.full_name, newest)
+        artifact, _ = build(request, bench, How(fresh=artifact is not None, again=entry.sha256))
     sign_and_check(artifact, publisher)
     for other in publisher.tree.ledger(name).entries:
         if other.key == entry.key and other.state != "gone":
@@ -105,7 +104,11 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
     record = read_record(publisher.store, name, entry.release)
     if not record:
         raise StoreError(f"the record of {release} is gone", f"hpcstack repair {release}")
-    stack = Stack.model_validate(record.stack)
+    try:
+        stack = Stack.model_validate(record.stack)
+    except ValueError as error:
+        raise StoreError(f"the record of {release} has a stack that this hpcstack cannot read: {error}"[:500],
+                         "use the version that published it") from None  # fmt: skip
     if stack.adopted:
         raise InputError(f"{release} was adopted: hpcstack did not build its image", FROM_BACKUP)
     path = release_folder(publisher.store, name, entry.release) / "lock.json"

@@ -91,7 +91,7 @@ def require_proof(
     """
     shown: list[Report] = []
     reasons: list[str] = []
-    for kind in site.modules.prove_on or ("",):
+    for kind in _kinds_to_prove(artifact, site):
         good, why = _judged(stack, artifact, site, [one for one in given if not kind or one.node_type == kind], named)
         shown += [good] if good else []
         reasons += [f"{kind}: {reason}" if kind else reason for reason in why]
@@ -107,6 +107,12 @@ def require_proof(
         f"the gate to production is shut for {stack.full_name}:{listed}{more}",
         f"hpcstack test {stack.full_name} -N 2 --tier {site.modules.tier}; or --override REASON, which is written down",
     )
+
+
+def _kinds_to_prove(artifact: Artifact, site: Site) -> list[str]:
+    """The node types that must have a report, of those that can run the image; any one ("") where none is asked for."""
+    asked = [kind for kind in site.modules.prove_on if site.node_types[kind].platform == artifact.platform]
+    return asked or [""]
 
 
 def _judged(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, StoreError
@@ -19,9 +20,16 @@ if TYPE_CHECKING:
     from hpcstack.store.store import Store
 
 
-def find_released(
-    name: str, site: Site, store: Store, named: str = "", *, retired: bool = False
-) -> tuple[Artifact, str] | None:
+@dataclass(frozen=True)
+class ChosenImage:
+    """The image that a name means, WHY that one, and as DOUBT what may not be as users expect, if anything."""
+
+    artifact: Artifact
+    why: str
+    doubt: str = ""
+
+
+def find_released(name: str, site: Site, store: Store, named: str = "", *, retired: bool = False) -> ChosenImage | None:
     """The image that the published alias of NAME (`pytorch-24.11`) names, and its release; None if there is none.
 
     NAMED is a release of it (`pytorch/24.11-r2`) that is meant instead. InputError where it is removed, or its day is
@@ -57,7 +65,8 @@ def find_released(
                     "tell the site's administrators: hpcstack status --check",
                 )
             changed = check_seal(release, artifact, site, store)
-            return artifact, f"release {release} in {entry.channel}" + (f"; it {changed}" if changed else "")
+            doubt = f"the image of {release} {changed}" if changed else ""
+            return ChosenImage(artifact, f"release {release} in {entry.channel}", doubt)
     return None
 
 

@@ -29,7 +29,7 @@ def make_lock(recipe: Recipe, bench: Workbench, *, base_only: bool = False) -> L
     lock = record_signature(resolve(recipe.stack, bench.registry), recipe.stack.base, bench)
     if base_only:
         return lock
-    before = LockFile(recipe, bench.site).read() if len(lock.base.platforms) > 1 else None
+    before = LockFile(recipe, bench.site).read_unedited() if len(lock.base.platforms) > 1 else None
     return resolve_packages(recipe.stack, lock, bench, before)
 
 

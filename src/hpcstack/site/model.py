@@ -144,6 +144,11 @@ class NodeType(Model):
     gpu_cpus: tuple[str, ...] = Field(
         (), description="the cores near each GPU, as `nvidia-smi topo -m` says of this site's own nodes: [0-51, 52-103]"
     )
+    hpcstack: str = Field(
+        "",
+        pattern=r"^(/[A-Za-z0-9._+-]+)*$",
+        description="hpcstack's command there, where its processors are not those of the machine that submits",
+    )
     virtual: bool = Field(False, description="several nodes share one machine: figures say nothing")
 
     @field_validator("gpu_cpus")

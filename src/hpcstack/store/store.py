@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
 
 KEY = re.compile(r"[0-9a-z]{1,64}")
+PLATFORMS = ".platforms"  # below `stacks`
 MAX_RECORD = 64 << 20  # bytes of an artifact.json or a release.json: packages of a large image are 1 MB
 ARTIFACT, LOG, LOCK = "artifact.json", "build.log", "lock.json"
 
@@ -75,8 +76,12 @@ class Store:
         found = self.newest(stack)
         if not platform or (found and found.platform == platform):
             return found
-        of_platform = [one for one in self.images() if one.stack == stack and one.platform == platform]
-        return of_platform[-1] if of_platform else None
+
+        key = self.newest_key(stack, platform)
+        if self.below and not key:
+            return self.below.newest_for(stack, platform)
+        pointed = self.artifact(key) if key else None
+        return pointed if pointed and (pointed.stack, pointed.platform) == (stack, platform) else None
 
     def newest(self, stack: str) -> Artifact | None:
         """The image that was built last for STACK, on the platform that its recipe names first."""
@@ -91,12 +96,18 @@ class Store:
             )
         return found
 
-    def newest_key(self, stack: str) -> str:
-        """The key of the image that was built last for STACK in this very store; empty where none was."""
+    def newest_key(self, stack: str, platform: str = "") -> str:
+        """The key of the image that was built last for STACK in this very store, for PLATFORM or for the platform that
+        its recipe names first; empty where none was."""
         try:
-            return files.read_text(self.top / "stacks" / stack, 256).strip()
+            return files.read_text(self._pointers(platform) / stack, 256).strip()
         except (OSError, ValueError, InputError):
             return ""
+
+    def _pointers(self, platform: str) -> Path:
+        """Where the newest images are named: those for PLATFORM out of the sight of older hpcstacks, which know one."""
+        folder = self.top / "stacks"
+        return folder / PLATFORMS / platform.replace("/", "-") if platform else folder
 
     def stacks(self) -> dict[str, Artifact]:
         """{stack: its newest image}."""
@@ -104,6 +115,16 @@ class Store:
         for folder in self._folders("stacks"):
             names.update(path.name for path in folder.glob("[!.]*"))
         return {name: artifact for name in sorted(names) if (artifact := self._whole(name))}
+
+    def newest_images(self) -> list[Artifact]:
+        """What was built last of each stack, for each platform; a damaged image is none of them."""
+        found = {one.key: one for one in self.stacks().values()}
+        for folder in self._folders("stacks"):
+            for path in sorted(folder.glob(f"{PLATFORMS}/*/[!.]*")):
+                with contextlib.suppress(StoreError):
+                    if one := self.newest_for(path.name, path.parent.name.replace("-", "/", 1)):
+                        found[one.key] = one
+        return sorted(found.values(), key=lambda one: (one.stack, one.platform))
 
     def images(self) -> list[Artifact]:
         """Every whole image, the oldest first."""
@@ -148,9 +169,18 @@ class Store:
         finally:
             descriptors.remove_tree(folder)
 
-    def put(self, artifact: Artifact, image: Path, log: Path, *, lock: str = "", instead: bool = False) -> Artifact:
+    def put(
+        self,
+        artifact: Artifact,
+        image: Path,
+        log: Path,
+        *,
+        lock: str = "",
+        instead: bool = False,
+        as_newest: bool = True,
+    ) -> Artifact:
         """IMAGE, LOG and the text of its LOCK as the image of ARTIFACT.key, INSTEAD of one that is there; its stack
-        then names it. An IMAGE that was made in a folder of `incoming`, on disk, is not copied."""
+        then names it, AS_NEWEST. An IMAGE that was made in a folder of `incoming`, on disk, is not copied."""
         check_key(artifact.key)
         final = self.top / "images" / artifact.key
         if instead:
@@ -171,7 +201,9 @@ class Store:
             sharing.make_folder(final.parent)
             self._put_in_place(incoming, final, instead=instead)
             descriptors.sync_folder(final.parent)
-        if self._is_first_of_its_stack(artifact):
+        if as_newest:
+            self.point(artifact.stack, artifact.key, artifact.platform)
+        if as_newest and self._is_first_of_its_stack(artifact):
             self.point(artifact.stack, artifact.key)
         stored = self.artifact(artifact.key)
         assert stored
@@ -221,14 +253,18 @@ class Store:
             if not descriptors.exists(final / ARTIFACT):
                 raise
 
-    def point(self, stack: str, key: str) -> None:
-        """STACK's newest image is KEY. Nothing is written if it is already: a store may be read-only for its users."""
-        if self.newest_key(stack) == key:
+    def point(self, stack: str, key: str, platform: str = "") -> None:
+        """STACK's newest image, for PLATFORM where one is said, is KEY.
+
+        Nothing is written if it is already: a store may be read-only for its users.
+        """
+        if self.newest_key(stack, platform) == key:
             return
-        folder = self.top / "stacks"
+        folder = self._pointers(platform)
         with self.acting("the pointer was not written"):
-            descriptors.make_folder(folder)
-            sharing.make_folder(folder)
+            for part in (self.top / "stacks", *([folder.parent, folder] if platform else [])):
+                descriptors.make_folder(part)
+                sharing.make_folder(part)
             sweep(folder, f".{stack}.", descriptors.remove_file)  # of who was killed
             descriptors.write_file(folder / stack, f"{key}\n".encode(), sharing.mode(0o644), owner=label())
             descriptors.sync_folder(folder)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -46,7 +45,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Command:
-    """What each job runs: hpcstack's OWN options, the REST of `test`, and sbatch's OPTIONS."""
+    """What each job runs: hpcstack with its OWN options, the REST of `test`, and sbatch's OPTIONS."""
 
     own: tuple[str, ...]
     rest: tuple[str, ...]
@@ -134,7 +133,7 @@ def submit_groups(
         text = fill(
             "launchers",
             "jobs/sweep.sbatch.j2",
-            command=[sys.executable, "-m", "hpcstack", *command.own, "test", *command.rest, *mine],
+            command=[*command.own, "test", *command.rest, *mine],
             log=str(folder / f"{stem}.log"),
             ended=str(folder / f"{stem}.ended"),
             nodes=",".join(nodes),

@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from hpcstack.cli import main
+from hpcstack.core import data
+from hpcstack.lock.file import LockFile
 from hpcstack.lock.model import TEMPLATE_VERSION, Lock, read
+from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
+from hpcstack.site.load import Site
 from support.locks import example_lock
 
 Run = Callable[..., tuple[int, str]]
@@ -69,6 +73,16 @@ def test_a_lock_that_was_changed_by_hand_is_not_built(run: Run, path: Path, stac
     path.write_text(change_base(path.read_text()))
     status, said = run("build", stack.full_name, "--offline")
     assert status == 2 and "is stale: it was changed by hand" in said
+
+
+def test_what_was_changed_by_hand_is_not_taken_over_into_the_next_lock(path: Path, stack: Stack, site: Site) -> None:
+    """`lock` keeps the packages of platforms that it cannot resolve here: an edit among them would get a checksum."""
+    file = LockFile(
+        Catalog([data.folder("recipes")]).find(stack.full_name), site.model_copy(update={"lock_dir": path.parent})
+    )
+    assert file.read_unedited() == read(path)
+    path.write_text(change_base(path.read_text()))
+    assert file.read() is not None and file.read_unedited() is None
 
 
 def test_a_lock_of_an_older_hpcstack_has_no_checksum_and_is_current(run: Run, path: Path, stack: Stack) -> None:

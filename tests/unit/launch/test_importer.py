@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,10 @@ from hpcstack.render.launchers import importer
 class Place:
     """A store with one published image, and an enroot that writes down what it was asked."""
 
-    def __init__(self, top: Path, shell: str, check: str = "full") -> None:
+    def __init__(self, top: Path, shell: str, check: str = "full", **site_values: Any) -> None:
         self.top, self.shell = top, shell
-        site = make_site(top)
-        self.store, self.modules = site.store, site.module_root
+        site = make_site(top, **site_values)
+        self.store, self.modules = site.store, site.module_tree
         self.script = top / "importer.sh"
         self.script.write_text(importer(site, check))
         self.run_path = top / "run"
@@ -126,6 +127,22 @@ def test_a_release_that_was_removed_is_refused(place: Place) -> None:
     done = place("get", "hpcstack/pytorch:24.11-r1")
     assert done.returncode == 1 and "hpcstack/pytorch:24.11-r1"[9:] in done.stderr and "was removed" in done.stderr
     assert place("get", "hpcstack/pytorch:24.11").returncode == 0
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_release_for_nodes_of_another_kind_is_refused_by_its_own_name_too(tmp_path: Path, shell: str) -> None:
+    """Both module trees have their releases in one store, and a release that is named in full is looked for there."""
+    place = Place(tmp_path, shell, modules={"by_architecture": True})
+    place.publish("pytorch", "24.11", 1, b"mine")
+    here = place.modules
+    place.modules = here.with_name("aarch64" if here.name != "aarch64" else "x86_64")
+    place.publish("pytorch", "24.11", 2, b"theirs")
+    place.publish("grace", "1.0", 1, b"theirs too")
+
+    assert place("get", "docker://hpcstack/pytorch:24.11").returncode == 0
+    for name in ("pytorch:24.11-r2", "grace:1.0-r1"):
+        done = place("get", f"docker://hpcstack/{name}")
+        assert done.returncode == 1 and os.uname().machine in done.stderr, done
 
 
 def test_an_image_is_read_once_a_node(place: Place) -> None:

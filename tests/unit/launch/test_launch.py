@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -133,6 +134,23 @@ def test_what_serves_an_image_lives_through_the_ranks_signal(tmp_path: Path, she
         ignored = int(done.stdout.split()[1], 16)
         assert all(ignored >> (one - 1) & 1 for one in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)), done
         assert "status 0" in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_full_disk_leaves_the_tool_itself_first_on_path(tmp_path: Path, shell: str) -> None:
+    """An empty file in the place of squashfuse_ll would be no program, and every launch on that node would fail."""
+    for name, text in {"squashfuse_ll": "echo served", "runtime": "squashfuse_ll"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    argv = [shell, "-c", data.script("on-node/shield.sh"), "shield", "runtime"]
+    done = subprocess.run(
+        argv, env=env, capture_output=True, text=True, check=False,
+        restore_signals=False,  # SIGXFSZ stays ignored: a write fails, as on a full disk
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "served\n"), done.stderr
+    assert not list((tmp_path / f"hpcstack-shield-{os.getuid()}").iterdir())
 
 
 def test_a_short_option_is_asked_for_in_its_long_form() -> None:

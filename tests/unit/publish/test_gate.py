@@ -22,6 +22,18 @@ CPU = NodeType(virtual=True)
 H100 = NodeType(gpus=Gpus(model="H100-SXM5-80GB", count=8), hcas=("mlx5_0",), hca_rate=400)
 
 
+def test_an_image_is_proven_on_nodes_that_can_run_it(tmp_path: Path) -> None:
+    """With a module tree for each architecture an arm64 image has no report of an x86_64 node, and never will."""
+    kinds = {"dgx": {}, "grace": {"architecture": "aarch64"}}
+    place = Place(tmp_path, node_types=kinds, modules={"prove_on": ["dgx", "grace"]})
+    stack = place.stack()
+    for platform, kind, other in (("linux/amd64", "dgx", "grace"), ("linux/arm64", "grace", "dgx")):
+        artifact = place.artifact(stack, platform.encode(), platform=platform)
+        with pytest.raises(AnswerIsNo) as shut_gate:
+            reports.require_proof(stack, artifact, place.site, [], "")
+        assert f"{kind}: there is no report" in shut_gate.value.message and f"{other}:" not in shut_gate.value.message
+
+
 def test_every_code_of_the_tables_is_a_check() -> None:
     known = {check.code for check in CHECKS}
     for table in (GPU, NO_GPU, FABRIC, OPTIONAL):

@@ -52,6 +52,14 @@ def test_a_recipe_in_no_repository_and_one_of_no_commit(tmp_path: Path) -> None:
     assert find_commit(tmp_path / "demo-1.yaml", Runner()) == ""
 
 
+def test_a_recipe_that_git_ignores_is_of_no_commit(recipe: Recipe) -> None:
+    folder = recipe.path.parent / "installed"
+    folder.mkdir()
+    (recipe.path.parent / ".gitignore").write_text("installed/\n")
+    (folder / "demo-1.yaml").write_text(TEXT)
+    assert find_commit(folder / "demo-1.yaml", Runner()) == ""
+
+
 def test_a_repositorys_own_program_is_not_run(recipe: Recipe, tmp_path: Path) -> None:
     hook = tmp_path / "hook"
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")

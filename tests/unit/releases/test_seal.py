@@ -15,16 +15,15 @@ from hpcstack.core.errors import StoreError
 from hpcstack.core.progress import Progress
 from hpcstack.publish.read_images import check_published
 from hpcstack.releases.layout import CURRENT, STATE
-from hpcstack.releases.lookup import find_released
+from hpcstack.releases.lookup import ChosenImage, find_released
 from hpcstack.releases.seal import renew_seal, take_seal
-from hpcstack.store.artifact import Artifact
 from hpcstack.store.signing import Statement
 from support.modules import Place
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHUfkB1mHZxcXqFSq3cXlW4rLvZ8m3nJt8xqPDwD0yqM site"
 
 
-def released(place: Place) -> tuple[Artifact, str]:
+def released(place: Place) -> ChosenImage:
     found = find_released("pytorch-24.11", place.site, place.store)
     assert found
     return found
@@ -48,8 +47,9 @@ def test_an_image_that_was_replaced_is_seen(tmp_path: Path, how: str, required: 
     if required:
         signatures = place.site.signatures.model_copy(update={"required": True, "keys": (KEY,)})
         place.site = place.site.model_copy(update={"signatures": signatures})
-    artifact, why = released(place)
-    assert why == "release pytorch/24.11-r1 in testing"
+    found = released(place)
+    artifact = found.artifact
+    assert (found.why, found.doubt) == ("release pytorch/24.11-r1 in testing", "")
     content = artifact.image.read_bytes()
     artifact.image.chmod(0o644)
     if how == "replaced":
@@ -64,11 +64,11 @@ def test_an_image_that_was_replaced_is_seen(tmp_path: Path, how: str, required: 
         with pytest.raises(StoreError, match="has changed since it was read on"):
             released(place)
     else:
-        assert "it has changed since it was read on" in released(place)[1]
+        assert "the image of pytorch/24.11-r1 has changed since it was read on" in released(place).doubt
     (checked,) = check_published(place.site, place.store, Progress())
     if how == "touched":
         assert (checked.wrong, checked.renewed) == ("", True)
-        assert released(place)[1] == "release pytorch/24.11-r1 in testing"
+        assert (released(place).why, released(place).doubt) == ("release pytorch/24.11-r1 in testing", "")
     else:
         assert "and was published with" in checked.wrong and not checked.renewed
 
@@ -77,7 +77,7 @@ def test_a_launch_reads_next_to_nothing_of_an_image(tmp_path: Path) -> None:
     """The bar is 50 ms and a megabyte for an image of 20 GB; this one is as large, and all holes."""
     place = Place(tmp_path)
     place.publish()
-    artifact, _ = released(place)
+    artifact = released(place).artifact
     artifact.image.chmod(0o644)
     os.truncate(artifact.image, 20 << 30)
     record = Path(artifact.folder) / "artifact.json"
@@ -87,7 +87,7 @@ def test_a_launch_reads_next_to_nothing_of_an_image(tmp_path: Path) -> None:
     new = {"size": about.st_size, "mtime_ns": about.st_mtime_ns, "ctime_ns": about.st_ctime_ns}
     seal.write_text(json.dumps({**json.loads(seal.read_text()), **new}))
     began, read = time.monotonic(), bytes_read()
-    assert released(place)[1] == "release pytorch/24.11-r1 in testing"
+    assert (released(place).why, released(place).doubt) == ("release pytorch/24.11-r1 in testing", "")
     assert bytes_read() - read < 1 << 20
     assert time.monotonic() - began < 0.5  # 0.01 s on a quiet machine
 
@@ -102,7 +102,7 @@ def test_a_seal_is_of_the_bytes_that_were_published(tmp_path: Path) -> None:
     place.publish()
     seal = place.store.top / "releases/pytorch/24.11-r1/seal.json"
     seal.write_text(json.dumps({**json.loads(seal.read_text()), "sha256": "0" * 64}))
-    assert "is not the one that was read when it was published" in released(place)[1]
+    assert "is not the one that was read when it was published" in released(place).doubt
 
 
 def test_who_signs_bytes_alone_signs_no_stack_and_no_lock() -> None:
@@ -124,7 +124,7 @@ def test_a_release_of_before_there_were_seals_is_launched(tmp_path: Path) -> Non
     place = Place(tmp_path)
     place.publish()
     (place.store.top / "releases/pytorch/24.11-r1/seal.json").unlink()
-    assert released(place)[1] == "release pytorch/24.11-r1 in testing"
+    assert (released(place).why, released(place).doubt) == ("release pytorch/24.11-r1 in testing", "")
     (checked,) = check_published(place.site, place.store, Progress())
     assert checked.renewed and (place.store.top / "releases/pytorch/24.11-r1/seal.json").exists()
 
@@ -161,7 +161,7 @@ def test_a_seal_that_was_taken_away_is_missed_where_publishers_are_named(tmp_pat
     place.publish()
     (place.store.top / "releases/pytorch/24.11-r1/seal.json").unlink()
     sharing.believe(("root", str(os.geteuid())))
-    assert "it has no seal of its publisher's" in released(place)[1]
+    assert "has no seal of its publisher's" in released(place).doubt
 
 
 def test_who_is_no_publisher_renews_no_seal(tmp_path: Path, believed: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,9 +185,9 @@ def test_publishing_again_renews_the_seal_of_an_image_that_was_built_again(tmp_p
     place.publish()
     image = released_image(place)
     replace_image(image, image.read_bytes())
-    assert "has changed" in released(place)[1]
+    assert "has changed" in released(place).doubt
     place.publish()
-    assert released(place)[1] == "release pytorch/24.11-r1 in testing"
+    assert (released(place).why, released(place).doubt) == ("release pytorch/24.11-r1 in testing", "")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to somebody else")
@@ -236,6 +236,17 @@ def test_an_image_that_is_wrong_keeps_none_of_the_others_from_being_read(
     replace_image(wrong.image, b"image X")
     nights = [[one.release for one in check_published(place.site, place.store, Progress(), most=1)] for _ in range(3)]
     assert nights == [["pytorch/24.11-r2"], ["pytorch/24.11-r3"], ["pytorch/24.11-r1"]]
+
+
+def test_a_look_at_one_name_forgets_none_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    place = Place(tmp_path)
+    place.publish()
+    place.publish("miniforge-26.3", b"other")
+    for name in ("pytorch", "miniforge"):
+        check_published(place.site, place.store, Progress(), name=name)
+    (memory,) = (tmp_path / "state").rglob("read-images/*.json")
+    assert len(json.loads(memory.read_text())) == 2
 
 
 def test_reading_keeps_to_a_rate(tmp_path: Path) -> None:
