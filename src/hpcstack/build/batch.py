@@ -144,10 +144,10 @@ def _follow(elements: Sequence[_Element], runner: Runner, progress: Progress) ->
             if _is_in_queue(job, runner):
                 gone_since.pop(job, None)
                 continue
-            if time.monotonic() - gone_since.setdefault(job, time.monotonic()) > LOST_S:
-                for one in elements:
-                    if one.job == job:
-                        ended.setdefault(one, _lost(one))
+            since = gone_since.setdefault(job, time.monotonic())
+            if time.monotonic() - since > LOST_S:
+                lost = {one: _lost(one) for one in elements if one.job == job}
+                ended = lost | ended
     return [ended[one] for one in elements]
 
 

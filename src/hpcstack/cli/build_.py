@@ -83,8 +83,8 @@ def _expand_platforms(session: Session, stacks: list[str], options: BuildOptions
     builds = []
     for name in stacks:
         known = session.recipe(name).stack.base.platforms
-        wanted = [one for one in known if one in of_the_site] or list(known[:1])
-        builds += [(name, replace(options, platform=one)) for one in (wanted if of_the_site else known)]
+        of_both = [one for one in known if one in of_the_site] if of_the_site else known
+        builds += [(name, replace(options, platform=one)) for one in of_both or known[:1]]
     return builds
 
 
@@ -165,7 +165,8 @@ def _many(session: Session, builds: list[tuple[str, BuildOptions]], events: str,
                 outcomes.append(BuildOutcome(name, 0, log, document, platform=document["platform"]))
             except HpcstackError as error:
                 progress(f"{name} FAILED: {error.message.splitlines()[0]}")
-                outcomes.append(BuildOutcome(name, error.exit_code, log, {}, error.message, options.platform))
+                platform = options.platform or session.recipe(name).stack.base.platforms[0]
+                outcomes.append(BuildOutcome(name, error.exit_code, log, {}, error.message, platform))
     _tell(outcomes, as_json)
 
 

@@ -189,7 +189,7 @@ def _request(
 
 def _check(launch: PlannedLaunch, as_json: bool) -> None:
     said = launch.refusal()
-    notes = [note.removeprefix("NOTE: ") for note in launch.notes() if note.startswith("NOTE: ")]
+    notes = launch.warnings()
     document = {"ok": not said, "said": said, "notes": notes, "argv": list(launch.plan.argv)}
     answer(document, as_json, lambda: said or "\n".join(["it could start", *(f"NOTE: {note}" for note in notes)]))
     raise click.exceptions.Exit(1 if said else 0)
@@ -197,9 +197,10 @@ def _check(launch: PlannedLaunch, as_json: bool) -> None:
 
 def _tell_notes(launch: PlannedLaunch, *, quiet: bool) -> None:
     """What a user must know; QUIET: of that, what may not be as he expects."""
-    for note in launch.notes():
-        if not quiet or note.startswith("NOTE: "):
-            say(note)
+    for note in [] if quiet else launch.notes():
+        say(note)
+    for warning in launch.warnings():
+        say(f"NOTE: {warning}")
 
 
 def _submit(launch: PlannedLaunch, as_json: bool, *, quiet: bool) -> None:

@@ -40,10 +40,8 @@ def image_to_launch(
             if site.tree_platform in ("", loaded.platform):
                 changed = check_seal(meant, loaded, site, store) if RELEASED.fullmatch(meant) else ""
                 return ChosenImage(loaded, f"module {meant}", f"the image of {meant} {changed}" if changed else "")
-            other, release = (
-                f"the loaded {meant} is for {loaded.platform}, and these nodes take {site.tree_platform}",
-                "",
-            )
+            other = f"the loaded {meant} is for {loaded.platform}, and these nodes take {site.tree_platform}"
+            release = ""
     if found := find_released(name, site, store, release):
         return replace(found, doubt="; ".join(filter(None, (other, found.doubt))))
     return ChosenImage(newest_image(name, store, platform), "not published: the image built last", other)

@@ -77,45 +77,47 @@ class PlannedLaunch:
         return RUNTIMES[self.plan.runtime].brings
 
     def notes(self) -> list[str]:
-        """What a user must know before it starts: which image and how, and what may not be as expected."""
+        """What is said before it starts: which image and how."""
+        out = [f"{self.artifact.stack} ({self.why}) by {self.plan.runtime} ({self.plan.reason})"]
+        if self.plan.runtime != "local" and self._is_without_home():
+            out.append("your home directory is not in the container, only this folder and what is mounted: --home")
+        return out
+
+    def warnings(self) -> list[str]:
+        """What may not be as its user expects."""
         plan, cwd = self.plan, Path.cwd()
-        out = [f"{self.artifact.stack} ({self.why}) by {plan.runtime} ({plan.reason})"]
-        out += [f"NOTE: {self.doubt}"] if self.doubt else []
+        out = [self.doubt] if self.doubt else []
         if plan.runtime == "local":
             return out
-        if note := self._note_home():
-            out.append(note)
+        if self.home and not home_to_mount() and "home" not in self.brings:
+            out.append(
+                f"{Path.home()} cannot be mounted; libraries that keep a cache there need another place: HF_HOME, ..."
+            )
         if str(cwd) == "/":
-            out.append("NOTE: / is not mounted: it runs in the image's own folder; cd to the one with your program")
+            out.append("/ is not mounted: it runs in the image's own folder; cd to the one with your program")
         if asks_for_a_terminal(self.argv) and not on_terminal(plan.parts):
-            out.append(f"NOTE: {self.argv[0]} waits for somebody to type: --pty before the `--` gives it this terminal")
+            out.append(f"{self.argv[0]} waits for somebody to type: --pty before the `--` gives it this terminal")
         if not os.environ.get("SLURM_STEP_ID"):
             with contextlib.suppress(OSError):
                 mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
                 if why := own_folder(cwd, self.site.store, mounts):
-                    out.append(f"NOTE: {why}; nodes that lack it cannot start the step")
+                    out.append(f"{why}; nodes that lack it cannot start the step")
         gone = [one for one in self.mounts if not Path(one.partition(":")[0]).exists()]
-        out += [f"NOTE: {one.partition(':')[0]} does not exist on this machine; nodes must have it" for one in gone]
+        out += [f"{one.partition(':')[0]} does not exist on this machine; nodes must have it" for one in gone]
         if own := note_own_torch(self.artifact, self.argv, cwd):
-            out.append(f"NOTE: {own}")
+            out.append(f"{own}")
         if unseen := not_here(plan.brought):
-            out.append(f"NOTE: not on this machine, and so not looked at: {', '.join(unseen)}; nodes must have it")
+            out.append(f"not on this machine, and so not looked at: {', '.join(unseen)}; nodes must have it")
         if plan.ranks == 1 < plan.virtual_gpus:
             out.append(
-                f"NOTE: no GPU is behind the {plan.virtual_gpus} of each node here: one rank per node; "
-                "--nproc-per-node N"
+                f"no GPU is behind the {plan.virtual_gpus} of each node here: one rank per node; --nproc-per-node N"
             )
         return out
 
-    def _note_home(self) -> str:
-        """What to know where the home directory is not in the container, though nobody said so; empty where it is."""
-        home = str(Path.home())
+    def _is_without_home(self) -> bool:
+        """Whether the home directory is not in the container, though the user did not say so."""
         targets = {mount.partition(":")[2].rstrip("/") for mount in (*self.mounts, *self.site.mounts)}
-        if self.home and not home_to_mount() and "home" not in self.brings:
-            return f"NOTE: {home} cannot be mounted; libraries that keep a cache there need another place: HF_HOME, ..."
-        if not self.home and home not in targets and self.site.mount_home is False:
-            return "your home directory is not in the container, only this folder and what is mounted: --home"
-        return ""
+        return not self.home and str(Path.home()) not in targets and self.site.mount_home is False
 
     def prepare(self, progress: Progress) -> None:
         """What must be there before the nodes are asked for: added packages."""

@@ -205,17 +205,22 @@ def test_two_publishers_are_both_believed(tmp_path: Path, believed: None) -> Non
         place.tree.ledger("miniforge")
 
 
+def publish_three(place: Place) -> None:
+    """Three releases, whose images were read in March, January and February."""
+    for number in range(3):
+        place.publish(content=f"image {number}".encode())
+    for number, day in ((1, "2026-03-01"), (2, "2026-01-01"), (3, "2026-02-01")):
+        path = place.store.top / f"releases/pytorch/24.11-r{number}/seal.json"
+        path.write_text(path.read_text().replace(json.loads(path.read_text())["read"], f"{day}T00:00:00+00:00"))
+
+
 def test_a_few_images_a_night_are_those_that_were_read_longest_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """admin 4: `verify --all` for cron, at a rate, over some nights."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     place = Place(tmp_path)
-    for number in range(3):
-        place.publish(content=f"image {number}".encode())
-    for number, day in ((1, "2026-03-01"), (2, "2026-01-01"), (3, "2026-02-01")):
-        path = place.store.top / f"releases/pytorch/24.11-r{number}/seal.json"
-        path.write_text(path.read_text().replace(json.loads(path.read_text())["read"], f"{day}T00:00:00+00:00"))
+    publish_three(place)
     nights = [[one.release for one in check_published(place.site, place.store, Progress(), most=1)] for _ in range(3)]
     assert nights == [["pytorch/24.11-r2"], ["pytorch/24.11-r3"], ["pytorch/24.11-r1"]]
 
@@ -226,11 +231,7 @@ def test_an_image_that_is_wrong_keeps_none_of_the_others_from_being_read(
     """Its seal is not renewed, nor is any by who may not write it: it was read night after night, and no other."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     place = Place(tmp_path)
-    for number in range(3):
-        place.publish(content=f"image {number}".encode())
-    for number, day in ((1, "2026-03-01"), (2, "2026-01-01"), (3, "2026-02-01")):
-        path = place.store.top / f"releases/pytorch/24.11-r{number}/seal.json"
-        path.write_text(path.read_text().replace(json.loads(path.read_text())["read"], f"{day}T00:00:00+00:00"))
+    publish_three(place)
     wrong = place.store.artifact(place.tree.ledger("pytorch").entry("24.11-r2").key)
     assert wrong
     replace_image(wrong.image, b"image X")
