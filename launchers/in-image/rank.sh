@@ -10,6 +10,11 @@ early=""
 # Traps first: a signal that comes before there is a rank is kept for it, and does not end this shell.
 hand_on() { if [ -n "$rank" ]; then kill "-$1" "$rank" 2>/dev/null; else early="$early $1"; fi; }
 for name in TERM INT HUP USR1 USR2; do trap "hand_on $name" "$name"; done
+# Ctrl-C on `hpcstack launch` comes as URG (launchers/on-node/interrupt.sh), which means: interrupt the rank, once, and
+# stay when it has ended. torchrun, DeepSpeed and srun end all ranks as soon as one is gone, in the middle of what the
+# others do in their `finally`; so no rank is gone before hpcstack, which knows of all, ends the step.
+interrupted=""
+trap "[ -n \"\$interrupted\" ] || { interrupted=yes; hand_on INT; }" URG
 left=${LOCAL_RANK:-0}
 for one in ${HPCSTACK_CPUS:-}; do
     if [ "$left" = 0 ]; then taskset -pc "$one" $$ >/dev/null 2>&1 || echo "hpcstack: rank is not bound to $one" >&2; fi
@@ -73,5 +78,11 @@ case $status in
     sleep 0.5 2>/dev/null || sleep 1 # srun ends a step without waiting for the last words of the rank that failed
     ;;
 esac
+if [ -n "$interrupted" ]; then
+    trap "exit $status" TERM INT HUP
+    exec 2>/dev/null # what serves the image may end first, and then there is no sleep any more
+    until=$(($(date +%s) + 40)) # a little longer than hpcstack waits: it may be gone itself
+    while [ "$(date +%s)" -lt "$until" ]; do sleep 0.2 || sleep 1 || break; done
+fi
 exit "$status"'
 export HPCSTACK_RANK

@@ -101,8 +101,11 @@ $0 == "--- Logging error ---" { harmless[of] = 1; delete inside[of]; next }
     next
 }
 /^[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)/ || ((of in inside) && /^[A-Za-z_][A-Za-z0-9_.]*(: |$)/) {
-    if (open[of] && !(of in why) && !harmless[of] && $0 !~ /ChildFailedError/) {
+    # a rank that was interrupted may fail of something else as it ends
+    is_new = !(of in why) || (why[of] ~ /^KeyboardInterrupt/ && $0 !~ /^KeyboardInterrupt/)
+    if (open[of] && is_new && !harmless[of] && $0 !~ /ChildFailedError/) {
         why[of] = substr($0, 1, 300)
+        delete at[of]
         if (of in own) at[of] = own[of]
         else if (of in place) at[of] = place[of]
     }

@@ -1,13 +1,11 @@
-# What each rank of a job on this node is doing, as text: a line a rank, then its Python stack, else its threads.
-# Nothing is stopped or changed. $1: the job; $2: a step of it, or nothing; $3: py-spy as the caller has it, or nothing.
-# Ranks are what launchers/in-image/rank.sh has started (leaders of a session below a shell with its text); in a job that
-# `hpcstack launch` did not start: Python programs with a RANK or a SLURM_PROCID whose parent is no such program.
+# Holds ranks.sh. What each rank of a job on this node is doing, as text: a line a rank, then its Python stack, else its
+# threads. Nothing is stopped or changed. $1: the job; $2: a step of it, or nothing; $3: py-spy as the caller has it, or
+# nothing. In a job that `hpcstack launch` did not start ranks are Python programs with a RANK or a SLURM_PROCID whose
+# parent is no such program.
 LC_ALL=C
 export LC_ALL
 job=$1 step=$2 lent=$3 host=${SLURMD_NODENAME:-$(uname -n)}
-of() { tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n "s/^$2=//p" | head -n 1; }      # PROCESS VARIABLE
-field() { sed -n 's/^.*) //p' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f"$2"; }              # state, parent, group, session
-words() { tr '\0\n' '  ' 2>/dev/null <"/proc/$1/cmdline"; }
+#: ranks.sh
 stack() { # by py-spy: as the caller has it, of the node, of the image; but nothing of a user's image by root
     set -- "$1" "$lent" py-spy "/proc/$1/root/usr/local/bin/py-spy" "/proc/$1/root/opt/conda/bin/py-spy"
     whom=$1
@@ -37,11 +35,6 @@ look() {
     stack "$1" && return
     [ -z "$tried" ] || echo "  py-spy: $tried"
     threads "$1"
-}
-ours() {
-    [ "$(field "$1" 4)" = "$1" ] || return 1
-    case $(words "$1") in *HPCSTACK_RANK*) return 1 ;; esac
-    case $(words "$(field "$1" 2)") in *HPCSTACK_RANK*) ;; *) return 1 ;; esac
 }
 python() { case $(cat "/proc/$1/comm" 2>/dev/null) in python*) ;; *) return 1 ;; esac; }
 others() {
@@ -116,12 +109,11 @@ flights() {
     case $file in /*) echo "hpcstack-flights: $(started "$1") $file" ;; esac
 }
 found=
-listed=$(grep -lzsxF "SLURM_JOB_ID=$job" /proc/[0-9]*/environ | cut -d/ -f3)
+listed=$(processes "$job")
 for kind in ours others; do
     for pid in $listed; do
         "$kind" "$pid" || continue
-        [ -z "$step" ] || [ "$(of "$pid" SLURM_STEP_ID)" = "$step" ] || continue
-        [ "$(of "$pid" SLURMD_NODENAME)" = "${SLURMD_NODENAME:-}" ] || continue # several slurmd on one machine
+        here "$pid" "$step" || continue
         found=yes
         look "$pid"
         flights "$pid"

@@ -85,13 +85,15 @@ def explain_what(session: Session, what: str, *, every: bool) -> Explained:
 def _explain_newest(session: Session, *, every: bool) -> Explained:
     """The newest launch of this terminal, else the newest that failed."""
     from hpcstack.launch import stderr
+    from hpcstack.launch.jobs import BY_CTRL_C
     from hpcstack.launch.record import find_failed
 
     launch = find_failed()
     say(f"the launch of {launch.started}: {launch.stack}")
     own = launch.folder / stderr.NAME
     if own.is_file():
-        return _explain_text(session, end_of(own), "", every=every, ended_well=launch.status == 0)
+        why = BY_CTRL_C if launch.interrupted else ""
+        return _explain_text(session, end_of(own), "", every=every, ended_well=launch.status == 0, ended_because=why)
     if launch.status == 0:
         return Explained("it ended with 0", [])
     return _explain_job(session, launch.job_or_array or launch.folder.name, every=every)
@@ -154,8 +156,10 @@ def has_failed(state: str) -> bool:
     return state.partition(" ")[0].rstrip(",") in FAILED_STATES
 
 
-def _explain_text(session: Session, text: str, job: str, *, every: bool, ended_well: bool = False) -> Explained:
-    """A log, which is JOB's where that is known."""
+def _explain_text(
+    session: Session, text: str, job: str, *, every: bool, ended_well: bool = False, ended_because: str = ""
+) -> Explained:
+    """A log, which is JOB's where that is known. ENDED_BECAUSE: why it was ended from outside, where that is known."""
     from hpcstack.diagnose.logs import ended_at, explain, select_relevant
     from hpcstack.launch.failure import failure_in
     from hpcstack.launch.hang import parse, told
@@ -163,7 +167,7 @@ def _explain_text(session: Session, text: str, job: str, *, every: bool, ended_w
 
     failure = failure_in(text)
     found = explain(text) if every else select_relevant(explain(text), failure, text)
-    slurm = ended_how(job, session.runner) if job else ""
+    slurm = ended_because or (ended_how(job, session.runner) if job else "")
     said = slurm or failure.first or ("it ended with 0" if ended_well else "")
     if said.startswith("nothing was written"):
         slurm = said = "\n".join([said, *told(parse(text))[0]])

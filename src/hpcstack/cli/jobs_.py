@@ -30,10 +30,10 @@ def command(session: Session, most: int, as_json: bool) -> None:
 
 
 def _row(launch: Launch, known: dict[str, str]) -> dict[str, Any]:
-    from hpcstack.launch.jobs import ended_as
+    from hpcstack.launch.jobs import launch_ended_as
 
     job = launch.job_or_array
-    state = ended_as(launch.status) if launch.status is not None else _state(job, known) or _written_down(launch)
+    state = launch_ended_as(launch) or _state(job, known) or _written_down(launch)
     return {
         "job": job, "step": launch.step, "stack": launch.stack, "started": launch.started, "nodes": launch.nodes,
         "state": state or "?", "runtime": launch.runtime, "mode": launch.mode, "command": list(launch.command),

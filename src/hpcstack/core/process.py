@@ -204,13 +204,14 @@ class Runner:
 
     def attached(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, meanwhile: Callable[[], None] | None = None,
-        errors: ErrorReader | None = None,
+        errors: ErrorReader | None = None, ending: Ending | None = None,
     ) -> int:  # fmt: skip
         """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended it).
 
         Ctrl-C on a terminal reaches the program itself; what is sent to us alone, it gets as a TERM; and it gets one
         if we are killed. We wait for how it ends. MEANWHILE is done while it starts; where that fails, it is ended.
-        ERRORS sees what it writes to stderr, and says what of it goes to ours.
+        ERRORS sees what it writes to stderr, and says what of it goes to ours. ENDING answers each signal, wherever it
+        comes from; where it cannot, the program gets a TERM.
         """
         self.which(argv[0])
         stderr = subprocess.PIPE if errors else None
@@ -222,8 +223,8 @@ class Runner:
         handlers = {number: signal.getsignal(number) for number in ends}
         try:
             for number in ends:
-                signal.signal(number, lambda *_: process.terminate())
-            if _on_terminal():
+                signal.signal(number, _answer_with(ending, process) if ending else lambda *_: process.terminate())
+            if not ending and _on_terminal():
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             try:
                 if meanwhile:
@@ -249,6 +250,29 @@ class ErrorReader(Protocol):
 
     def release(self) -> bytes:
         """What was held back, and is to be shown now that some time has passed."""
+
+
+class Ending(Protocol):
+    """Knows how to end a program well."""
+
+    def answer(self, number: signal.Signals) -> bool:
+        """Signal NUMBER has come: the program is to end. False where it must be told by a TERM."""
+
+
+def _answer_with(ending: Ending, process: subprocess.Popen[bytes]) -> Callable[[int, object], None]:
+    """A handler of signals. What ENDING does takes its time, and is done beside."""
+
+    def end_or_terminate(number: signal.Signals) -> None:
+        ended = False
+        with contextlib.suppress(Exception):  # whatever happens there, it is ended
+            ended = ending.answer(number)
+        if not ended:
+            process.terminate()
+
+    def answer(number: int, _frame: object) -> None:
+        threading.Thread(target=end_or_terminate, args=(signal.Signals(number),), daemon=True).start()
+
+    return answer
 
 
 def _passed_on(source: IO[bytes], errors: ErrorReader) -> None:

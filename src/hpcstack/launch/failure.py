@@ -52,6 +52,7 @@ EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|
 ANY_EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(: |$)")  # right below a traceback, whatever its name
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 TRACEBACK = "Traceback (most recent call last):"
+INTERRUPT = "KeyboardInterrupt"
 LOGGING = "--- Logging error ---"  # a traceback that the logging module prints, and nothing fails of
 PREEMPTED = "it was preempted"
 CANCELS = ("it was cancelled", "the time limit was reached", PREEMPTED)
@@ -146,7 +147,9 @@ class Failure:
             return
         elif EXCEPTION.match(line) or (rank in self.inside and ANY_EXCEPTION.match(line)):
             harmless = rank in self.harmless or "ChildFailedError" in line
-            if rank in self.open and rank not in self.why and not harmless:
+            # A rank that was interrupted may fail of something else as it ends.
+            is_new = rank not in self.why or (self.why[rank].startswith(INTERRUPT) and not line.startswith(INTERRUPT))
+            if rank in self.open and is_new and not harmless:
                 place = self.own.get(rank) or self.place.get(rank)
                 self.why[rank] = line[:300] + (f" ({place})" if place else "")
             self.open.discard(rank)

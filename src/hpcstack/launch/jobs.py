@@ -191,7 +191,7 @@ def _of_launch(launch: Launch, job: str, remembered: Mapping[str, Accounted]) ->
     own = launch.folder / stderr.NAME
     written = (own,) if own.is_file() else ()
     if not launch.is_array:
-        state = ended_as(launch.status) if launch.status is not None else ""
+        state = launch_ended_as(launch)
         files = tuple(find_output(launch.output, launch.job)) if launch.output else ()
         there = any(path.is_file() for path in files)
         return [JobPart(launch.job or job, state, files=files if there else (*written, *files))]
@@ -206,6 +206,13 @@ def _of_launch(launch: Launch, job: str, remembered: Mapping[str, Accounted]) ->
         for task in sorted(tasks)
         if task.isdigit()
     ]
+
+
+def launch_ended_as(launch: Launch) -> str:
+    """How LAUNCH has ended, in Slurm's words; empty while nobody has written that down."""
+    if launch.interrupted:
+        return "CANCELLED by Ctrl-C"
+    return ended_as(launch.status) if launch.status is not None else ""
 
 
 def ended_as(status: int) -> str:
@@ -352,8 +359,17 @@ def find_output(pattern: str, job: str, task: str = "", values: Mapping[str, str
     return [Path(found) for found in sorted(glob.glob(shown))]  # noqa: PTH207 - the folder may hold a pattern, too
 
 
+BY_CTRL_C = "it was interrupted by Ctrl-C"
+
+
 def ended_how(job: str, runner: Runner) -> str:
-    """How Slurm says that JOB ended, where that was not the program's own doing; empty where Slurm does not know."""
+    """How JOB ended, where that was not the program's own doing: as its launch was told, else as Slurm says.
+
+    Empty where nobody knows.
+    """
+    newest = next((launch for launch in read_launches() if launch.job == job), None)
+    if newest and newest.interrupted:
+        return BY_CTRL_C
     argv = ["sacct", "-nPX", "--format=State,Reason,Elapsed,Timelimit,NodeList", "--jobs", job]
     done = runner.output(argv, timeout=20) if runner.has("sacct") else None
     lines = done.stdout.splitlines() if done and not done.status else []

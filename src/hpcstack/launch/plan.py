@@ -135,7 +135,7 @@ def plan(
     workdir = workdir or Path.cwd()
     if mode in ("mpi", "plain") and (command[0] == "-m" or is_python(workdir / command[0])):
         command = ("python3", *command)
-    slurm = _slurm(artifact, mode, resources, taken, chosen, runner, bound, inside, prolog=prolog, job=job)
+    slurm = _slurm(artifact, mode, resources, taken, chosen, runner, bound, inside, prolog=prolog)
     added = (*(staged.mounts if staged else ()), *(extras.added.mounts if extras.added else ()))
     of_nodes = [mount for one in brought for mount in one.mounts]
     searched = [folder for one in brought for folder in one.folders]
@@ -217,7 +217,7 @@ def _inside(
 
 def _slurm(
     artifact: Artifact, mode: str, resources: Resources, taken: Share, chosen: Runtime, runner: Runner,
-    bound: Binding | None, inside: Mapping[str, str], *, prolog: str, job: bool,
+    bound: Binding | None, inside: Mapping[str, str], *, prolog: str,
 ) -> list[Part]:  # fmt: skip
     if chosen.name == "local":
         return []
@@ -225,8 +225,6 @@ def _slurm(
     if resources.elastic:
         left = "elastic: the nodes that are left go on"
         out = [Part(("--kill-on-bad-exit=0",), left), Part(("--no-kill",), left)]
-    if prolog and not job:
-        out.append(Part(("--quit-on-interrupt",), "one Ctrl-C ends it"))
     out.append(Part((f"--job-name={artifact.stack}",), "what squeue shows"))
     if not any(word.startswith("--comment") for word in resources.extra):
         out.append(Part((f"--comment=hpcstack:{artifact.key}",), "gc sees which image is in use"))

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 KEPT = 1000  # launches; older ones go
 FILE, SCRIPT, BEGAN, ENDED = "launch.json", "script.sh", "began", "ended"
 OUTPUT = "output"
+INTERRUPTED = "interrupted"  # the second line of ENDED
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Launch:
     document: dict[str, Any] = field(default_factory=dict)
     output: str = ""  # where its job writes, as Slurm's pattern where it is an array
     tasks: dict[str, int | None] = field(default_factory=dict)  # of an array submitted as one: how each ended so far
+    interrupted: bool = False  # its user has pressed Ctrl-C
 
     @property
     def is_array(self) -> bool:
@@ -179,10 +181,10 @@ def output(folder: Path, path: str) -> None:
         write_text(folder / OUTPUT, f"{path}\n", 0o600)
 
 
-def end(folder: Path, status: int) -> None:
-    """How the launch of FOLDER ended."""
+def end(folder: Path, status: int, *, interrupted: bool = False) -> None:
+    """How the launch of FOLDER ended; INTERRUPTED: because its user has pressed Ctrl-C."""
     with contextlib.suppress(OSError):
-        write_text(folder / ENDED, f"{status}\n", 0o600)
+        write_text(folder / ENDED, f"{status}\n{INTERRUPTED if interrupted else ''}\n", 0o600)
 
 
 MASTER = "the first node's IPv4 address", "launchers/in-image/rendezvous.sh: neither you nor the image has set it"
@@ -239,6 +241,7 @@ def read(folder: Path) -> Launch:
         folder, document["stack"], document["started"], tuple(document["command"]), document["runtime"],
         document["mode"], document["image_sha256"], job, step, nodes, status,
         number or job, document, output[0] if output else "", _tasks(folder),
+        interrupted=_lines(folder / ENDED)[1:2] == [INTERRUPTED],
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from hpcstack.launch import record
 from hpcstack.launch.failure import Failure, last_line
 from hpcstack.launch.folders import own_folder
 from hpcstack.launch.host_libraries import find_misfit, nccl_of, not_here
+from hpcstack.launch.interrupt import Interruption
 from hpcstack.launch.packages import Added, make
 from hpcstack.launch.plan import OWN_FAILURE, Plan, home_to_mount
 from hpcstack.launch.preflight import missing, note_own_torch
@@ -152,30 +153,37 @@ class PlannedLaunch:
         scripted = bool(self.plan.staged or self.plan.grace or self.plan.watchdog or self.plan.spare)
         heard = self.plan.runtime != "local" and not on_terminal(self.plan.parts)
         watched = heard and not scripted
+        interruption = Interruption(folder, self.runner, screen) if heard else None
+        own = {"HPCSTACK_RUN": str(folder), **self._seen_by_gc()}
         if scripted:
             self._write_script(folder)
             argv = ("bash", str(folder / record.SCRIPT))
             if not allocation_of(os.environ):
                 argv = (*allocation(self.plan), *argv)
+                own["HPCSTACK_LAUNCHER"] = str(os.getpid())
         status = self.runner.attached(
-            argv, env={**self.plan.environment, "HPCSTACK_RUN": str(folder), **self._seen_by_gc()},
+            argv, env={**self.plan.environment, **own},
             meanwhile=None if scripted else lambda: self._write_script(folder),
-            errors=errors if heard else None,
+            errors=errors if heard else None, ending=interruption,
         )  # fmt: skip
         if heard:
             write_stderr(errors.end())
         last = ""
-        if watched:
+        if watched and not (interruption and interruption.has_come):
             status, said = failure.end(status)
             last = last_line(said, status, str(errors.path)) if status else ""
             if last:
                 errors.add(last)
-        if screen and screen.left_out:
+        interrupted = bool(interruption and interruption.has_come)
+        if interruption and interrupted:
+            status, last = interruption.end(failure, errors.path)
+            errors.add(last)
+        elif screen and screen.left_out:
             more = (
                 f"hpcstack: {counted(screen.left_out, 'more line')} of what came of it: hpcstack logs, or launch --all"
             )
             last = "\n".join(filter(None, (more, last)))
-        record.end(folder, status)
+        record.end(folder, status, interrupted=interrupted)
         return status, last
 
     def _is_screened(self) -> bool:

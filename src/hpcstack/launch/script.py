@@ -7,6 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from hpcstack.core import data
 from hpcstack.core.errors import InputError, counted
 from hpcstack.core.quote import sh
 from hpcstack.launch.modes import MODES
@@ -59,7 +60,7 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
     watchdog = None
     if plan.watchdog and not on_terminal(plan.parts):
         every = max(1, min(15, plan.watchdog // 4))
-        watchdog = {"seconds": plan.watchdog, "every": every, "script": plain("launchers", "on-node/stacks.sh"),
+        watchdog = {"seconds": plan.watchdog, "every": every, "script": data.script("on-node/stacks.sh"),
                     "spy": lent_spy(), "answer": ANSWER_S}  # fmt: skip
     failure = "" if on_terminal(plan.parts) else plain("launchers", "jobs/failure.awk")
 

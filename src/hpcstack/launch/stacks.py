@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcstack.core import data
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch.record import find
-from hpcstack.render.template import plain
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
@@ -48,15 +48,11 @@ def look(asked: RunningJob, runner: Runner) -> tuple[str, int]:
 
     SlurmError where it does not run, or Slurm refuses.
     """
-    state = runner.output(["squeue", "--noheader", "--jobs", asked.job, "--format", "%A|%T|%D"], timeout=30)
-    number, _, rest = (state.stdout.splitlines() or [""])[0].partition("|")
-    running, _, nodes = rest.partition("|")
-    if state.status or running != "RUNNING" or not nodes.isdigit():
-        now = f"is {running.lower()}" if running else "is not in the queue"
-        raise SlurmError(f"job {asked.job} {now}: only a running one can be asked", f"hpcstack explain {asked.job}")
+    number, nodes = find_running(asked.job, runner)
     words = [number, asked.step, lent_spy()]
     done = runner.output(
-        [*step(number, nodes), plain("launchers", "on-node/stacks.sh"), "stacks", *words], timeout=ANSWER_S + 15
+        [*step_beside(number, nodes, "hang"), data.script("on-node/stacks.sh"), "stacks", *words],
+        timeout=ANSWER_S + 15,
     )
     if "hpcstack: " not in done.stdout:
         said = " ".join(done.tail[-2:]) or f"exit {done.status}"
@@ -65,16 +61,30 @@ def look(asked: RunningJob, runner: Runner) -> tuple[str, int]:
     return done.stdout, max(0, int(nodes) - len(answered))
 
 
+def find_running(job: str, runner: Runner) -> tuple[str, str]:
+    """(the number of JOB, which may be a task of an array; how many nodes it has). SlurmError where it does not run."""
+    state = runner.output(["squeue", "--noheader", "--jobs", job, "--format", "%A|%T|%D"], timeout=30)
+    number, _, rest = (state.stdout.splitlines() or [""])[0].partition("|")
+    running, _, nodes = rest.partition("|")
+    if state.status or running != "RUNNING" or not nodes.isdigit():
+        now = f"is {running.lower()}" if running else "is not in the queue"
+        raise SlurmError(f"job {job} {now}: only a running one can be asked", f"hpcstack explain {job}")
+    return number, nodes
+
+
 def lent_spy() -> str:
     """The py-spy beside this Python, which nodes see where they see hpcstack; empty where there is none."""
     spy = Path(sys.executable).parent / "py-spy"
     return str(spy) if spy.exists() else ""
 
 
-def step(job: str, nodes: str) -> list[str]:
-    """The line of a step beside those of JOB, one task on each of its NODES: `sh -c`, and then the script."""
+def step_beside(job: str, nodes: str, name: str) -> list[str]:
+    """The line of a step NAME beside those of JOB, one task on each of its NODES: `sh -c`, and then the script.
+
+    `timeout` makes it a process group of its own, which a Ctrl-C on the terminal does not reach.
+    """
     return [
         "timeout", "--kill-after=5", str(ANSWER_S), "srun", f"--jobid={job}", "--overlap", f"--nodes={nodes}",
         f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0", "--cpu-bind=none", "--input=none",
-        "--kill-on-bad-exit=0", "--label", "--job-name=hang", "/bin/sh", "-c",
+        "--kill-on-bad-exit=0", "--label", f"--job-name={name}", "/bin/sh", "-c",
     ]  # fmt: skip

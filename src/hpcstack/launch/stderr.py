@@ -98,6 +98,9 @@ TRACEBACK = re.compile(rb"Traceback \(most recent call last\):")
 OF_ANOTHER_RANK = re.compile(rb"(?: *\d+: )?\[rank(\d+)\]: ?")
 END_OF_A_RANK = re.compile(rb"hpcstack: rank \d+ on \S+ ended with ")
 OWN_WORD = re.compile(rb"hpcstack: (?!rank \d+ on \S+ ended with )")  # of a script of ours: it says last what happened
+OF_SLURM = re.compile(rb"(?:srun|salloc|slurmstepd[^ ]*): ")
+# What srun says when Ctrl-C reaches it, too: hpcstack says what that does here
+INTERRUPT_OF_SRUN = re.compile(rb"srun: (?:interrupt \(|StepId=\S+ tasks? [\d,-]+: )")
 MEMORY = re.compile(rb"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kill events? in ")
 
 
@@ -143,12 +146,15 @@ class Screen:
         self.begun = 0  # bytes of the unfinished line that are shown already
         self.over = False  # the failure was shown: what follows is only kept
         self.left_out = 0  # lines
+        self.interrupted = False  # by Ctrl-C: what Slurm makes of that is only kept
 
     def add_line(self, line: bytes) -> bytes:
         """What is shown now that LINE, a whole one, has come."""
         begun, self.begun = self.begun, 0
         if begun:
             return line[begun:]
+        if INTERRUPT_OF_SRUN.match(line) or (self.interrupted and self._is_an_echo(line)):
+            return b""
         if self.over:
             return self._after(line)
         if not self.held and not self.failure.host and not BEGINS_TRACEBACK.match(line):
@@ -168,18 +174,24 @@ class Screen:
         return shown
 
     def release(self) -> bytes:
-        """What was held for long enough."""
+        """What was held for long enough. After Ctrl-C all ranks say the same, and it is shown once, at the end."""
+        if self.interrupted:
+            return b""
         return self._show() if self.held and self.clock() >= self.until else b""
 
     def end(self) -> bytes:
         """What is still held."""
         return self._show() if self.held else b""
 
+    def _is_an_echo(self, line: bytes) -> bool:
+        """Whether LINE is what Slurm, or a script of ours, makes of a Ctrl-C."""
+        return bool(OF_SLURM.match(line) or OWN_WORD.match(line))
+
     def _show(self) -> bytes:
         """What is held: all of it where no rank has ended, else what the first one that failed has said."""
         held, self.held = self.held, []
         if not self.failure.host:
-            return b"".join(held)
+            return b"".join(without_copies(held) if self.interrupted else held)
         self.over = True
         before, after = self._split_at_the_end(held)
         own = [line for line in before if self._may_be_of_the_first(line)]

@@ -83,3 +83,37 @@ def test_what_ends_us_ends_the_attached_program(number: signal.Signals, tmp_path
     time.sleep(0.2)
     left = subprocess.run(["pgrep", "-f", "^sleep 4343$"], capture_output=True, text=True, check=False).stdout
     assert left == ""
+
+
+ENDS_BESIDE = """\
+import os, signal, sys, time
+from hpcstack.core.process import Runner
+
+class Ending:
+    def answer(self, number):
+        if sys.argv[2] == "fails":
+            raise OSError("no Slurm")
+        if sys.argv[2] == "cannot":
+            return False
+        time.sleep(0.3)
+        os.kill(int(open(sys.argv[1]).read()), signal.SIGKILL)
+        return True
+
+sys.exit(Runner().attached(["sh", "-c", 'echo $$ >"$1"; exec sleep 4444', "sh", sys.argv[1]], ending=Ending()))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(("can", "status"), [("can", 137), ("cannot", 143), ("fails", 143)])
+def test_who_knows_better_ends_the_attached_program(
+    number: signal.Signals, can: str, status: int, tmp_path: Path
+) -> None:
+    pid = tmp_path / "pid"
+    process = subprocess.Popen([sys.executable, "-c", ENDS_BESIDE, str(pid), can], stdin=subprocess.DEVNULL)
+    until = time.monotonic() + 20
+    while not pid.exists() or not pid.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    time.sleep(0.2)
+    process.send_signal(number)
+    assert process.wait(20) == status

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcstack.core import data
 from hpcstack.launch.activity import parse_activity, summarise_activity
 from hpcstack.launch.hang_report import report_hang
-from hpcstack.render.template import plain
 
 BUSY = "".join(f"0: hpcstack-gpu: n1, {n}, 100, 310.55, 1980, 51\n" for n in range(8))
 DATA = Path(__file__).parents[2] / "data/flights"
@@ -88,7 +88,7 @@ def test_the_shell_reads_gpus_ports_and_asks_for_flights(shell: str, tmp_path: P
         (tmp_path / "dev/nvidia0").touch()
         env |= {"HPCSTACK_DEV": str(tmp_path / "dev")}
         env |= {"PATH": f"{tmp_path}:{env['PATH']}", "HPCSTACK_SYS": str(tmp_path / "sys")}
-        argv = [shell, "-c", plain("launchers", "on-node/stacks.sh"), "stacks", job, "", "no-spy"]
+        argv = [shell, "-c", data.script("on-node/stacks.sh"), "stacks", job, "", "no-spy"]
         done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=60)
     finally:
         process.kill()

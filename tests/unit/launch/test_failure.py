@@ -43,6 +43,10 @@ CASES = {
     "the earlier moment counts": (rank(2, "node2", 1, 20.25) + rank(0, "node1", 3, 20.125), 143, 3, "rank 0 on node1 failed first"),
     "a rank's own traceback": (ranked(0, OTHER) + ranked(1, TRACE) + rank(1, "b", 1, 1.0) + rank(0, "a", 1, 1.5), 1, 1,
                                "rank 1 on b failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "interrupted, then something else": (
+        TRACE.replace("ValueError: bad sample 17", "KeyboardInterrupt") * 2 + "\nDuring handling of the above exception, another exception occurred:\n\n"
+        + OTHER + TRACE.replace("ValueError: bad sample 17", "KeyboardInterrupt") + rank(2, "b", 1, 1.0), 130, 1,
+        "rank 2 on b failed first: RuntimeError: Connection closed by peer (/home/me/train.py, line 9)"),
     "killed": (ranked(0, OTHER) + rank(1, "b", 137, 1.0) + rank(0, "a", 1, 1.5), 137, 137, "rank 1 on b failed first: killed by SIGKILL"),
     "started anew": (rank(1, "a", 9, 1.0) + rank(0, "b", 7, 5.0, 1), 1, 7, "rank 0 on b failed first"),
     "srun alone": ("srun: error: node2: task 3: Exited with exit code 3\nsrun: error: node1: task 0: Terminated\n", 143, 3,

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.launch.hang import judge, named, parse, summary, told
 from hpcstack.launch.stacks import meant
 from hpcstack.render.launchers import watched
-from hpcstack.render.template import plain
 
 WAITS = """\
   Process 7: python3 -u train.py
@@ -146,7 +146,7 @@ def test_a_real_rank_is_found_and_nothing_happens_to_it(shell: str, tmp_path: Pa
 def _look(shell: str, *words: str) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     done = subprocess.run(
-        [shell, "-c", plain("launchers", "on-node/stacks.sh"), "stacks", *words],
+        [shell, "-c", data.script("on-node/stacks.sh"), "stacks", *words],
         capture_output=True,
         text=True,
         env=environ,
