@@ -22,6 +22,7 @@ class Result:
 
     `figures`: {name: number}, the unit at the name's end (`busbw_GB_s`). `series`: what is drawn, each
     {name, x, y, x_unit, y_unit}. `informational`: the figures say nothing of what the hardware can do.
+    `needs_root`: it was skipped, as only root may read that on this machine.
     """
 
     status: str
@@ -33,10 +34,15 @@ class Result:
     figures: dict[str, float] = field(default_factory=dict)
     series: list[dict[str, Any]] = field(default_factory=list)
     informational: bool = False
+    needs_root: bool = False
 
 
 class Skip(Exception):
     """Raised by a check that has nothing to look at here; a missing device is never a PASS."""
+
+
+class NeedsRoot(Skip):
+    """Raised by a check of what only root may read on this machine."""
 
 
 def judge(
@@ -52,7 +58,7 @@ def run(code: str, check: Callable[[], Result], where: str) -> dict[str, Any]:
     try:
         result = check()
     except Skip as reason:
-        result = Result(SKIP, evidence=str(reason))
+        result = Result(SKIP, evidence=str(reason), needs_root=isinstance(reason, NeedsRoot))
     except Exception as error:  # the one boundary of the suite: a broken check is an ERROR, not a crash
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(last.filename)}:{last.lineno}"

@@ -199,7 +199,8 @@ def make_image(
         with job.log.open("a", encoding="utf-8") as log:
             log.write(job.times())
         if failed.status:
-            raise explain_failure(failed, job.log, kept, request.lock, request.site)
+            explained = explain_failure(failed, job.log, kept, request.lock, request.site)
+            raise BuildError(explained.message("the build failed"), explained.hint)
         return job
     finally:
         with store.acting("the log was not kept"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.build.job import read_log
-from hpcstack.core.errors import BuildError
 from hpcstack.site.logins import redact
 
 if TYPE_CHECKING:
@@ -22,25 +22,49 @@ MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
 STEP_BEGUN = re.compile(r"^== hpcstack step (.*)$", re.MULTILINE)
 
 
-def explain_failure(failed: Completed, log: Path, kept: Path, lock: Lock, site: Site) -> BuildError:
-    """The step and command that failed, the last lines that count, and where the whole log is."""
+@dataclass(frozen=True)
+class LoggedFailure:
+    """What a log tells of a failure.
+
+    `where` is ` in step NAME`, or empty; `how` the command and its status; `lines` are those that count; `hint` says
+    what to type next.
+    """
+
+    where: str
+    how: str
+    lines: tuple[str, ...]
+    hint: str
+
+    def message(self, beginning: str) -> str:
+        """Return the message of an error, which begins with BEGINNING."""
+        head = f"{beginning}{self.where}{self.how}"
+        return "\n".join([head, *(f"  < {line}" for line in self.lines)])
+
+
+def explain_failure(failed: Completed, log: Path, kept: Path, lock: Lock, site: Site) -> LoggedFailure:
+    """Return the step and the command that failed, the last lines that count, and where the whole log is KEPT."""
     text = read_log(log)
     marks: dict[str, str] = {}
     for match in filter(None, map(MARK.match, text.splitlines())):
         marks.setdefault(match[1], match[2])  # a script's own failure comes before that of the step which ran it
+
     if "failed in step" in marks:
-        command, status = marks.get("command", "?"), marks.get("status", "?")
-        head = f"the build failed in step {marks['failed in step']}\n  > {command}  (exit {status})"
+        where = f" in step {marks['failed in step']}"
+        how = f"\n  > {marks.get('command', '?')}  (exit {marks.get('status', '?')})"
     elif begun := STEP_BEGUN.findall(text):
-        head = f"the build failed in step {begun[-1]}: it ended without a word  (exit {failed.status})"
+        where = f" in step {begun[-1]}"
+        how = f": it ended without a word  (exit {failed.status})"
     else:
-        head = f"the build failed\n  > {failed.command()}  (exit {failed.status})"
-    said = [redact(line, site) for line in failed.tail if not MARK.match(line)]
-    said += [f"{name} came with {by}" for name, by in _find_requirements(text).items()]
-    advice = _advise_on_full_disk(log.parent) or _advise(text).replace("REGISTRY", lock.base.answered_by).replace(
-        "STACK", lock.stack
-    )
-    return BuildError("\n".join([head, *(f"  < {line}" for line in said)]), f"{advice}the whole log is {kept}")
+        where = ""
+        how = f"\n  > {failed.command()}  (exit {failed.status})"
+
+    lines = [redact(line, site) for line in failed.tail if not MARK.match(line)]
+    lines += [f"{name} came with {by}" for name, by in _find_requirements(text).items()]
+
+    advice = _advise_on_full_disk(log.parent)
+    if not advice:
+        advice = _advise(text).replace("REGISTRY", lock.base.answered_by).replace("STACK", lock.stack)
+    return LoggedFailure(where, how, tuple(lines), f"{advice}the whole log is {kept}")
 
 
 def _advise_on_full_disk(folder: Path) -> str:

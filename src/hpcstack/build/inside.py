@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpcstack.build.diagnose_log import explain_failure
+from hpcstack.build.diagnose_log import LoggedFailure, explain_failure
 from hpcstack.build.job import make_job, read_log, redact_log
 from hpcstack.core import sharing
 from hpcstack.core.errors import BuildError
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class FailedInBase(BuildError):
-    """The script did not end well; LOG is all that it said."""
+    """A script failed inside the base: what its log tells of the failure, and the whole LOG."""
 
-    def __init__(self, message: str, hint: str, log: str) -> None:
-        super().__init__(message, hint)
-        self.log = log
+    def __init__(self, failure: LoggedFailure, log: str) -> None:
+        super().__init__(failure.message("the build failed"), failure.hint)
+        self.failure, self.log = failure, log
 
 
 def run_in_base(
@@ -51,6 +51,5 @@ def run_in_base(
         text = read_log(job.log)
         with contextlib.suppress(OSError):  # why it failed counts more than that it is written down
             write_text(kept, text, sharing.log_mode())
-        failed = explain_failure(done, job.log, kept, lock, bench.site)
-        raise FailedInBase(failed.message, failed.hint, text)
+        raise FailedInBase(explain_failure(done, job.log, kept, lock, bench.site), text)
     return folder

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LEAST = 25  # the rank of what may be a cause; less is an echo
 JOB = re.compile(r"[0-9]+(_[0-9]+)?")
 FAILED_STATES = ("FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
+MOST_SHOWN = 5  # known failures
 MOST_TASKS = 5  # of an array: how many that failed are named with their reason
 MOST_UNKNOWN = 200  # of an array: how many logs are read of tasks whose end nobody knows
 MOST_OF_A_TASK = 4 << 20  # bytes of a task's log
@@ -161,7 +162,7 @@ def _explain_text(
 ) -> Explained:
     """A log, which is JOB's where that is known. ENDED_BECAUSE: why it was ended from outside, where that is known."""
     from hpcstack.diagnose.logs import ended_at, explain, select_relevant
-    from hpcstack.launch.failure import failure_in
+    from hpcstack.launch.failure import EndedBy, failure_in
     from hpcstack.launch.hang import parse, told
     from hpcstack.launch.jobs import ended_how
 
@@ -169,9 +170,11 @@ def _explain_text(
     found = explain(text) if every else select_relevant(explain(text), failure, text)
     slurm = ended_because or (ended_how(job, session.runner) if job else "")
     said = slurm or failure.first or ("it ended with 0" if ended_well else "")
-    if said.startswith("nothing was written"):
+    if not slurm and failure.ended_by is EndedBy.WATCHDOG:
         slurm = said = "\n".join([said, *told(parse(text))[0]])
-    shown = found if every else _told(found, said)
+
+    cause_is_said = failure.has_a_reason or (ended_well and not failure.first)
+    shown = found if every else _select_causes(found, cause_is_said=cause_is_said)
     if slurm and not every:  # what a program says while it is ended explains nothing
         shown = [one for one in shown if one.number < ended_at(text) and one.signature.rank >= LEAST]
         said = f"{said}; before that {failure.first}" if failure.host else said
@@ -187,10 +190,12 @@ def _whole(said: str, shown: list[KnownFailure], hidden: int) -> str:
     return f"{said}\n\n{_shown(shown, hidden)}" if said else _shown(shown, hidden)
 
 
-def _told(found: list[KnownFailure], said: str, least: int = LEAST, most: int = 5) -> list[KnownFailure]:
-    """The few that count: echoes are left out where something stronger is there, or the cause itself is SAID."""
-    strong = [finding for finding in found if finding.signature.rank >= least]
-    return (strong or ([] if ": " in said or said == "it ended with 0" else found))[:most]
+def _select_causes(found: list[KnownFailure], *, cause_is_said: bool) -> list[KnownFailure]:
+    """Return the few of FOUND that count: echoes only where nothing stronger is there, and nothing else is said."""
+    strong = [finding for finding in found if finding.signature.rank >= LEAST]
+    if strong:
+        return strong[:MOST_SHOWN]
+    return [] if cause_is_said else found[:MOST_SHOWN]
 
 
 def _document(finding: KnownFailure) -> dict[str, Any]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import yaml
     from pydantic import BaseModel, ValidationError
+    from pydantic_core import ErrorDetails
 
 Path = tuple["str | int", ...]
 
@@ -27,10 +28,10 @@ MAX_DEPTH, MAX_EVENTS, MAX_PROBLEMS = 64, 100_000, 50  # nested collections, par
 SHOWN = 80  # characters of a refused value that a message repeats
 BRACKETS = re.compile(r"[\[\]{}]")
 MAX_OPEN = 1024
-WORDS = {  # pydantic's words for what YAML calls otherwise
-    "input should be a valid tuple": "a list is wanted, e.g. [a, b]",
-    "input should be a valid dictionary": "a mapping is wanted, e.g. {name: value}",
-    "input should be a valid string": "text is wanted",
+WORDS = {  # for pydantic's types of errors, where YAML has other words than Python
+    "tuple_type": "a list is wanted, e.g. [a, b]",
+    "dict_type": "a mapping is wanted, e.g. {name: value}",
+    "string_type": "text is wanted",
 }
 NULLS = ("", "~", "null", "Null", "NULL")
 
@@ -250,13 +251,33 @@ def problems_of(
             if whole:
                 yield document.problem(path[:-1], f"the key {path[-1]!r} is missing")
         else:
-            yield document.problem(document.nearest(path), _plain(entry["msg"], entry.get("input")))
+            yield document.problem(document.nearest(path), _describe(entry))
 
 
-def _plain(message: str, given: object) -> str:
-    ours = message.startswith("Value error, ")
-    message = message.removeprefix("Value error, ") if ours else message[:1].lower() + message[1:]
-    message = WORDS.get(message, message)
+class WrongKeyError(ValueError):
+    """What a model's validator raises for a value below the model's own: at PATH, keys from there."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"{dotted(path)}: {what}")
+        self.path, self.what = path, what
+
+
+def wrong_key(entry: ErrorDetails) -> WrongKeyError | None:
+    """The WrongKeyError that became ENTRY, one of a ValidationError's errors; None where another error did."""
+    error = entry.get("ctx", {}).get("error")
+    return error if isinstance(error, WrongKeyError) else None
+
+
+def _describe(entry: ErrorDetails) -> str:
+    """What is wrong, in the words of whoever found it: a validator of ours, or pydantic; and what is there instead."""
+    ours = entry.get("ctx", {}).get("error")
+    if entry["type"] == "value_error" and isinstance(ours, ValueError):
+        message = str(ours)
+    else:
+        pydantics = entry["msg"][:1].lower() + entry["msg"][1:]
+        message = WORDS.get(entry["type"], pydantics)
+
+    given = entry.get("input")
     if not isinstance(given, str) or repr(given) in message:
         return message
     shown = repr(given) if len(given) <= SHOWN else f"{given[:SHOWN]!r}..."

@@ -7,6 +7,7 @@ together.
 
 from __future__ import annotations
 
+import enum
 import re
 import signal
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ WRONG_OPTIONS = 2
 MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank \d+ .*|Abort\(-?\d+\) on node \d+ .*")
 # Slurm's word for a task that its memory limit killed
 OOM_KILL = re.compile(r"(?:slurmstepd|srun)[^ ]*: error: Detected \d+ oom[-_]kill events? in .*")
-KILLED = 137
+TERMINATED, KILLED = 143, 137  # statuses of what TERM and KILL have ended
 OUT_OF_MEMORY = "killed by SIGKILL: the job's memory limit was reached"
 # A line that nobody has failed of: a warning, an information, a progress bar, a rule
 NO_REASON = re.compile(
@@ -54,11 +55,27 @@ LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 TRACEBACK = "Traceback (most recent call last):"
 INTERRUPT = "KeyboardInterrupt"
 LOGGING = "--- Logging error ---"  # a traceback that the logging module prints, and nothing fails of
-PREEMPTED = "it was preempted"
-CANCELS = ("it was cancelled", "the time limit was reached", PREEMPTED)
-ENDED = 143  # by TERM: whatever the ranks made of it
-ENDED_BY = {"it was cancelled": (143,), "the time limit was reached": (143, 137), PREEMPTED: (143, 137)}
 OWN_FAILURE = 125
+
+
+class EndedBy(enum.Enum):
+    """What ended a step from outside, with the words for it."""
+
+    CANCEL = "it was cancelled"
+    TIME_LIMIT = "the time limit was reached"
+    PREEMPTION = "it was preempted"
+    NODE_FAILURE = "a node failed"
+    WATCHDOG = "nothing was written"
+
+
+# Where Slurm ends a step itself, the step's status is that of TERM, whatever the ranks made of it
+BY_SLURM = (EndedBy.CANCEL, EndedBy.TIME_LIMIT, EndedBy.PREEMPTION)
+# The statuses with which a task ends that Slurm has ended so
+STATUSES = {
+    EndedBy.CANCEL: (TERMINATED,),
+    EndedBy.TIME_LIMIT: (TERMINATED, KILLED),
+    EndedBy.PREEMPTION: (TERMINATED, KILLED),
+}
 
 
 @dataclass
@@ -71,7 +88,8 @@ class Failure:
     moment: tuple[int, float] = (-1, 0.0)  # how often it had been started anew, and the second
     line: str = ""  # the line that says so
     task: tuple[str, str, int] | None = None  # task, host, status
-    told: str = ""
+    ended_by: EndedBy | None = None
+    silent_s: int = 0  # with EndedBy.WATCHDOG: for how long nothing had been written
     open: set[str] = field(default_factory=set)
     inside: set[str] = field(default_factory=set)  # whose last line was one of a traceback's body
     place: dict[str, str] = field(default_factory=dict)
@@ -99,14 +117,15 @@ class Failure:
         if found := RANK.fullmatch(line):
             self._ended(found)
         elif found := TASK.fullmatch(line):
-            if not self.task and not self.told:  # what ends after it was told to is no failure
+            if not self.task and not self.ended_by:  # what ends after it was told to is no failure
                 self.task = found[2], found[1], int(found[3])
         elif found := CANCELLED.match(line):
-            self.told = _cancelled(found[1]) or self.told or "it was cancelled"
+            self.ended_by = _named_by_slurm(found[1]) or self.ended_by or EndedBy.CANCEL
         elif found := HANGS.match(line):
-            self.told = self.told or f"nothing was written for {found[1]} s"
+            self.silent_s = int(found[1])
+            self.ended_by = self.ended_by or EndedBy.WATCHDOG
         elif line.startswith("srun: error: Node failure on "):
-            self.told = "a node failed"
+            self.ended_by = EndedBy.NODE_FAILURE
         elif found := PYXIS.match(line):
             if not self.pyxis and not found[1].startswith(PYXIS_ECHOES):
                 self.pyxis = found[1][:300]
@@ -120,7 +139,7 @@ class Failure:
             self._traceback(rank, line)
 
     def _ended(self, found: re.Match[str]) -> None:
-        if self.told:
+        if self.ended_by:
             return  # it was told to end
         again, moment = int(found[4]), float(found[5])
         if not self.host or again > self.moment[0] or (again == self.moment[0] and moment < self.moment[1]):
@@ -172,12 +191,37 @@ class Failure:
                 return self.ended, f"{said}: {reason}"
             return self.ended, said + (f"; the last line before: {self.last_words}" if self.last_words else "")
         said = self.why.get("", "") or self.aborted or self.pyxis
-        late = self.task and self.task[2] in ENDED_BY.get(self.told, ())  # Slurm's word of it came after the task's end
-        if self.task and status != OWN_FAILURE and not late:
-            return self.task[2], f"task {self.task[0]} on {self.task[1]} failed first" + (f": {said}" if said else "")
+        if self.task and status != OWN_FAILURE and not self._slurm_ended_the_task():
+            number, host, task_status = self.task
+            reason = f": {said}" if said else ""
+            return task_status, f"task {number} on {host} failed first{reason}"
         if self.aborted:
             return status, self.aborted  # Slurm cancels the step of it
-        return (ENDED if self.told in CANCELS else status), self.told or said or "it failed"
+        if self.ended_by:
+            return (TERMINATED if self.ended_by in BY_SLURM else status), self._words_for_the_end()
+        return status, said or "it failed"
+
+    def _slurm_ended_the_task(self) -> bool:
+        """Whether the first task to end has ended of what Slurm said later only."""
+        if not self.task or not self.ended_by:
+            return False
+        return self.task[2] in STATUSES.get(self.ended_by, ())
+
+    def _words_for_the_end(self) -> str:
+        """How the step was ended from outside; empty where it was not."""
+        if self.ended_by is EndedBy.WATCHDOG:
+            return f"{self.ended_by.value} for {self.silent_s} s"
+        return self.ended_by.value if self.ended_by else ""
+
+    @property
+    def has_a_reason(self) -> bool:
+        """Whether `first` says of what it failed, and not only where or how."""
+        if self.host:
+            return bool(self._reason() or self.last_words)
+        tells_of_a_task = self.task and not self._slurm_ended_the_task()
+        if self.ended_by and not tells_of_a_task and not self.aborted:
+            return False
+        return bool(self.why.get("") or self.aborted or self.pyxis)
 
     def _reason(self) -> str:
         """Of what the rank that failed first has failed, as far as it has said so."""
@@ -212,12 +256,15 @@ def failure_in(text: str) -> Failure:
     return out
 
 
-def _cancelled(said: str) -> str:
+def _named_by_slurm(said: str) -> EndedBy | None:
+    """The reason that Slurm's word of a cancelled step gives; None where it gives none."""
     if "DUE TO TIME LIMIT" in said:
-        return "the time limit was reached"
+        return EndedBy.TIME_LIMIT
     if "DUE TO PREEMPTION" in said:
-        return PREEMPTED
-    return "a node failed" if "DUE TO NODE FAILURE" in said else ""
+        return EndedBy.PREEMPTION
+    if "DUE TO NODE FAILURE" in said:
+        return EndedBy.NODE_FAILURE
+    return None
 
 
 def _signal(number: int) -> str:

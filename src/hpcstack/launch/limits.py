@@ -26,15 +26,23 @@ def check(resources: Resources, known: Mapping[str, Limits]) -> None:
     chosen = [known[name] for name in named] or [limits for limits in known.values() if limits.default]
     if not chosen:
         raise InputError("no partition is the default one", f"--partition, one of: {', '.join(known)}")
-    reasons = [_refused(resources, one) for one in chosen]
+    _check_time(resources.time)
+    reasons = [_find_excess(resources, one) for one in chosen]
     if all(reasons):
-        reason = "; ".join(reasons)
-        others = [limits.name for limits in known.values() if limits.up and not _refused(resources, limits)]
+        others = [limits.name for limits in known.values() if limits.up and not _find_excess(resources, limits)]
         tip = f"ask for less, or --partition {others[0]}" if others else "ask for less"
-        raise InputError(reason, "" if "--time" in reason and "write" in reason else tip)
+        raise InputError("; ".join(reasons), tip)
 
 
-def _refused(resources: Resources, limits: Limits) -> str:
+def _check_time(text: str) -> None:
+    """Raise InputError where Slurm would not read TEXT as a time limit."""
+    is_unlimited = text.lower() in ("unlimited", "infinite")
+    if text and not is_unlimited and minutes(text) is None:
+        raise InputError(f"--time {text}: {_time_as_slurm_writes_it(text)}")
+
+
+def _find_excess(resources: Resources, limits: Limits) -> str:
+    """Return what of RESOURCES is more than a partition with LIMITS has; empty where it has all of it."""
     name, tasks = limits.name, resources.ntasks_per_node or 1
     least = int(resources.elastic.partition(":")[0]) if resources.elastic else resources.nodes
     if not limits.up:
@@ -45,11 +53,9 @@ def _refused(resources: Resources, limits: Limits) -> str:
         return f"{resources.gpus_per_node} GPUs per node: the nodes of partition {name} have {limits.gpus or 'none'}"
     if (cpus := tasks * (resources.cpus_per_task or 1)) > limits.cpus > 0:
         return f"{cpus} CPUs per node ({tasks} x {resources.cpus_per_task or 1}): partition {name} has {limits.cpus}"
-    if resources.time:
-        asked = minutes(resources.time)
-        if asked is None and resources.time.lower() not in ("unlimited", "infinite"):
-            return f"--time {resources.time}: {_time_as_slurm_writes_it(resources.time)}"
-        if limits.minutes and (asked is None or asked > limits.minutes):
+    if resources.time and limits.minutes:
+        asked = minutes(resources.time)  # None: unlimited
+        if asked is None or asked > limits.minutes:
             return f"--time {resources.time}: partition {name} gives at most {limits.minutes} minutes"
     feature = resources.constraint
     if re.fullmatch(r"[A-Za-z0-9_.-]+", feature) and feature not in limits.features:

@@ -6,6 +6,7 @@ code is required wherever its device is. PASS opens; FAIL, ERROR, WARN, SKIP and
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import counted
@@ -15,76 +16,84 @@ if TYPE_CHECKING:
     from hpcstack.report import Outcome, Report
     from hpcstack.site.model import NodeType
 
-# What a check needs of its node
-GPU = """
-node.driver node.gpus node.ecc node.xid node.throttle node.pcie node.arch node.memory node.hbm node.matmul node.copies
-node.counters nccl.exact nccl.transport nccl.bandwidth nccl.latency ddp.scaler
-""".split()  # noqa: SIM905
-NO_GPU = ("nccl.gloo", "nccl.gloo-bandwidth", "nccl.gloo-pairs", "nccl.gloo-permutations")
-FABRIC = ("fabric.hcas", "fabric.rate", "fabric.memlock", "fabric.tools", "fabric.counters")
-# What depends on more than site.yaml says: a second GPU, RoCE, Lustre, what an image holds. By its own code only.
-OPTIONAL = """
-node.torch node.same node.persistence node.nvlink node.nvlink-fabric node.imex node.alike node.p2p nccl.pairs nccl.ring
-nccl.node fabric.injected fabric.gid fabric.mtu fabric.gdr fabric.storage fabric.write
-io.lustre fsdp.fsdp1 fsdp.fsdp2 deepspeed.offload deepspeed.nvme train.compile train.horovod train.lightning train.dali
-parallel.mesh mpi.device mpi.cuda mpi.nccl
-""".split()  # noqa: SIM905
+FAMILIES_BY_DEFAULT = ("node", "fabric", "io", "tasks")  # for a recipe that names no tests
 
 
-# What only root may read on some sites: nobody can make it PASS there, so its SKIP is told and opens the gate
-ROOTS = {"node.xid": "kernel log not readable"}
-NOT_RUN = "was not run"
-ANY = ("node", "fabric", "io", "tasks")  # of a recipe that names no tests
+@dataclass(frozen=True)
+class Obstacle:
+    """One reason that keeps the gate shut. `not_run`: the report does not have the check, and another one may."""
+
+    reason: str
+    not_run: bool = False
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+NO_REPORT = Obstacle("there is no report of this image")
 
 
 def required(tests: tuple[str, ...], tier: str, node: NodeType | None) -> list[str]:
     """The codes of the checks that a recipe with TESTS requires on NODE, up to TIER."""
-    tests = tests or ANY
-    checks = [check for scope in SCOPES for check in selected(",".join(tests), scope, tier)]
-    return [check.code for check in checks if _applies(check, tests, node)]
+    asked = tests or FAMILIES_BY_DEFAULT
+    checks = [check for scope in SCOPES for check in selected(",".join(asked), scope, tier)]
+    return [check.code for check in checks if _is_required(check, asked, node)]
 
 
-def _applies(check: Check, tests: tuple[str, ...], node: NodeType | None) -> bool:
-    gpus, fabric = node.real_gpus if node else 0, bool(node and (node.hcas or node.hca_rate))
-    if check.code in NO_GPU:
-        return not gpus or check.code in tests
-    if (check.code in GPU and not gpus) or (check.code in FABRIC and not fabric):
-        return False
-    return check.code not in OPTIONAL or check.code in tests
+def _is_required(check: Check, asked: tuple[str, ...], node: NodeType | None) -> bool:
+    """Whether CHECK, which is of a family or code that is ASKED for, must have passed on NODE."""
+    has_gpus = bool(node and node.real_gpus)
+    has_fabric = bool(node and (node.hcas or node.hca_rate))
+    is_named = check.code in asked
+
+    if check.needs == "gpu":
+        return has_gpus
+    if check.needs == "no-gpu":
+        return is_named or not has_gpus
+    if check.needs == "fabric":
+        return has_fabric
+    return is_named or check.needs != "named"
 
 
-def shut(
+def find_obstacles(
     tests: tuple[str, ...], tier: str, node: NodeType | None, report: Report | None, sha256: str, suite: str
-) -> list[str]:
-    """Why REPORT does not open the gate to the image of SHA256, one reason a line; empty where it does."""
+) -> list[Obstacle]:
+    """Return why REPORT does not open the gate to the image of SHA256; nothing where it does."""
     if report is None:
-        return ["there is no report of this image"]
+        return [NO_REPORT]
+
     out = []
     if report.image_sha256 != sha256:
-        out.append(f"the report is of another image: sha256 {report.image_sha256[:12]}")
+        out.append(Obstacle(f"the report is of another image: sha256 {report.image_sha256[:12]}"))
     if report.suite != suite:
-        out.append(f"the report is of suite {report.suite}; the image's is {suite}")
+        out.append(Obstacle(f"the report is of suite {report.suite}; the image's is {suite}"))
     if report.planted:
-        out.append("a bug was planted in that run")
-    found = {one.code: one for one in report.outcomes}
+        out.append(Obstacle("a bug was planted in that run"))
+
     codes = required(tests, tier, node)
     if not codes:
-        out.append(f"none of the recipe's `tests` ({', '.join(tests)}) can run on this node type")
+        out.append(Obstacle(f"none of the recipe's `tests` ({', '.join(tests)}) can run on this node type"))
+    found = {one.code: one for one in report.outcomes}
     for code in codes:
         outcome = found.get(code)
         if outcome is None:
-            out.append(f"{code} {NOT_RUN} (the report's tier is {report.tier}, {tier} is required)")
-        elif outcome.status != "PASS" and not _only_roots(outcome):
-            out.append(f"{code} is {outcome.status}: {outcome.evidence or outcome.measured or 'no reason given'}")
-    failed = [one.code for one in report.outcomes if one.status in ("FAIL", "ERROR")]
-    named = " ".join(out)
-    out += [f"{code} is {found[code].status}" for code in failed if code not in named]
+            why = f"{code} was not run (the report's tier is {report.tier}, {tier} is required)"
+            out.append(Obstacle(why, not_run=True))
+        elif outcome.status != "PASS" and not _only_root_can_tell(outcome):
+            why = outcome.evidence or outcome.measured or "no reason given"
+            out.append(Obstacle(f"{code} is {outcome.status}: {why}"))
+
+    failed = [one for one in report.outcomes if one.status in ("FAIL", "ERROR")]
+    out += [Obstacle(f"{one.code} is {one.status}") for one in failed if one.code not in codes]
     return out
 
 
-def _only_roots(outcome: Outcome) -> bool:
-    """Whether OUTCOME is a SKIP of what this site lets only root read (dmesg_restrict)."""
-    return outcome.status == "SKIP" and outcome.evidence.startswith(ROOTS.get(outcome.code, "\0"))
+def _only_root_can_tell(outcome: Outcome) -> bool:
+    """Whether OUTCOME was skipped because this site lets only root read what it looks at (dmesg_restrict).
+
+    Nobody can make it PASS there, so it is told, and opens the gate.
+    """
+    return outcome.status == "SKIP" and outcome.needs_root
 
 
 def about(report: Report) -> tuple[tuple[str, str], ...]:
@@ -105,6 +114,6 @@ def about(report: Report) -> tuple[tuple[str, str], ...]:
         if one.code in ("nccl.bandwidth", "nccl.gloo-bandwidth") and one.status in ("PASS", "WARN") and one.measured:
             out.append(("bus bandwidth", one.measured))
     out += [("NOTE", caveat) for caveat in report.caveats()]
-    unread = [one for one in report.outcomes if _only_roots(one)]
+    unread = [one for one in report.outcomes if _only_root_can_tell(one)]
     out += [("NOTE", f"{one.code} was not read: {one.evidence}") for one in unread]
     return tuple(out)

@@ -11,7 +11,7 @@ from hpcstack.core import sharing
 from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import AnswerIsNo, HpcstackError, InputError
 from hpcstack.core.files import read_bytes, write_text
-from hpcstack.publish.gate import NOT_RUN, shut
+from hpcstack.publish.gate import NO_REPORT, Obstacle, find_obstacles
 from hpcstack.report import Report
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def require_proof(
     for kind in _kinds_to_prove(artifact, site):
         good, why = _judged(stack, artifact, site, [one for one in given if not kind or one.node_type == kind], named)
         shown += [good] if good else []
-        reasons += [f"{kind}: {reason}" if kind else reason for reason in why]
+        reasons += [f"{kind}: {obstacle}" if kind else str(obstacle) for obstacle in why]
     if not reasons:
         return shown[0], ""
     if override:
@@ -117,22 +117,24 @@ def _kinds_to_prove(artifact: Artifact, site: Site) -> list[str]:
 
 def _judged(
     stack: Stack, artifact: Artifact, site: Site, given: list[Report], named: bool
-) -> tuple[Report | None, list[str]]:
+) -> tuple[Report | None, list[Obstacle]]:
     """(the report that opens the gate, []) or (None, why it is shut)."""
-    first: list[str] = []
+    first: list[Obstacle] = []
     for report in given:
-        why = _shut(stack, artifact, site, report)
-        if not why:
+        found = _obstacles_of(stack, artifact, site, report)
+        if not found:
             return report, []
-        first = first or why
-        if not named and not all(NOT_RUN in reason for reason in why):
-            return None, why
-    return None, first or ["there is no report of this image"]
+        first = first or found
+        only_lacks_checks = all(obstacle.not_run for obstacle in found)
+        if not named and not only_lacks_checks:
+            return None, found
+    return None, first or [NO_REPORT]
 
 
-def _shut(stack: Stack, artifact: Artifact, site: Site, report: Report) -> list[str]:
+def _obstacles_of(stack: Stack, artifact: Artifact, site: Site, report: Report) -> list[Obstacle]:
+    """Why REPORT does not open the gate to the image of ARTIFACT at this site."""
     if site.node_types and report.node_type not in site.node_types:
         what = f"of node type {report.node_type!r}" if report.node_type else "of a run outside of Slurm"
-        return [f"the report is {what}, and site.yaml knows {', '.join(site.node_types)}"]
+        return [Obstacle(f"the report is {what}, and site.yaml knows {', '.join(site.node_types)}")]
     node = site.node_types.get(report.node_type)
-    return shut(stack.tests, site.modules.tier, node, report, artifact.sha256, artifact.suite)
+    return find_obstacles(stack.tests, site.modules.tier, node, report, artifact.sha256, artifact.suite)

@@ -18,6 +18,7 @@ FORMAT: Literal["hpcstack/report/v2"] = (
 Status = Literal["PASS", "FAIL", "SKIP", "WARN", "ERROR"]
 KEPT = (
     "code", "status", "measured", "expected", "source", "evidence", "remedy", "figures", "series", "informational",
+    "needs_root",
 )  # fmt: skip
 WHEN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]{5,15}(Z|[+-][0-9:]{5})?")
 MOST_POINTS, MOST_LABELS = 100_000, 2048  # of one line, of one matrix
@@ -41,6 +42,7 @@ class Outcome(Model):
         (), description="what is drawn: {name, x, y, x_unit, y_unit} or a matrix"
     )
     informational: bool = Field(False, description="the figures say nothing of what the hardware can do")
+    needs_root: bool = Field(False, description="it was skipped: only root may read that on this machine")
     peers: dict[str, dict[str, float]] = Field(default_factory=dict, description="{node or rank: its own figures}")
 
     @field_validator("figures", mode="before")
@@ -62,7 +64,7 @@ class Outcome(Model):
 class Report(Model):
     """What one run of the suite found, on what, and on what kind of machine."""
 
-    format: Literal["hpcstack/report/v1", "hpcstack/report/v2"] = FORMAT
+    format: Literal["hpcstack/report/v2"] = FORMAT
     stack: str
     image: str
     image_sha256: str

@@ -170,8 +170,10 @@ ASKED_WRONGLY = re.compile(
 
 def _refusal(failed: FailedInBase) -> HpcstackError:
     """What the user asked for is wrong where the base's own tools say so; else the asking failed."""
-    kind: type[HpcstackError] = InputError if ASKED_WRONGLY.search(failed.log) else BuildError
-    return kind(failed.message.replace("the build failed in step", "not locked: inside the base, step", 1), failed.hint)
+    message = failed.failure.message("not locked: the base's own tools failed")
+    if ASKED_WRONGLY.search(failed.log):
+        return InputError(message, failed.hint)
+    return BuildError(message, failed.hint)
 
 
 def _read_answer(path: Path, folder: Path) -> str:

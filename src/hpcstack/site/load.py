@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import grp
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +19,7 @@ from hpcstack.core.characters import CONTROL
 from hpcstack.core.dirs import config_home, data_home, own_user_name
 from hpcstack.core.errors import InputError, ProblemsError, did_you_mean
 from hpcstack.core.names import RUNTIMES
-from hpcstack.core.yaml import MAX_BYTES, Document, dotted, parse, problems_of, read_text
+from hpcstack.core.yaml import MAX_BYTES, Document, WrongKeyError, dotted, parse, problems_of, read_text, wrong_key
 from hpcstack.recipe.fields import Model, Mount
 from hpcstack.recipe.merge import Policy, fragment, merge
 from hpcstack.site.fabric import Baseline, Fabric
@@ -42,7 +41,7 @@ from hpcstack.site.model import (
 from hpcstack_smoke.select import CHECKS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 SYSTEM = Path("/etc/hpcstack/site.yaml")
 USER = "{user}"  # in `user_store`
@@ -105,30 +104,37 @@ class Site(Model):
         return value
 
     @model_validator(mode="after")
-    def _known(self) -> Site:
-        chosen = [name for name, partition in self.partitions.items() if partition.default]
-        if len(chosen) > 1:
-            raise ValueError(f"partitions: more than one is the default: {', '.join(chosen)}")
+    def _check_names(self) -> Site:
+        """Check that what one part of the file names is there in another."""
+        defaults = [name for name, partition in self.partitions.items() if partition.default]
+        if len(defaults) > 1:
+            raise WrongKeyError(("partitions",), f"more than one is the default: {', '.join(defaults)}")
+
         for name, checks in self.baselines.items():
-            if name not in self.node_types:
-                raise ValueError(f"baselines: there is no node type {name!r}{did_you_mean(name, self.node_types)}")
-            codes = [check.code for check in CHECKS] if checks else []
-            for key in checks:
-                if (code := key.partition("/")[0]) not in codes:
-                    raise ValueError(f"baselines.{name}: there is no check {code!r}{did_you_mean(code, codes)}")
+            self._check_node_type(("baselines",), name)
+            self._check_codes(("baselines", name), checks)
         for name, injection in self.fabric.injections.items():
-            if unknown := next((one for one in injection.node_types if one not in self.node_types), ""):
-                near = did_you_mean(unknown, self.node_types)
-                raise ValueError(f"fabric.injections.{name}: there is no node type {unknown!r}{near}")
-        for name in self.modules.prove_on:
-            if name not in self.node_types:
-                near = did_you_mean(name, self.node_types)
-                raise ValueError(f"modules.prove_on: there is no node type {name!r}{near}")
+            for node_type in injection.node_types:
+                self._check_node_type(("fabric", "injections", name), node_type)
+        for node_type in self.modules.prove_on:
+            self._check_node_type(("modules", "prove_on"), node_type)
         for name, partition in self.partitions.items():
-            if partition.node_type not in self.node_types:
-                near = did_you_mean(partition.node_type, self.node_types)
-                raise ValueError(f"partitions.{name}: there is no node type {partition.node_type!r}{near}")
+            self._check_node_type(("partitions", name), partition.node_type)
         return self
+
+    def _check_node_type(self, path: tuple[str, ...], name: str) -> None:
+        """Raise WrongKeyError where no node type has NAME, which stands at PATH."""
+        if name not in self.node_types:
+            near = did_you_mean(name, self.node_types)
+            raise WrongKeyError(path, f"there is no node type {name!r}{near}")
+
+    def _check_codes(self, path: tuple[str, ...], checks: Iterable[str]) -> None:
+        """Raise WrongKeyError where one of CHECKS, which stand at PATH, is no check: each is CODE or CODE/FIGURE."""
+        codes = [check.code for check in CHECKS]
+        for key in checks:
+            code = key.partition("/")[0]
+            if code not in codes:
+                raise WrongKeyError(path, f"there is no check {code!r}{did_you_mean(code, codes)}")
 
     def node_type(self, partition: str = "") -> NodeType | None:
         """The node type of PARTITION (of a list the first), or of the default one; None where the site does not say."""
@@ -307,13 +313,13 @@ def _problems(error: ValidationError, documents: list[Document]) -> list[Any]:
         raise InputError(f"the built-in site is wrong: {error}")
     out = []
     for number, entry in enumerate(error.errors()):
-        path = tuple(entry["loc"])
-        said = re.match(r"Value error, ([a-z_]+(?:\.[A-Za-z0-9_-]+)*): (.*)", entry["msg"]) if not path else None
-        if said:  # of the whole site: the message begins with the key that it is about
-            path = tuple(said[1].split("."))
+        wrong = wrong_key(entry)
+        path = (*entry["loc"], *wrong.path) if wrong else tuple(entry["loc"])
         holder = next((d for d in reversed(documents) if path in d.marks), documents[-1])
-        found = list(problems_of(error, holder, Site))[number]
-        out.append(holder.problem(path, said[2]) if said and path in holder.marks else found)
+        if wrong:
+            out.append(holder.problem(path, wrong.what))
+        else:
+            out.append(list(problems_of(error, holder, Site))[number])
     return out
 
 

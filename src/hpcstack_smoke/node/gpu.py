@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.node import machine, nvidia
-from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge
+from hpcstack_smoke.result import FAIL, PASS, WARN, NeedsRoot, Result, Skip, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +136,7 @@ def xid(request: Any) -> Result:
     try:
         log = machine.HERE.kernel_log(XID_SECONDS)
     except OSError as error:
-        raise Skip(f"kernel log not readable ({error.strerror})") from None
+        raise NeedsRoot(f"kernel log not readable ({error.strerror})") from None
     found = [("Xid", *one) for one in nvidia.xids(log) if one[1] in BAD_XIDS and not _harmless(one[2])]
     found += [("SXid", *one) for one in nvidia.fatal_sxids(log)]
     measured = "; ".join(f"{kind} {number} on {where}" for kind, where, number, _ in found[:8]) or "none of them"

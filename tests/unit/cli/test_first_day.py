@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcstack.core.errors import InputError
-from hpcstack.launch.limits import _refused as refused
+from hpcstack.launch import limits
 from hpcstack.launch.packages import plan_packages
 from hpcstack.launch.resources import Resources
 from hpcstack.slurm.query import Limits
@@ -61,7 +61,9 @@ def test_what_is_said_of_a_slip(tmp_path: Path, words: tuple[str, ...], says: st
 
 @pytest.mark.parametrize(("said", "write"), [("2h", "2:00:00"), ("90m", "90"), ("3d", "3-0"), ("soon", "minutes (30)")])
 def test_a_time_limit_as_people_write_it(said: str, write: str) -> None:
-    assert write in refused(Resources(time=said), Limits("debug", nodes=2, cpus=4))
+    with pytest.raises(InputError) as error:
+        limits.check(Resources(time=said), {"debug": Limits("debug", nodes=2, cpus=4, default=True)})
+    assert write in error.value.message and not error.value.hint
 
 
 def test_files_are_not_packages_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

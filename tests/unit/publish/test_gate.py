@@ -12,7 +12,7 @@ import pytest
 from hpcstack.core import sharing
 from hpcstack.core.errors import AnswerIsNo
 from hpcstack.publish import reports
-from hpcstack.publish.gate import FABRIC, GPU, NO_GPU, OPTIONAL, about, required, shut
+from hpcstack.publish.gate import about, find_obstacles, required
 from hpcstack.site.model import Gpus, NodeType
 from hpcstack_smoke.select import CHECKS
 from support.modules import Place, report
@@ -34,10 +34,8 @@ def test_an_image_is_proven_on_nodes_that_can_run_it(tmp_path: Path) -> None:
         assert f"{kind}: there is no report" in shut_gate.value.message and f"{other}:" not in shut_gate.value.message
 
 
-def test_every_code_of_the_tables_is_a_check() -> None:
-    known = {check.code for check in CHECKS}
-    for table in (GPU, NO_GPU, FABRIC, OPTIONAL):
-        assert set(table) <= known, set(table) - known
+def test_every_check_says_what_it_needs() -> None:
+    assert {check.needs for check in CHECKS} == {"gpu", "no-gpu", "fabric", "named", "-"}
 
 
 def test_a_node_type_requires_what_it_can_run() -> None:
@@ -80,7 +78,31 @@ def test_what_keeps_the_gate_shut(place: Place, change: dict[str, str], more: di
     artifact = place.artifact(place.stack())
     statuses = {code: status for code, status in {**good(), **change}.items() if status}
     found = report(artifact, statuses, node_type="cpu", **more)
-    assert shut(PYTORCH, "standard", CPU, found, artifact.sha256, artifact.suite) == says
+    obstacles = find_obstacles(PYTORCH, "standard", CPU, found, artifact.sha256, artifact.suite)
+    assert [str(one) for one in obstacles] == says
+
+
+@pytest.mark.parametrize(("needs_root", "opens"), [(True, True), (False, False)])
+def test_what_only_root_may_read_opens_the_gate(place: Place, needs_root: bool, opens: bool) -> None:
+    """On a site with dmesg_restrict nobody can make node.xid pass."""
+    artifact = place.artifact(place.stack())
+    statuses = dict.fromkeys(required(PYTORCH, "standard", H100), "PASS")
+    found = report(artifact, {**statuses, "node.xid": "SKIP"}, node_type="h100")
+    outcomes = [
+        one.model_copy(update={"needs_root": needs_root}) if one.code == "node.xid" else one for one in found.outcomes
+    ]
+    found = found.model_copy(update={"outcomes": tuple(outcomes)})
+    assert (not find_obstacles(PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite)) is opens
+    assert any("node.xid was not read" in value for _, value in about(found)) is opens
+
+
+def test_a_check_is_told_beside_one_whose_name_begins_alike(place: Place) -> None:
+    """A FAIL of nccl.gloo went unsaid where nccl.gloo-bandwidth was said."""
+    artifact = place.artifact(place.stack())
+    statuses = dict.fromkeys(required(PYTORCH, "standard", H100), "PASS")
+    found = report(artifact, {**statuses, "nccl.gloo": "FAIL", "nccl.gloo-bandwidth": "FAIL"}, node_type="h100")
+    obstacles = find_obstacles(PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite)
+    assert [str(one) for one in obstacles] == ["nccl.gloo is FAIL", "nccl.gloo-bandwidth is FAIL"]
 
 
 def test_without_a_report_it_is_shut_and_says_what_to_type(place: Place) -> None:
