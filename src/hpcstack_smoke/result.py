@@ -22,7 +22,8 @@ class Result:
 
     `figures`: {name: number}, the unit at the name's end (`busbw_GB_s`). `series`: what is drawn, each
     {name, x, y, x_unit, y_unit}. `informational`: the figures say nothing of what the hardware can do.
-    `needs_root`: it was skipped, as only root may read that on this machine.
+    `versions`: {what: its version}, of what tells apart runs that cannot be compared. `needs_root`: it was skipped,
+    as only root may read that on this machine.
     """
 
     status: str
@@ -33,6 +34,7 @@ class Result:
     remedy: str = ""
     figures: dict[str, float] = field(default_factory=dict)
     series: list[dict[str, Any]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
     informational: bool = False
     needs_root: bool = False
 

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from hpcstack.hardware import facts
-from hpcstack.lock.check import unresolved
+from hpcstack.lock.check import with_open_items
 from hpcstack.lock.model import TEMPLATE_VERSION, Lock, LockedBase, LockedPlatform, read
 from hpcstack.recipe.model import Stack
 
@@ -37,7 +37,7 @@ def base_lock(stack: Stack) -> Lock:
         ),
         sources={source.name: source.commit for source in stack.packages.source},
     )
-    return lock.model_copy(update={"unresolved": unresolved(stack, lock)})
+    return with_open_items(lock, stack)
 
 
 def _platform(stack: Stack, name: str) -> LockedPlatform:

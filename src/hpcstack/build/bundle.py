@@ -23,7 +23,7 @@ from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import digest_of, files_below, write_tree
 from hpcstack.core.outputs import new_file
 from hpcstack.core.replacing import replacing
-from hpcstack.lock.check import unresolved
+from hpcstack.lock.check import find_open_items
 from hpcstack.lock.path import LOCK_SUFFIX
 from hpcstack.recipe.catalog import SUFFIX, Recipe
 from hpcstack.render.steps import pip_files
@@ -70,8 +70,10 @@ def _can_be_bundled(request: BuildRequest) -> None:
             f"{request.stack.full_name} takes packages from conda or git, which a bundle cannot contain yet",
             "build it where there is a network, and copy the image",
         )
-    if left := unresolved(request.stack, request.lock):
-        raise InputError(f"the lock leaves open: {', '.join(left)}", f"hpcstack lock {request.stack.full_name}")
+    if left := find_open_items(request.stack, request.lock):
+        raise InputError(
+            f"the lock leaves open: {', '.join(map(str, left))}", f"hpcstack lock {request.stack.full_name}"
+        )
 
 
 def _fetch(work: Path, request: BuildRequest, base: Path, bench: Workbench) -> list[Path]:

@@ -116,8 +116,9 @@ def _check(session: Session, name: str, as_json: bool) -> None:
         state = "is stale" if path.exists() else "is not there"
         what = f"the lock of {full} ({path}) {state}: {'; '.join(found.reasons)}"
         raise AnswerIsNo(what, f"hpcstack lock {full}")
-    document = {"path": str(path), "current": not found.reasons, "reasons": found.reasons, "unresolved": found.open}
-    left = f", and leaves open: {', '.join(found.open)}" if found.open else ""
+    unresolved = list(map(str, found.open))
+    document = {"path": str(path), "current": not found.reasons, "reasons": found.reasons, "unresolved": unresolved}
+    left = f", and leaves open: {', '.join(unresolved)}" if unresolved else ""
     answer(document, as_json, lambda: f"{path}: current{left}")
     if found.reasons:
         raise click.exceptions.Exit(1)

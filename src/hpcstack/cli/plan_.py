@@ -48,7 +48,7 @@ def command(
     found = memory.uses(one, count, nodes)
     first = next((use for use in found if memory.fits(use, have)), None)
     if deepspeed:
-        answer(memory.deepspeed_config(one, first.strategy if first else ""), True, str)
+        answer(memory.deepspeed_config(one, first), True, str)
         return
     fewest = memory.fewest_nodes(one, count, have)
     document = {

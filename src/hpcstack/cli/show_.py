@@ -84,7 +84,7 @@ def _origin(path: tuple[str | int, ...], recipe: Recipe) -> Mark | None:
 def _site(session: Session, as_json: bool) -> None:
     document = {
         "site": _without_passwords(session.site.model_dump(mode="json", by_alias=True)),
-        "origins": {_hidden(key): origin for key, origin in session.loaded.origins.items()},
+        "origins": {_hidden(key): str(origin) for key, origin in session.loaded.origins.items()},
     }
 
     def text() -> str:

@@ -94,8 +94,8 @@ def image_service(session: Session, output: str) -> None:
 
 def _site_file(session: Session) -> str:
     """The site.yaml that has the image cache, not one of who types this; empty for none."""
-    origin = session.loaded.origins.get("image_cache.folder", "")
-    return origin.removesuffix(" (force)") if origin.startswith("/") else ""
+    origin = session.loaded.origins.get("image_cache.folder")
+    return str(origin.file) if origin and origin.file else ""
 
 
 def _program() -> str:

@@ -40,7 +40,7 @@ def command(
     last = changes_since(ledger, since)[0] if since else last_change(ledger)
     if since and name != ledger.name:
         raise InputError(f"--event and --to are of a name, not of {name}", f"hpcstack undo {ledger.name}")
-    of = last.release.split(", ") if release else last.version.split(", ")
+    of = last.releases if release else last.versions
     if not since and name != ledger.name and (release or version) not in of:
         raise InputError(
             f"not {name} was changed last, but {last.subject}: {last.verb} by {last.by}, {last.at}",

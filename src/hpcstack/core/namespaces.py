@@ -9,11 +9,8 @@ from pathlib import Path
 # https://docs.kernel.org/admin-guide/sysctl/user.html; Debian's and Ubuntu's own settings:
 # https://ubuntu.com/blog/ubuntu-23-10-restricted-unprivileged-user-namespaces
 PROFILES = Path("/etc/apparmor.d")
-CLOSED = {
-    "user.max_user_namespaces": "0",
-    "kernel.unprivileged_userns_clone": "0",
-    "kernel.apparmor_restrict_unprivileged_userns": "1",
-}
+BY_APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
+CLOSED = {"user.max_user_namespaces": "0", "kernel.unprivileged_userns_clone": "0", BY_APPARMOR: "1"}
 
 
 # What the machine's root becomes where programs of a base run. Nobody's: neither systemd's ranges
@@ -46,20 +43,28 @@ def trusted_ids() -> tuple[int, ...]:
 
 
 def no_namespaces(profile: str = "") -> str:
-    """Why ordinary users may make no user namespaces, as the kernel's settings say; empty where they may. PROFILE: the
-    names of AppArmor's that would open them to a program, where it has one (Enroot's packages bring theirs)."""
-    closed = [said for said in closed_by() if not (profile and "apparmor" in said and any(PROFILES.glob(profile)))]
-    return f"ordinary users may make no user namespaces: {', '.join(closed)} (sysctl, by root)" if closed else ""
+    """Return why ordinary users may make no user namespaces, by the kernel's settings; empty where they may.
+
+    PROFILE is a pattern for the names of a program's AppArmor profiles, which would open namespaces to it (Enroot's
+    packages bring one).
+    """
+    closed = find_closing_settings()
+    if profile and any(PROFILES.glob(profile)):
+        closed.pop(BY_APPARMOR, None)
+    if not closed:
+        return ""
+    said = ", ".join(f"{name}={value}" for name, value in closed.items())  # as sysctl writes them
+    return f"ordinary users may make no user namespaces: {said} (sysctl, by root)"
 
 
-def closed_by(settings: Path = Path("/proc/sys")) -> list[str]:
-    """The kernel's settings that keep ordinary users from user namespaces, as sysctl writes them."""
-    out = []
+def find_closing_settings(settings: Path = Path("/proc/sys")) -> dict[str, str]:
+    """Return the kernel's settings, {name: value}, that keep ordinary users from user namespaces."""
+    out = {}
     for name, value in CLOSED.items():
         try:
             said = (settings / name.replace(".", "/", 1)).read_text().strip()
         except OSError:  # this kernel has no such setting
             continue
         if said == value:
-            out.append(f"{name}={value}")
+            out[name] = value
     return out

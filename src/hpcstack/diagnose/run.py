@@ -168,23 +168,24 @@ def look_at_registries(site: Site, where: str, bases: list[Base]) -> Iterator[Fi
         return  # `_named` says so: without it nothing can be asked
     registry = Registry(site, timeout=5, tries=1)
     for name in dict.fromkeys([*site.registries, "nvcr.io"]):
-        status, who = registry.ping(name)
-        if status in (200, 401):
+        ping = registry.ping(name)
+        if ping.status in (200, 401):
             try:
-                found = find_login(who, site.registry(name).credentials)
+                found = find_login(ping.host, site.registry(name).credentials)
             except InputError as error:
                 yield wrong("registry.login", where, f"{name}: {error.message}")
                 continue
             keys = ("$oauthtoken", IDENTITY)
             login = "without a login" if not found else "with a key" if found.user in keys else f"as {found.user}"
-            yield fine("registry", where, f"{name} answers at {who}, {login}")
+            yield fine("registry", where, f"{name} answers at {ping.host}, {login}")
             base = next((one for one in bases if one.registry == name), None)
             if base:
                 yield _layers(registry, base, where)
-            if ignored := registry.ignored.get(who):
+            if ignored := registry.ignored.get(ping.host):
                 yield wrong("registry.login", where, f"{name} refuses the login in {ignored.source}")
         else:
-            said = f"{name}: answered {status}" if status else who if who.startswith(name) else f"{name}: {who}"
+            mirror = "" if ping.host == name else f" {ping.host}:"
+            said = f"{name}:{mirror} {ping.error or f'answered {ping.status}'}"
             yield wrong("registry", where, said, "FAIL" if name in site.registries else "WARN")
 
 

@@ -47,7 +47,7 @@ class Transformer:
 
 @dataclass(frozen=True)
 class Use:
-    """Bytes on each GPU."""
+    """Bytes on each GPU. `zero_stage`: DeepSpeed's, where DeepSpeed alone does it; 0 is plain data parallelism."""
 
     strategy: str
     weights: float
@@ -55,6 +55,7 @@ class Use:
     optimizer: float
     activations: float
     formula: str
+    zero_stage: int | None = None
 
     @property
     def total(self) -> float:
@@ -111,10 +112,18 @@ def uses(one: Transformer, gpus: int, nodes: int) -> list[Use]:
     psi, act = one.params, activations(one)
     live = LIVE_LAYERS * 2 * psi / one.layers
     out = [
-        Use("DDP", 2 * psi, 2 * psi, 12 * psi, act, "2P + 2P + 12P"),
-        Use("ZeRO-1", 2 * psi, 2 * psi, 12 * psi / ranks, act, "2P + 2P + 12P/N"),
-        Use("ZeRO-2", 2 * psi, 2 * psi / ranks, 12 * psi / ranks, act, "2P + (2 + 12)P/N"),
-        Use("ZeRO-3 or FSDP", 2 * psi / ranks + live, 2 * psi / ranks, 12 * psi / ranks, act, "16P/N + 2 layers"),
+        Use("DDP", 2 * psi, 2 * psi, 12 * psi, act, "2P + 2P + 12P", zero_stage=0),
+        Use("ZeRO-1", 2 * psi, 2 * psi, 12 * psi / ranks, act, "2P + 2P + 12P/N", zero_stage=1),
+        Use("ZeRO-2", 2 * psi, 2 * psi / ranks, 12 * psi / ranks, act, "2P + (2 + 12)P/N", zero_stage=2),
+        Use(
+            "ZeRO-3 or FSDP",
+            2 * psi / ranks + live,
+            2 * psi / ranks,
+            12 * psi / ranks,
+            act,
+            "16P/N + 2 layers",
+            zero_stage=3,
+        ),
     ]
     splits = gpus > 1 and one.heads % gpus == 0  # tensor parallelism gives each GPU whole heads
     if splits:
@@ -128,7 +137,9 @@ def uses(one: Transformer, gpus: int, nodes: int) -> list[Use]:
         # The first of p stages keeps p micro-batches of its layers/p layers: as much as all layers of one.
         out.append(Use(f"tensor {gpus} + pipeline {nodes}", 2 * psi / ranks, 2 * psi / ranks, 12 * psi / ranks,
                        activations(one, gpus), "16P/(t*p)"))  # fmt: skip
-    return [use for use in out if ranks > 1 or use.strategy in ("DDP",)] or out[:1]
+    if ranks == 1:
+        return out[:1]  # nothing is shared out
+    return out
 
 
 def memory(gpu: str) -> tuple[float, str]:
@@ -164,17 +175,15 @@ def fewest_nodes(one: Transformer, gpus: int, have: float) -> int:
     return next(n for n in range(nodes // 2 + 1, nodes + 1) if any(fits(use, have) for use in uses(one, gpus, n)))
 
 
-def deepspeed_config(one: Transformer, strategy: str) -> dict[str, object]:
-    """A configuration for DeepSpeed with STRATEGY's stage of ZeRO, to begin with. InputError where it has none.
+def deepspeed_config(one: Transformer, use: Use | None) -> dict[str, object]:
+    """Return a configuration for DeepSpeed to begin with, with the stage of ZeRO that USE has.
 
-    Keys: https://www.deepspeed.ai/docs/config-json/.
+    InputError where it has none, or nothing fits. Keys: https://www.deepspeed.ai/docs/config-json/.
     """
-    match = re.search(r"ZeRO-([123])", strategy)
-    if strategy != "DDP" and (not match or "tensor" in strategy):
-        raise InputError(
-            f"{strategy or 'no strategy that fits'} is none of DeepSpeed's alone", "more nodes, or --recompute"
-        )
-    stage = int(match[1]) if match else 0
+    if use is None or use.zero_stage is None:
+        what = use.strategy if use else "no strategy that fits"
+        raise InputError(f"{what} is none of DeepSpeed's alone", "more nodes, or --recompute")
+    stage = use.zero_stage
     return {
         "train_micro_batch_size_per_gpu": one.batch, "gradient_accumulation_steps": 1, "bf16": {"enabled": True},
         "gradient_clipping": 1.0, "zero_optimization": {"stage": stage, **({"overlap_comm": True} if stage else {})},

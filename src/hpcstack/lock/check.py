@@ -11,25 +11,45 @@ if TYPE_CHECKING:
     from hpcstack.recipe.model import Stack
 
 
-def unresolved(stack: Stack, lock: Lock) -> tuple[str, ...]:
-    """What LOCK leaves to the build, in words: `pip of linux/arm64`."""
+@dataclass(frozen=True)
+class OpenItem:
+    """What a lock leaves to the build, on one PLATFORM, or on all where that is empty."""
+
+    what: str
+    platform: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what} of {self.platform}" if self.platform else self.what
+
+
+def find_open_items(stack: Stack, lock: Lock) -> tuple[OpenItem, ...]:
+    """Return what LOCK leaves to the build of STACK."""
     wanted = {
         "apt": bool(stack.packages.apt),
         "pip": bool(stack.packages.pip),
         "conda": bool(stack.packages.conda.packages),
     }
     out = [
-        f"{kind} of {name}"
+        OpenItem(kind, name)
         for name, platform in lock.base.platforms.items()
         for kind, asked in wanted.items()
         if asked and getattr(platform, kind) is None
     ]
+
     for name, platform in lock.base.platforms.items():
         isolated = [e for e in platform.source_distributions() if not stack.packages.built_with_base(e.name)]
         if isolated and platform.pip_build is None:
             projects = ", ".join(f"{entry.name} {entry.version}" for entry in isolated)
-            out.append(f"what builds {projects} of {name}")
-    return (*out, *(f"source {s.name}" for s in stack.packages.source if not lock.sources.get(s.name)))
+            out.append(OpenItem(f"what builds {projects}", name))
+
+    sources = [source.name for source in stack.packages.source if not lock.sources.get(source.name)]
+    return (*out, *(OpenItem(f"source {name}") for name in sources))
+
+
+def with_open_items(lock: Lock, stack: Stack) -> Lock:
+    """Return LOCK with what it leaves to the build written down in words, `unresolved`."""
+    said = tuple(str(item) for item in find_open_items(stack, lock))
+    return lock.model_copy(update={"unresolved": said})
 
 
 def find_staleness(stack: Stack, lock: Lock) -> list[str]:
@@ -63,9 +83,11 @@ class Staleness:
     """What is wrong with a recipe's lock (`reasons`; empty if it is current), and what it leaves `open`."""
 
     reasons: tuple[str, ...]
-    open: tuple[str, ...] = ()
+    open: tuple[OpenItem, ...] = ()
 
     def refused(self, platform: str) -> list[str]:
         """Why a build of PLATFORM would not be exactly what was locked."""
-        left = [what for what in self.open if what.endswith(f" of {platform}") or what.startswith("source ")]
-        return [*self.reasons, *(f"it leaves open: {', '.join(left)}" for _ in left[:1])]
+        left = [str(item) for item in self.open if item.platform in ("", platform)]
+        if not left:
+            return list(self.reasons)
+        return [*self.reasons, f"it leaves open: {', '.join(left)}"]

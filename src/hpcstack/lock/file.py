@@ -9,7 +9,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.core.files import write_text, writing_below
 from hpcstack.core.sharing import make_folder
 from hpcstack.lock import model
-from hpcstack.lock.check import Staleness, find_drift, find_staleness, unresolved
+from hpcstack.lock.check import Staleness, find_drift, find_open_items, find_staleness
 from hpcstack.lock.path import lock_path
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LockFile:
         if found is None:
             return Staleness(("there is no lock",))
         reasons = (*self._staleness(found), *find_drift(found.lock))
-        return Staleness(reasons, unresolved(self.recipe.stack, found.lock))
+        return Staleness(reasons, find_open_items(self.recipe.stack, found.lock))
 
     def current(self) -> Lock | None:
         """The lock that is there. A stale one is refused: what is built must be what was locked."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcstack.hardware.facts import image_environment
-from hpcstack.lock.check import unresolved
+from hpcstack.lock.check import with_open_items
 from hpcstack.lock.model import TEMPLATE_VERSION, UNKNOWN, Lock, LockedBase, LockedPlatform
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def known_lock(stack: Stack) -> Lock:
         ),
         sources=commits,
     )  # fmt: skip
-    return lock.model_copy(update={"unresolved": unresolved(stack, lock)})
+    return with_open_items(lock, stack)
 
 
 def _environment(image: str, platform: str) -> dict[str, str]:

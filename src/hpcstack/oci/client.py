@@ -79,6 +79,15 @@ class Answer:
     sizes: dict[str, int]
 
 
+@dataclass(frozen=True)
+class Ping:
+    """What a registry at HOST answers to /v2/: a status of HTTP, or the error that kept it from answering."""
+
+    host: str
+    status: int = 0
+    error: str = ""
+
+
 class Registry:
     """A client for the registries that a site names, with its mirrors and the user's own credentials.
 
@@ -224,8 +233,8 @@ class Registry:
                 )
         return out
 
-    def ping(self, name: str) -> tuple[int, str]:
-        """The status that the registry NAME (or its mirror) answers to /v2/, and who answered; 0 and why if nobody."""
+    def ping(self, name: str) -> Ping:
+        """Ask the registry NAME, or its mirror, for /v2/."""
         import requests
 
         entry = self.site.registry(name)
@@ -233,9 +242,9 @@ class Registry:
         where = DOCKER_HUB if host == "docker.io" else host
         try:
             with self._fetch(f"{'http' if entry.plain_http else 'https'}://{where}/v2/") as found:
-                return found.status_code, host
+                return Ping(host, found.status_code)
         except (requests.RequestException, ValueError) as error:
-            return 0, f"{host}: {type(error).__name__}"
+            return Ping(host, error=type(error).__name__)
 
     def wants_basic(self, base: Base) -> bool:
         """Whether the registry of BASE itself asks for a password, and knows no tokens."""

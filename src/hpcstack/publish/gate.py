@@ -65,8 +65,8 @@ def find_obstacles(
     out = []
     if report.image_sha256 != sha256:
         out.append(Obstacle(f"the report is of another image: sha256 {report.image_sha256[:12]}"))
-    if report.suite != suite:
-        out.append(Obstacle(f"the report is of suite {report.suite}; the image's is {suite}"))
+    if report.suite != suite or report.suite_from_host:
+        out.append(Obstacle(f"the report is of suite {report.suite_name}; the image's is {suite}"))
     if report.planted:
         out.append(Obstacle("a bug was planted in that run"))
 
@@ -107,7 +107,7 @@ def about(report: Report) -> tuple[tuple[str, str], ...]:
     out = [
         ("verdict", f"{report.verdict()} ({tally})"),
         ("date", report.started[:10]),
-        ("suite", f"{report.suite}, {report.tier} tier"),
+        ("suite", f"{report.suite_name}, {report.tier} tier"),
         ("on", f"{counted(len(report.nodes), 'node')}{kind}: {nodes}; {report.world_size} ranks by {report.runtime}"),
     ]
     for one in report.outcomes:

@@ -169,5 +169,5 @@ def history(tree: Tree, name: str, version: str = "") -> list[dict[str, Any]]:
             "subject": one.subject,
         }
         for number, one in enumerate(events, 1)
-        if version in ("", *one.version.split(", "))
+        if version in ("", *one.versions)
     ]

@@ -70,6 +70,16 @@ class Event:
     before: dict[str, Any] | None = None  # what it changed, as it was: see releases/changes.py; older ones have none
 
     @property
+    def releases(self) -> tuple[str, ...]:
+        """Each of the releases that it was about: the record has them in one text, separated by `, `."""
+        return tuple(self.release.split(", ")) if self.release else ()
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Each of the versions that it was about, as `releases`."""
+        return tuple(self.version.split(", ")) if self.version else ()
+
+    @property
     def subject(self) -> str:
         """The release or the version that it was about."""
         return self.release or self.version

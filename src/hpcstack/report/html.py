@@ -63,7 +63,7 @@ def _pairs(values: dict[str, str]) -> str:
 
 def _facts(report: Report) -> str:
     return _pairs({
-        "image": f"sha256:{report.image_sha256}", "suite": report.suite, "tier": report.tier, "runtime": report.runtime,
+        "image": f"sha256:{report.image_sha256}", "suite": report.suite_name, "tier": report.tier, "runtime": report.runtime,
         "nodes": f"{len(report.nodes)}: {shown_hosts(report.nodes)}", "ranks": f"{report.world_size}, {report.backend or 'no'} backend",
         "started": report.started, "took": f"{report.seconds:.0f} s",
     })  # fmt: skip

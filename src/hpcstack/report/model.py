@@ -18,7 +18,7 @@ FORMAT: Literal["hpcstack/report/v2"] = (
 Status = Literal["PASS", "FAIL", "SKIP", "WARN", "ERROR"]
 KEPT = (
     "code", "status", "measured", "expected", "source", "evidence", "remedy", "figures", "series", "informational",
-    "needs_root",
+    "versions", "needs_root",
 )  # fmt: skip
 WHEN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]{5,15}(Z|[+-][0-9:]{5})?")
 MOST_POINTS, MOST_LABELS = 100_000, 2048  # of one line, of one matrix
@@ -42,6 +42,7 @@ class Outcome(Model):
         (), description="what is drawn: {name, x, y, x_unit, y_unit} or a matrix"
     )
     informational: bool = Field(False, description="the figures say nothing of what the hardware can do")
+    versions: dict[str, str] = Field(default_factory=dict, description="{what: its version}")
     needs_root: bool = Field(False, description="it was skipped: only root may read that on this machine")
     peers: dict[str, dict[str, float]] = Field(default_factory=dict, description="{node or rank: its own figures}")
 
@@ -68,7 +69,8 @@ class Report(Model):
     stack: str
     image: str
     image_sha256: str
-    suite: str
+    suite: str = Field(description="the suite's version")
+    suite_from_host: bool = Field(False, description="it was not the image's own suite that ran")
     runtime: str
     tier: str = "quick"
     backend: str = ""
@@ -101,6 +103,11 @@ class Report(Model):
         if not math.isfinite(value):
             raise ValueError("a number of seconds is finite")
         return value
+
+    @property
+    def suite_name(self) -> str:
+        """The suite's version, and whose it is."""
+        return f"{self.suite} (the host's)" if self.suite_from_host else self.suite
 
     def counts(self) -> Counter[str]:
         return Counter(outcome.status for outcome in self.outcomes)

@@ -25,7 +25,7 @@ def markdown(report: Report) -> str:
         "",
         *(f"> **NOTE** {cell(caveat)}" for caveat in report.caveats()),
         *([""] if report.caveats() else []),
-        f"Image sha256:{cell(report.image_sha256)}, suite {cell(report.suite)}, tier {cell(report.tier)}, runtime "
+        f"Image sha256:{cell(report.image_sha256)}, suite {cell(report.suite_name)}, tier {cell(report.tier)}, runtime "
         f"{cell(report.runtime)}, "
         f"{report.world_size} ranks on {counted(len(report.nodes), 'node')}: {cell(shown_hosts(report.nodes))}. "
         f"{report.started}, "

@@ -16,7 +16,7 @@ GPU_CHECKS = {"node.gpus", "node.driver", "node.arch", "node.matmul", "node.memo
 def text(report: Report, *, strict: bool = False) -> str:
     """The report for a terminal."""
     lines = [
-        f"{report.stack}  image sha256:{report.image_sha256[:12]}  suite {report.suite}",
+        f"{report.stack}  image sha256:{report.image_sha256[:12]}  suite {report.suite_name}",
         f"{counted(len(report.nodes), 'node')}: {shown_hosts(report.nodes)}; {counted(report.world_size, 'rank')}, "
         f"{report.backend or 'no'} backend, runtime {report.runtime}; {report.seconds:.0f} s",
         *(f"NOTE {caveat}" for caveat in report.caveats()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcstack.lock.check import unresolved
+from hpcstack.lock.check import with_open_items
 from hpcstack.lock.model import TEMPLATE_VERSION, Lock, LockedBase, LockedPlatform
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def resolve(stack: Stack, registry: ManifestReader) -> Lock:
         base=base,
         sources=commits,
     )
-    return lock.model_copy(update={"unresolved": unresolved(stack, lock)})
+    return with_open_items(lock, stack)
 
 
 def _platform(digest: str, config: dict[str, Any], size: int) -> LockedPlatform:

@@ -16,7 +16,7 @@ from hpcstack.build.request import needed_bytes
 from hpcstack.core.errors import BuildError, HpcstackError, InputError, MissingToolError
 from hpcstack.core.files import read_text
 from hpcstack.core.progress import Progress
-from hpcstack.lock.check import unresolved
+from hpcstack.lock.check import with_open_items
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.site_files import variables
 from hpcstack.render.steps import conda_files
@@ -63,7 +63,7 @@ def resolve_packages(stack: Stack, lock: Lock, bench: Workbench, before: Lock | 
             platforms[name] = old if old.digest == locked.digest else locked
     base = lock.base.model_copy(update={"platforms": platforms})
     whole = lock.model_copy(update={"base": base, "sources": sources})
-    return whole.model_copy(update={"unresolved": unresolved(stack, whole)})
+    return with_open_items(whole, stack)
 
 
 def _find_commit(source: Source, site: Site, runner: Runner) -> str:

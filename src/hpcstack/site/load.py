@@ -204,11 +204,24 @@ class Site(Model):
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a value came from: a FILE, perhaps from what it `force`s; without one it is built in."""
+
+    file: Path | None = None
+    forced: bool = False
+
+    def __str__(self) -> str:
+        if not self.file:
+            return "built-in"
+        return f"{self.file} (force)" if self.forced else str(self.file)
+
+
+@dataclass(frozen=True)
 class Loaded:
-    """A site and where each of its values came from: {dotted path: file or 'built-in'}."""
+    """A site and where each of its values came from, by dotted path."""
 
     site: Site
-    origins: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
 
 
@@ -234,15 +247,15 @@ def load(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded
     """The site of this caller. All problems of a layer are in the ProblemsError that it raises."""
     environ = os.environ if environ is None else environ
     merged: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    _merge(merged, defaults(environ), origins, "built-in")
-    forced: list[tuple[dict[str, Any], str]] = []
+    origins: dict[str, Origin] = {}
+    _merge(merged, defaults(environ), origins, Origin())
+    forced: list[tuple[dict[str, Any], Origin]] = []
     documents: list[Document] = []
     for path in layers(environ, explicit):
         document = _read(path)
         if "force" in document.value:
-            forced.append((_force(document, path), f"{path} (force)"))
-        _merge(merged, document.value, origins, str(path))
+            forced.append((_force(document, path), Origin(path, forced=True)))
+        _merge(merged, document.value, origins, Origin(path))
         documents.append(document)
     for values, origin in forced:
         _merge(merged, values, origins, origin)
@@ -257,10 +270,10 @@ def load(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded
     return Loaded(site.model_copy(update={"policy": stated}), origins, policy)
 
 
-def _name_user(merged: dict[str, Any], origins: dict[str, str]) -> None:
+def _name_user(merged: dict[str, Any], origins: dict[str, Origin]) -> None:
     """The user's name in place of {user} in `user_store`. InputError where a site names one folder for everybody."""
     said = str(merged["user_store"])
-    if origins["user_store"] != "built-in" and USER not in said:
+    if origins["user_store"].file and USER not in said:
         raise InputError(
             f"{origins['user_store']}: user_store: {said} is one folder for all users",
             f"say {USER} where the name of the user stands: /scratch/{USER}/hpcstack",
@@ -324,7 +337,11 @@ def _problems(error: ValidationError, documents: list[Document]) -> list[Any]:
 
 
 def _merge(
-    into: dict[str, Any], layer: dict[str, Any], origins: dict[str, str], origin: str, path: tuple[str, ...] = ()
+    into: dict[str, Any],
+    layer: dict[str, Any],
+    origins: dict[str, Origin],
+    origin: Origin,
+    path: tuple[str, ...] = (),
 ) -> None:
     for key, value in layer.items():
         here = (*path, key)

@@ -53,9 +53,8 @@ def about(report: Report) -> dict[str, Any]:
     most = {name: max((node.get(name) or 0 for node in report.inventory.values()), default=0)
             for name in ("gpus", "ports", "rate_gbps")}  # fmt: skip
     promised = report.promised
-    nccl = next(
-        (word for one in report.outcomes if one.code == "nccl.transport" for word in one.evidence.split(",")), ""
-    )
+    transport = next((one for one in report.outcomes if one.code == "nccl.transport"), None)
+    nccl = transport.versions.get("nccl", "") if transport else ""
     return {
         "image": report.image_sha256,
         "nodes": list(report.nodes),

@@ -182,7 +182,7 @@ def run_suite(
     judged = outcomes(run.size, found, _tail(run.folder, steps[0]))
     report = Report(
         stack=artifact.stack, image=str(artifact.image), image_sha256=artifact.sha256,
-        suite=f"{suite_version} (the host's)" if suite else artifact.suite, tier=run.size.tier,
+        suite=suite_version if suite else artifact.suite, suite_from_host=bool(suite), tier=run.size.tier,
         runtime=line.runtime, backend=found.backend, nodes=tuple(sorted(found.hosts)),
         node_type=next((name for name, one in site.node_types.items() if one is node), ""),
         world_size=run.size.world,

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from hpcstack.store.store import Store
 
 ONLY = "node,fabric,nccl"
-NO_REPORT = "no report"
 POLL_S, LOST_S = 3.0, 60.0
 WHICH = ("nccl.bandwidth/all_reduce_float32", "nccl.gloo-bandwidth/all_reduce_float32")
 
@@ -57,6 +56,7 @@ class Swept:
     """What a sweep found: GB/s of each group, what failed, and for each odd node the reason.
 
     `together`: the groups that stayed in one NVLink domain; they are judged apart from those that crossed the network.
+    `lost`: those whose job left no report, which says nothing of their nodes.
     """
 
     nodes: list[str]
@@ -64,6 +64,7 @@ class Swept:
     failed: dict[tuple[str, ...], str] = field(default_factory=dict)
     odd: dict[str, str] = field(default_factory=dict)
     together: set[tuple[str, ...]] = field(default_factory=set)
+    lost: set[tuple[str, ...]] = field(default_factory=set)
     rounds: int = 0
     unsure: str = ""
 
@@ -191,7 +192,7 @@ def measured(group: Group, late: dict[str, str], until: float) -> Measured:
     document = _report(group.report, 0.0 if group.job in late else until)
     if document is None:
         why = f": {late[group.job]}" if group.job in late else _last_word(group.report.with_suffix(".log"))
-        return Measured(failed=f"{NO_REPORT}{why}", lost=True)
+        return Measured(failed=f"no report{why}", lost=True)
     failed = ""
     if document["verdict"] in ("FAIL", "ERROR"):
         bad = next(one for one in document["outcomes"] if one["status"] in ("FAIL", "ERROR"))
@@ -213,6 +214,8 @@ def add(swept: Swept, nodes: tuple[str, ...], one: Measured) -> None:
     """What the group of NODES gave."""
     if one.failed:
         swept.failed[nodes] = one.failed
+    if one.lost:
+        swept.lost.add(nodes)
     if one.busbw is not None:
         swept.busbw[nodes] = one.busbw
     if one.together:
@@ -282,7 +285,7 @@ def judge(swept: Swept) -> None:
             swept.odd[swept.nodes[number]] = reason
     for node in swept.nodes:
         own = [pair for pair in (*swept.busbw, *swept.failed) if node in pair]
-        bad = [pair for pair in own if not swept.failed.get(pair, NO_REPORT).startswith(NO_REPORT)]
+        bad = [pair for pair in own if pair in swept.failed and pair not in swept.lost]
         others = [pair for pair in swept.failed if node not in pair]
         if own and len(set(bad)) == len(set(own)) and len(set(own)) > 1 and not others:
             swept.odd.setdefault(node, f"hpcstack sweep: failed with every partner: {swept.failed[bad[0]]}")

@@ -166,7 +166,10 @@ def judged(everyone: list[Heard], expected: Expected) -> Result:
     evidence = f"NCCL {first.version or '?'}, network {first.network or '?'}, HCAs {hcas or 'none'}"
     evidence += f"; logs of {len(everyone) - len(silent)} of {len(everyone)} ranks"
     figures = {f"pairs_{name.replace('+', '_')}": float(count) for name, count in counted.items()}
-    more: dict[str, Any] = {"source": "NCCL's own log", "figures": figures, "series": _matrix(pairs, len(everyone))}
+    more: dict[str, Any] = {
+        "source": "NCCL's own log", "figures": figures, "series": _matrix(pairs, len(everyone)),
+        "versions": {"nccl": first.version} if first.version else {},
+    }  # fmt: skip
     if error := next((heard.error for heard in everyone if heard.error), ""):
         return Result(FAIL, measured, "no completion error", evidence=error, remedy=REMEDY["12"], **more)
     off = {word.partition("=")[0]: word for heard in everyone for word in heard.off}

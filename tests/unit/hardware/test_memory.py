@@ -115,9 +115,12 @@ def test_the_fewest_nodes_and_a_configuration() -> None:
     least = fewest_nodes(one, 8, have)
     assert any(fits(use, have) for use in uses(one, 8, least))
     assert least == 1 or not any(fits(use, have) for use in uses(one, 8, least - 1))
-    assert deepspeed_config(one, "ZeRO-2")["zero_optimization"] == {"stage": 2, "overlap_comm": True}
-    with pytest.raises(InputError, match="none of DeepSpeed's alone"):
-        deepspeed_config(one, "tensor 8 + ZeRO-1")
+    by_name = {use.strategy: use for use in uses(one, 8, 2)}
+    assert deepspeed_config(one, by_name["DDP"])["zero_optimization"] == {"stage": 0}
+    assert deepspeed_config(one, by_name["ZeRO-2"])["zero_optimization"] == {"stage": 2, "overlap_comm": True}
+    for none in (by_name["tensor 8 + ZeRO-1"], None):
+        with pytest.raises(InputError, match="none of DeepSpeed's alone"):
+            deepspeed_config(one, none)
 
 
 def test_tensor_parallelism_gives_each_gpu_whole_heads() -> None:

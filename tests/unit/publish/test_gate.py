@@ -71,6 +71,7 @@ def good() -> dict[str, str]:
         ({"ddp.fp32": ""}, {"tier": "quick"}, ["ddp.fp32 was not run (the report's tier is quick, standard is required)"]),
         ({}, {"image_sha256": "1" * 64}, ["the report is of another image: sha256 111111111111"]),
         ({}, {"suite": "0.0.1"}, ["the report is of suite 0.0.1; the image's is 0.1.0"]),
+        ({}, {"suite_from_host": True}, ["the report is of suite 0.1.0 (the host's); the image's is 0.1.0"]),
         ({}, {"planted": "bugs.py"}, ["a bug was planted in that run"]),
     ],
 )  # fmt: skip
