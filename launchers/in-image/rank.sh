@@ -9,23 +9,41 @@ HPCSTACK_RANK='rank=""
 early=""
 # Traps first: a signal that comes before there is a rank is kept for it, and does not end this shell.
 hand_on() { if [ -n "$rank" ]; then kill "-$1" "$rank" 2>/dev/null; else early="$early $1"; fi; }
-for name in TERM INT HUP USR1 USR2; do trap "hand_on $name" "$name"; done
+for name in TERM INT HUP USR1 USR2; do trap "told=yes; hand_on $name" "$name"; done
 # Ctrl-C on `hpcstack launch` comes as URG (launchers/on-node/interrupt.sh), which means: interrupt the rank, once, and
 # stay when it has ended. torchrun, DeepSpeed and srun end all ranks as soon as one is gone, in the middle of what the
 # others do in their `finally`; so no rank is gone before hpcstack, which knows of all, ends the step.
-interrupted=""
-trap "[ -n \"\$interrupted\" ] || { interrupted=yes; hand_on INT; }" URG
+interrupted="" told=""
+ignores_interrupts() { # bit 2 of its mask
+    case $(sed -n "s/^SigIgn:.*\(.\)$/\1/p" "/proc/$rank/status" 2>/dev/null) in [2367abef]) ;; *) return 1 ;; esac
+}
+interrupt() { # as a terminal does it: all programs of the rank
+    if [ -z "$rank" ]; then
+        early="$early INT"
+    elif ignores_interrupts; then
+        kill -TERM "$rank" 2>/dev/null
+    else
+        kill -s INT -- "-$rank" 2>/dev/null || kill -INT "$rank" 2>/dev/null
+    fi
+}
+trap "[ -n \"\$interrupted\" ] || { interrupted=yes; told=\"\"; interrupt; }" URG
 left=${LOCAL_RANK:-0}
 for one in ${HPCSTACK_CPUS:-}; do
     if [ "$left" = 0 ]; then taskset -pc "$one" $$ >/dev/null 2>&1 || echo "hpcstack: rank is not bound to $one" >&2; fi
     left=$((left - 1))
 done
 # In a session of its own the rank gets a signal for the whole group once, from here; it ends with this shell
-# (util-linux 2.33). A shell starts what runs beside it with INT ignored, and only env undoes that (coreutils 8.31).
+# (util-linux 2.33). A shell starts what runs beside it with INT ignored, and only env undoes that (coreutils 8.31), or
+# Python.
 plain=
 if setsid true 2>/dev/null; then plain=setsid; fi
 if setpriv --pdeathsig KILL true 2>/dev/null; then plain="$plain setpriv --pdeathsig KILL"; fi
-if env --default-signal=INT true 2>/dev/null; then plain="$plain env --default-signal=INT,QUIT"; fi
+if env --default-signal=INT true 2>/dev/null; then
+    plain="$plain env --default-signal=INT,QUIT"
+elif python3 -I -S -c "import os" 2>/dev/null; then
+    heed="import os, signal, sys; signal.signal(2, signal.SIG_DFL); signal.signal(3, signal.SIG_DFL)"
+    set -- python3 -I -S -c "$heed; os.execvp(sys.argv[1], sys.argv[1:])" "$@"
+fi
 exec 3<&0
 if [ -n "${HPCSTACK_GRACE:-}" ]; then
     (trap "" USR1 && exec $plain "$@" <&3 3<&-) &
@@ -78,10 +96,11 @@ case $status in
     sleep 0.5 2>/dev/null || sleep 1 # srun ends a step without waiting for the last words of the rank that failed
     ;;
 esac
-if [ -n "$interrupted" ]; then
+if [ -n "$interrupted" ] && [ -z "$told" ]; then
     trap "exit $status" TERM INT HUP
     exec 2>/dev/null # what serves the image may end first, and then there is no sleep any more
-    until=$(($(date +%s) + 40)) # a little longer than hpcstack waits: it may be gone itself
+    # Longer than hpcstack needs to tell all nodes and to wait for them (launch/interrupt.py), which may be gone itself.
+    until=$(($(date +%s) + 90))
     while [ "$(date +%s)" -lt "$until" ]; do sleep 0.2 || sleep 1 || break; done
 fi
 exit "$status"'

@@ -1,5 +1,5 @@
-# Holds ranks.sh. Interrupts the ranks of a step on this node, as Ctrl-C would where they ran by themselves, and waits
-# until all have ended. $1: the job; $2: the step; $3: for how many seconds. The answer is one line: how many there were,
+# Holds ranks.sh. Interrupts the ranks of a step on this node, as Ctrl-C on a terminal of their own would, and waits until
+# all have ended. $1: the job; $2: the step; $3: for how many seconds. The answer is one line: how many there were,
 # and the numbers of those that had not ended.
 #: ranks.sh
 found=

@@ -6,19 +6,6 @@ import click
 
 from hpcstack.cli.session import Session, answer, json_option
 
-# https://slurm.schedmd.com/squeue.html, JOB STATE CODES
-ENDED = (
-    "COMPLETED",
-    "FAILED",
-    "CANCELLED",
-    "TIMEOUT",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "BOOT_FAIL",
-    "DEADLINE",
-)
-
 
 @click.command("cancel")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
@@ -29,15 +16,15 @@ def command(session: Session, jobs: tuple[str, ...], as_json: bool) -> None:
     import re
 
     from hpcstack.core.errors import InputError, SlurmError
-    from hpcstack.launch.jobs import states
+    from hpcstack.launch.jobs import find_states
 
     for job in jobs:
         if not re.fullmatch(r"[0-9]+(_[0-9]+)?(\.[0-9]+)?", job):
             raise InputError(f"{job!r} is not the number of a job", "hpcstack jobs lists yours")
-    known = states([job.partition(".")[0] for job in jobs], session.runner)
+    known = find_states([job.partition(".")[0] for job in jobs], session.runner)
     if unknown := [job for job in jobs if job.partition(".")[0] not in known]:
         raise InputError(f"Slurm knows no job {', '.join(unknown)}; nothing was cancelled", "squeue --me lists yours")
-    ended = [job for job in jobs if known[job.partition(".")[0]].split()[0].strip(",") in ENDED]
+    ended = [job for job in jobs if known[job.partition(".")[0]].has_ended]
     if going := [job for job in jobs if job not in ended]:
         done = session.runner.output(["scancel", "--verbose", *going])
         if done.status or any("error:" in line for line in done.tail):

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 LEAST = 25  # the rank of what may be a cause; less is an echo
 JOB = re.compile(r"[0-9]+(_[0-9]+)?")
-FAILED_STATES = ("FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
 MOST_SHOWN = 5  # known failures
 MOST_TASKS = 5  # of an array: how many that failed are named with their reason
 MOST_UNKNOWN = 200  # of an array: how many logs are read of tasks whose end nobody knows
@@ -110,7 +109,9 @@ def _explain_job(session: Session, job: str, *, every: bool) -> Explained:
     paths = logs_of(job, session.runner)
     say(f"job {job}: {', '.join(map(str, paths))}")
     text = "\n".join(end_of(path) for path in paths)
-    return _explain_text(session, text, job, every=every, ended_well=any(one.state == "COMPLETED" for one in parts))
+    return _explain_text(
+        session, text, job, every=every, ended_well=any(one.state.word == "COMPLETED" for one in parts)
+    )
 
 
 def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Explained:
@@ -123,9 +124,9 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
     counts: collections.Counter[str] = collections.Counter()
     read = 0
     for part in parts:
-        failed, said, text, state = has_failed(part.state), "", "", part.state
+        failed, said, text = part.state.has_failed, "", ""
         is_one_of_the_first = failed and len(worth_naming) < MOST_TASKS
-        is_unknown = not state and read < MOST_UNKNOWN
+        is_unknown = not part.state.is_known and read < MOST_UNKNOWN
         if is_one_of_the_first or is_unknown:
             read += 1
             text = "\n".join(end_of(path, MOST_OF_A_TASK) for path in part.logs)
@@ -134,7 +135,8 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
             failed = failed or bool(
                 failure.host
             )  # a rank has said that it ended so; a traceback alone may be of no harm
-        if not state:
+        state = str(part.state)
+        if not part.state.is_known:
             state = "FAILED, by its log" if failed else "ended, nobody knows how"
         task = ExplainedTask(part.job, state, said if failed else "")
         tasks.append(task)
@@ -150,11 +152,6 @@ def _explain_array(session: Session, parts: list[JobPart], *, every: bool) -> Ex
         lines.append(f"{left} more: hpcstack explain {parts[0].job.partition('_')[0]}_TASK, --json")
     found = _explain_text(session, first, "", every=every) if first else Explained("", [])
     return Explained("\n".join(lines), found.shown, found.hidden, tuple(tasks))
-
-
-def has_failed(state: str) -> bool:
-    """Whether Slurm's word for a task's STATE is one of a failure: FAILED, exit 3."""
-    return state.partition(" ")[0].rstrip(",") in FAILED_STATES
 
 
 def _explain_text(

@@ -11,6 +11,7 @@ from hpcstack.cli.session import Session, answer, json_option, table
 
 if TYPE_CHECKING:
     from hpcstack.launch.record import Launch
+    from hpcstack.slurm.state import JobState
 
 
 @click.command("jobs")
@@ -19,21 +20,21 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(session: Session, most: int, as_json: bool) -> None:
     """Past launches, the newest first. Each has a folder with its script, image, lock and variables."""
-    from hpcstack.launch.jobs import states
+    from hpcstack.launch.jobs import find_states
     from hpcstack.launch.record import read_launches
 
     found = read_launches()[:most]
     open_ones = [launch.job_or_array for launch in found if launch.status is None and launch.job]
-    known = states(open_ones, session.runner)
+    known = find_states(open_ones, session.runner)
     rows = [_row(launch, known) for launch in found]
     answer(rows, as_json, lambda: _text(rows))
 
 
-def _row(launch: Launch, known: dict[str, str]) -> dict[str, Any]:
-    from hpcstack.launch.jobs import launch_ended_as
+def _row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
+    from hpcstack.launch.jobs import state_of_launch
 
     job = launch.job_or_array
-    state = launch_ended_as(launch) or _state(job, known) or _written_down(launch)
+    state = str(state_of_launch(launch)) or _state(job, known) or _written_down(launch)
     return {
         "job": job, "step": launch.step, "stack": launch.stack, "started": launch.started, "nodes": launch.nodes,
         "state": state or "?", "runtime": launch.runtime, "mode": launch.mode, "command": list(launch.command),
@@ -41,17 +42,19 @@ def _row(launch: Launch, known: dict[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _state(job: str, known: dict[str, str]) -> str:
+def _state(job: str, known: dict[str, JobState]) -> str:
     """JOB's state; of an array how many of its tasks are in which."""
-    tasks = collections.Counter(state for one, state in known.items() if one.startswith(f"{job}_"))
-    return _counted(tasks) if tasks else known.get(job, "")
+    tasks = collections.Counter(str(state) for one, state in known.items() if one.startswith(f"{job}_"))
+    if tasks:
+        return _counted(tasks)
+    return str(known[job]) if job in known else ""
 
 
 def _written_down(launch: Launch) -> str:
     """How the tasks of an array ended, as each wrote it down: Slurm may no longer know."""
-    from hpcstack.launch.jobs import ended_as
+    from hpcstack.slurm.state import state_of_status
 
-    ended = (ended_as(status) for status in launch.tasks.values() if status is not None)
+    ended = (str(state_of_status(status)) for status in launch.tasks.values() if status is not None)
     return _counted(collections.Counter(ended))
 
 

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import ctypes
 import fcntl
+import functools
 import os
 import select
 import shlex
@@ -204,14 +205,14 @@ class Runner:
 
     def attached(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, meanwhile: Callable[[], None] | None = None,
-        errors: ErrorReader | None = None, ending: Ending | None = None,
+        errors: ErrorReader | None = None, ending: Ending | None = None, is_script: bool = False,
     ) -> int:  # fmt: skip
         """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended it).
 
         Ctrl-C on a terminal reaches the program itself; what is sent to us alone, it gets as a TERM; and it gets one
         if we are killed. We wait for how it ends. MEANWHILE is done while it starts; where that fails, it is ended.
         ERRORS sees what it writes to stderr, and says what of it goes to ours. ENDING answers each signal, wherever it
-        comes from; where it cannot, the program gets a TERM.
+        comes from. With IS_SCRIPT a TERM goes also to what the program has started.
         """
         self.which(argv[0])
         stderr = subprocess.PIPE if errors else None
@@ -222,8 +223,9 @@ class Runner:
         ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         handlers = {number: signal.getsignal(number) for number in ends}
         try:
+            terminate = functools.partial(_terminate_tree, process) if is_script else process.terminate
             for number in ends:
-                signal.signal(number, _answer_with(ending, process) if ending else lambda *_: process.terminate())
+                signal.signal(number, _answer_with(ending, terminate) if ending else lambda *_: terminate())
             if not ending and _on_terminal():
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             try:
@@ -255,24 +257,42 @@ class ErrorReader(Protocol):
 class Ending(Protocol):
     """Knows how to end a program well."""
 
-    def answer(self, number: signal.Signals) -> bool:
-        """Signal NUMBER has come: the program is to end. False where it must be told by a TERM."""
+    def answer(self, number: signal.Signals, terminate: Callable[[], None]) -> None:
+        """Signal NUMBER has come: end the program, in whatever time that takes. TERMINATE ends it at once."""
 
 
-def _answer_with(ending: Ending, process: subprocess.Popen[bytes]) -> Callable[[int, object], None]:
-    """A handler of signals. What ENDING does takes its time, and is done beside."""
+def _answer_with(ending: Ending, terminate: Callable[[], None]) -> Callable[[int, object], None]:
+    """Return a handler of signals. What ENDING does takes its time, and is done in a thread."""
 
-    def end_or_terminate(number: signal.Signals) -> None:
-        ended = False
-        with contextlib.suppress(Exception):  # whatever happens there, it is ended
-            ended = ending.answer(number)
-        if not ended:
-            process.terminate()
+    def end(number: signal.Signals) -> None:
+        try:
+            ending.answer(number, terminate)
+        except Exception:  # whatever happens there, the program is ended
+            terminate()
 
     def answer(number: int, _frame: object) -> None:
-        threading.Thread(target=end_or_terminate, args=(signal.Signals(number),), daemon=True).start()
+        threading.Thread(target=end, args=(signal.Signals(number),), daemon=True).start()
 
     return answer
+
+
+def _terminate_tree(process: subprocess.Popen[bytes]) -> None:
+    """Send TERM to PROCESS and to all that it has started: a shell that waits for a program does not end by itself."""
+    below = _processes_below(process.pid)
+    process.terminate()
+    for pid in below:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def _processes_below(pid: int) -> list[int]:
+    """Return the processes that PID has started, and that those have started."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, path.read_text().split()):
+                found += [child, *_processes_below(child)]
+    return found
 
 
 def _passed_on(source: IO[bytes], errors: ErrorReader) -> None:

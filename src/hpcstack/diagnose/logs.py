@@ -208,7 +208,7 @@ PIPS = re.compile(
 )
 # How a log says that a step is being ended: slurmstepd, or srun's word of --kill-on-bad-exit, or the watchdog.
 ENDS = re.compile(
-    r" CANCELLED AT |^hpcstack: nothing was written for "
+    r" CANCELLED AT |^hpcstack: nothing was written for |^hpcstack: interrupted"
     r"|^.*srun: .*(?:Terminating (?:StepId=|job step )|Job step aborted: )",
     re.M,
 )

@@ -214,6 +214,11 @@ class Failure:
         return self.ended_by.value if self.ended_by else ""
 
     @property
+    def was_interrupted(self) -> bool:
+        """Whether the rank that failed first has ended of nothing but an interrupt, with a status of its own."""
+        return self._reason().startswith(INTERRUPT)
+
+    @property
     def has_a_reason(self) -> bool:
         """Whether `first` says of what it failed, and not only where or how."""
         if self.host:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,15 +23,17 @@ from hpcstack.launch.record import read
 from hpcstack.launch.stacks import find_running, step_beside
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from hpcstack.core.process import Runner
     from hpcstack.launch.failure import Failure
     from hpcstack.launch.record import Launch
-    from hpcstack.launch.stderr import Screen
+    from hpcstack.launch.stderr import Screen, Stderr
 
 TIME_S = 30  # as long as Slurm waits by default between TERM and KILL (KillWait of slurm.conf)
 START_S = 45  # for the step beside to start and to end, on many nodes
+SAID = "hpcstack: interrupted"
 INTERRUPTED = 130  # the status of what SIGINT has ended
 ANSWER = re.compile(r"^ *\d+: hpcstack-interrupted: (\d+)((?: \d+)*)$", re.MULTILINE)
 
@@ -44,60 +47,84 @@ class Told:
 
 
 class Interruption:
-    """What signals do to the launch of FOLDER: the first INT is gentle, and after all others nobody is waited for."""
+    """What signals do to the launch of FOLDER: the first INT is gentle, and after all others nobody is waited for.
 
-    def __init__(self, folder: Path, runner: Runner, screen: Screen | None) -> None:
-        self.folder, self.runner, self.screen = folder, runner, screen
+    STDERR has what the step says; SCREEN what of it is shown, where that is not all.
+    """
+
+    def __init__(self, folder: Path, runner: Runner, stderr: Stderr, screen: Screen | None) -> None:
+        self.folder, self.runner, self.stderr, self.screen = folder, runner, stderr, screen
         self.has_come = False
         self.twice = False
         self.told: Told | None = None
 
-    def answer(self, number: signal.Signals) -> bool:
-        """End the launch as signal NUMBER asks for it. False where the caller must end what it has started."""
+    def answer(self, number: signal.Signals, terminate: Callable[[], None]) -> None:
+        """End the launch as signal NUMBER asks for it. TERMINATE ends what was started here, and so the step."""
         if number != signal.SIGINT:
-            return end_step(read(self.folder), self.runner)
-        if self.has_come:
-            return self._interrupt_again()
+            self._end_by_term(terminate)
+        elif not self.has_come:
+            self._interrupt(terminate)
+        else:
+            self._interrupt_again(terminate)
+
+    def _end_by_term(self, terminate: Callable[[], None]) -> None:
+        """Send TERM to the step, and end it when its time is up."""
+        launch = read(self.folder)
+        if not launch.step or not _cancel_step(launch, self.runner, "--signal=TERM"):
+            terminate()
+            return
+        time.sleep(TIME_S)  # in a thread, which ends with the launch
+        _cancel_step(launch, self.runner)
+        terminate()
+
+    def _interrupt(self, terminate: Callable[[], None]) -> None:
+        """Interrupt the ranks, wait for them, end their step."""
         self.has_come = True
         if self.screen:
             self.screen.interrupted = True
-        return self._interrupt()
-
-    def _interrupt(self) -> bool:
-        """Interrupt the ranks, wait for them, end their step."""
+        self.stderr.add(SAID)  # what comes below it is said by a step that ends
         launch = read(self.folder)
         if not launch.step:
-            return False
-        write_stderr(
-            f"hpcstack: interrupted: the ranks have {TIME_S} s to end. Ctrl-C once more ends them now\n".encode()
-        )
+            terminate()
+            return
+        write_stderr(f"{SAID}: the ranks have {TIME_S} s to end. Ctrl-C once more ends them now\n".encode())
         self.told = interrupt_ranks(launch, self.runner)
-        return bool(self.told and self.told.ranks) and end_step(launch, self.runner)
+        if not _cancel_step(launch, self.runner):
+            terminate()
 
-    def _interrupt_again(self) -> bool:
+    def _interrupt_again(self, terminate: Callable[[], None]) -> None:
         """End the step now."""
         self.twice = True
         if self.screen:
             self.screen.over = True
-        return end_step(read(self.folder), self.runner)
+        launch = read(self.folder)
+        if not launch.step or not _cancel_step(launch, self.runner):
+            terminate()
 
-    def end(self, failure: Failure, log: Path) -> tuple[int, str]:
-        """(the launch's status, its last line). FAILURE was fed with what the step has said, which LOG has."""
-        if failure.host and not self.twice:
-            said = f"interrupted, and {failure.end(INTERRUPTED)[1]}"
-            return INTERRUPTED, last_line(said, INTERRUPTED, str(log))
-        return INTERRUPTED, last_line(self._outcome(), INTERRUPTED)
-
-    def _outcome(self) -> str:
+    def end(self, failure: Failure) -> tuple[int, str]:
+        """(the launch's status, its last line). FAILURE was fed with what the step has said."""
         if self.twice:
-            return "interrupted twice: nobody waited for the ranks"
-        if self.told is None or not self.told.ranks:
-            return "interrupted"
-        if self.told.left:
-            them = "it was" if len(self.told.left) == 1 else "they were"
-            which = "rank" if len(self.told.left) == 1 else "ranks"
-            return f"interrupted: {which} {named(self.told.left)} had not ended after {TIME_S} s, and {them} killed"
-        return f"interrupted: {counted(self.told.ranks, 'rank')} ended"
+            return INTERRUPTED, last_line("interrupted twice: nobody waited for the ranks", INTERRUPTED, self._log)
+        said = ["interrupted"]
+        if self.told and self.told.left:
+            said.append(f"{_ranks_had_not_ended(self.told.left)} after {TIME_S} s")
+        if failure.host and not failure.was_interrupted:
+            said.append(failure.end(INTERRUPTED)[1])
+        if len(said) > 1:
+            return INTERRUPTED, last_line("; ".join(said), INTERRUPTED, self._log)
+        if self.told and self.told.ranks:
+            said = [f"interrupted: {counted(self.told.ranks, 'rank')} ended"]
+        return INTERRUPTED, last_line(said[0], INTERRUPTED)
+
+    @property
+    def _log(self) -> str:
+        return str(self.stderr.path)
+
+
+def _ranks_had_not_ended(left: tuple[int, ...]) -> str:
+    if len(left) == 1:
+        return f"rank {left[0]} was killed, which had not ended"
+    return f"ranks {named(left)} were killed, which had not ended"
 
 
 def interrupt_ranks(launch: Launch, runner: Runner) -> Told | None:
@@ -105,8 +132,10 @@ def interrupt_ranks(launch: Launch, runner: Runner) -> Told | None:
     try:
         job, nodes = find_running(launch.number, runner)
         script = data.script("on-node/interrupt.sh")
-        beside = [*step_beside(job, nodes, "interrupt"), script, "interrupt", job, launch.step, str(TIME_S)]
-        done = runner.output(beside, timeout=TIME_S + START_S)
+        beside = step_beside(job, nodes, "interrupt", TIME_S + START_S)
+        done = runner.output(
+            [*beside, script, "interrupt", job, launch.step, str(TIME_S)], timeout=TIME_S + START_S + 10
+        )
     except HpcstackError:
         return None
 
@@ -117,11 +146,9 @@ def interrupt_ranks(launch: Launch, runner: Runner) -> Told | None:
     return Told(sum(int(count) for count, _ in answers), tuple(left))
 
 
-def end_step(launch: Launch, runner: Runner) -> bool:
-    """End the step of LAUNCH: Slurm tells its ranks (TERM), and then kills them. False where there is none to end."""
-    if not launch.step:
-        return False
+def _cancel_step(launch: Launch, runner: Runner, *options: str) -> bool:
+    """Let Slurm kill the step of LAUNCH, or do what OPTIONS of scancel say. Whether Slurm has taken it."""
     try:
-        return runner.output(["scancel", f"{launch.number}.{launch.step}"]).status == 0
+        return runner.output(["scancel", *options, f"{launch.number}.{launch.step}"]).status == 0
     except HpcstackError:
         return False

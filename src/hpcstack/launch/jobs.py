@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import os
-import pwd
 import re
 import shlex
 from dataclasses import dataclass, replace
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch import stderr
 from hpcstack.launch.record import Launch, read_launches
+from hpcstack.slurm.state import UNKNOWN, JobState, read_state, state_of_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z]+)=(\S*)")
 JUST_STARTED = re.compile(r"00:00:\d\d")  # RunTime: the file is made by the node, and seen here later
-WAITING = ("PENDING", "CONFIGURING")
 # https://slurm.schedmd.com/sbatch.html, --output
 DEFAULT_OUTPUT, DEFAULT_ARRAY_OUTPUT = "slurm-%j.out", "slurm-%A_%a.out"
 MOST_OF_A_SCRIPT = 1 << 20
@@ -44,11 +42,14 @@ class NotStarted(InputError):
 
 @dataclass(frozen=True)
 class JobPart:
-    """A job, or one task of an array: 7 or 7_3. Its state in Slurm's words and why it waits, if it does; the files that
-    it writes to, and whether it has only just started. What nobody knows is empty."""
+    """A job, or one task of an array: 7 or 7_3.
+
+    Its state and why it waits, if it does; the files that it writes to, and whether it has only just started. What
+    nobody knows is empty.
+    """
 
     job: str
-    state: str = ""
+    state: JobState = UNKNOWN
     reason: str = ""
     files: tuple[Path, ...] = ()
     just_started: bool = False
@@ -103,7 +104,7 @@ def _joined(known: JobPart | None, newer: JobPart) -> JobPart:
     if not known:
         return newer
     files = newer.logs or known.logs or newer.files or known.files
-    state = newer.state or known.state
+    state = newer.state if newer.state.is_known else known.state
     return replace(newer, state=state, files=files)
 
 
@@ -124,7 +125,7 @@ def logs_of(job: str, runner: Runner) -> list[Path]:
     if logs := [path for part in parts for path in part.logs]:
         return list(dict.fromkeys(logs))
     where = ", ".join(dict.fromkeys(str(path) for part in parts for path in part.files))
-    if waits := next((part for part in parts if part.state in WAITING), None):
+    if waits := next((part for part in parts if part.state.waits), None):
         said = f"job {job} has not started yet ({waits.reason}); it will write to {where or 'a terminal'}"
         raise NotStarted(said, f"squeue --jobs {job}")
     if where and any(part.just_started for part in parts):
@@ -160,12 +161,10 @@ def read_record(line: str) -> JobPart | None:
         return None
     if task := fields.get("ArrayTaskId", ""):
         number = f"{fields.get('ArrayJobId', number)}_{task}"
-    status = fields.get("ExitCode", "0").partition(":")[0]
-    state = fields.get("JobState", "")
-    if state == "FAILED" and status not in ("", "0"):
-        state = f"FAILED, exit {status}"
+    word = fields.get("JobState", "")
+    state = read_state(word, fields.get("ExitCode", "") if word == "FAILED" else "")
     files = dict.fromkeys(Path(fields[name]) for name in ("StdOut", "StdErr") if fields.get(name, "").startswith("/"))
-    just_started = state == "RUNNING" and bool(JUST_STARTED.fullmatch(fields.get("RunTime", "")))
+    just_started = word == "RUNNING" and bool(JUST_STARTED.fullmatch(fields.get("RunTime", "")))
     return JobPart(number, state, fields.get("Reason", ""), tuple(files), just_started)
 
 
@@ -191,7 +190,7 @@ def _of_launch(launch: Launch, job: str, remembered: Mapping[str, Accounted]) ->
     own = launch.folder / stderr.NAME
     written = (own,) if own.is_file() else ()
     if not launch.is_array:
-        state = launch_ended_as(launch)
+        state = state_of_launch(launch)
         files = tuple(find_output(launch.output, launch.job)) if launch.output else ()
         there = any(path.is_file() for path in files)
         return [JobPart(launch.job or job, state, files=files if there else (*written, *files))]
@@ -200,7 +199,7 @@ def _of_launch(launch: Launch, job: str, remembered: Mapping[str, Accounted]) ->
     return [
         JobPart(
             f"{array}_{task}",
-            ended_as(status) if (status := launch.tasks.get(task)) is not None else "",
+            state_of_status(status) if (status := launch.tasks.get(task)) is not None else UNKNOWN,
             files=tuple(find_output(launch.output, array, task)) if launch.output else (),
         )
         for task in sorted(tasks)
@@ -208,16 +207,11 @@ def _of_launch(launch: Launch, job: str, remembered: Mapping[str, Accounted]) ->
     ]
 
 
-def launch_ended_as(launch: Launch) -> str:
-    """How LAUNCH has ended, in Slurm's words; empty while nobody has written that down."""
+def state_of_launch(launch: Launch) -> JobState:
+    """How LAUNCH has ended; UNKNOWN while nobody has written that down."""
     if launch.interrupted:
-        return "CANCELLED by Ctrl-C"
-    return ended_as(launch.status) if launch.status is not None else ""
-
-
-def ended_as(status: int) -> str:
-    """STATUS in Slurm's words, as those of batch jobs are."""
-    return "COMPLETED" if status == 0 else f"FAILED, exit {status}"
+        return JobState("CANCELLED", cancelled_by="Ctrl-C")
+    return state_of_status(launch.status) if launch.status is not None else UNKNOWN
 
 
 # -- what accounting remembers
@@ -227,7 +221,7 @@ def ended_as(status: int) -> str:
 class Accounted:
     """A job or a task as sacct has it: state, where it was submitted, by which line; name, user, its own number."""
 
-    state: str
+    state: JobState
     folder: str = ""
     line: str = ""
     name: str = ""
@@ -254,11 +248,7 @@ def accounting(job: str, runner: Runner) -> dict[str, Accounted]:
     for line in done.stdout.splitlines() if not done.status else ():
         values = [*line.split("\x1f"), *[""] * len(ACCOUNTED)][: len(ACCOUNTED)]
         number, state, code, folder, name, user, own_number, submitted = values
-        word, _, by = state.partition(" by ")
-        status = code.partition(":")[0]
-        said = f"{word} by {_user(by)}" if by.isdigit() else state
-        said = said if status in ("", "0") else f"{said}, exit {status}"
-        found[number] = Accounted(said, folder, submitted, name, user, own_number)
+        found[number] = Accounted(read_state(state, code), folder, submitted, name, user, own_number)
     return found
 
 
@@ -363,23 +353,22 @@ BY_CTRL_C = "it was interrupted by Ctrl-C"
 
 
 def ended_how(job: str, runner: Runner) -> str:
-    """How JOB ended, where that was not the program's own doing: as its launch was told, else as Slurm says.
+    """How JOB ended, where that was not the program's own doing: as Slurm says, or as its newest launch was told.
 
     Empty where nobody knows.
     """
-    newest = next((launch for launch in read_launches() if launch.job == job), None)
-    if newest and newest.interrupted:
-        return BY_CTRL_C
     argv = ["sacct", "-nPX", "--format=State,Reason,Elapsed,Timelimit,NodeList", "--jobs", job]
     done = runner.output(argv, timeout=20) if runner.has("sacct") else None
-    lines = done.stdout.splitlines() if done and not done.status else []
-    if not lines:
-        lines = [f"{part.state}|{part.reason}" for part in parts_of(job, runner) if part.job == job]
-    for line in lines:
-        state, reason, elapsed, limit, nodes = [*line.split("|"), "", "", "", "", ""][:5]
-        word, _, by = state.partition(" ")
-        if word == "CANCELLED":
-            who = f" by {_user(by.removeprefix('by '))}" if by else ""
+    said = [[*line.split("|"), "", "", "", ""] for line in done.stdout.splitlines()] if done and not done.status else []
+    ends = [(read_state(state), reason, elapsed, limit, nodes) for state, reason, elapsed, limit, nodes, *_ in said]
+    if not ends:
+        ends = [(part.state, part.reason, "", "", "") for part in parts_of(job, runner) if part.job == job]
+    newest = next((launch for launch in read_launches() if launch.job == job), None)
+    interrupted = bool(newest and newest.interrupted)
+    for state, reason, elapsed, limit, nodes in ends:
+        word = state.word
+        if word == "CANCELLED" and not interrupted:
+            who = f" by {state.cancelled_by}" if state.cancelled_by else ""
             return f"it was cancelled{who}" + (f", after {elapsed}" if elapsed else "")
         if word == "TIMEOUT":
             return "the time limit was reached" + (f": {limit}" if limit else "")
@@ -389,22 +378,14 @@ def ended_how(job: str, runner: Runner) -> str:
             return "the job's memory limit was reached" + (f", on one of {nodes}" if nodes else "")
         if word in ("PREEMPTED", "BOOT_FAIL", "DEADLINE"):
             return f"Slurm ended it: {word}{f', {reason}' if reason not in ('', 'None') else ''}"
-    return ""
+    return BY_CTRL_C if interrupted else ""
 
 
-def _user(number: str) -> str:
-    try:
-        name = pwd.getpwuid(int(number)).pw_name
-    except (KeyError, ValueError):
-        return f"user {number}"
-    return "you" if int(number) == os.getuid() else name
-
-
-def states(jobs: list[str], runner: Runner) -> dict[str, str]:
-    """{job: its state in Slurm's words} of those that Slurm still knows."""
+def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
+    """{job: its state} of those of JOBS that Slurm still knows, and of the tasks of arrays among them."""
     if not jobs or not runner.has("squeue"):
         return {}
-    out = {}
+    out: dict[str, JobState] = {}
     for job, known in accounting(",".join(jobs), runner).items():
         if "[" in job:
             continue  # tasks that wait: squeue names each
@@ -413,5 +394,5 @@ def states(jobs: list[str], runner: Runner) -> dict[str, str]:
     done = runner.output(["squeue", "--noheader", "--array", "--format", "%i|%T", "--jobs", ",".join(jobs)], timeout=20)
     for line in done.stdout.splitlines() if not done.status else ():
         job, _, state = line.partition("|")
-        out[job] = out[job.partition("_")[0]] = state
+        out[job] = out[job.partition("_")[0]] = read_state(state)
     return out

@@ -153,7 +153,7 @@ class PlannedLaunch:
         scripted = bool(self.plan.staged or self.plan.grace or self.plan.watchdog or self.plan.spare)
         heard = self.plan.runtime != "local" and not on_terminal(self.plan.parts)
         watched = heard and not scripted
-        interruption = Interruption(folder, self.runner, screen) if heard else None
+        interruption = Interruption(folder, self.runner, errors, screen) if heard else None
         own = {"HPCSTACK_RUN": str(folder), **self._seen_by_gc()}
         if scripted:
             self._write_script(folder)
@@ -164,19 +164,19 @@ class PlannedLaunch:
         status = self.runner.attached(
             argv, env={**self.plan.environment, **own},
             meanwhile=None if scripted else lambda: self._write_script(folder),
-            errors=errors if heard else None, ending=interruption,
+            errors=errors if heard else None, ending=interruption, is_script=scripted,
         )  # fmt: skip
         if heard:
             write_stderr(errors.end())
         last = ""
-        if watched and not (interruption and interruption.has_come):
+        interrupted = bool(interruption and interruption.has_come)
+        if watched and not interrupted:
             status, said = failure.end(status)
             last = last_line(said, status, str(errors.path)) if status else ""
             if last:
                 errors.add(last)
-        interrupted = bool(interruption and interruption.has_come)
         if interruption and interrupted:
-            status, last = interruption.end(failure, errors.path)
+            status, last = interruption.end(failure)
             errors.add(last)
         elif screen and screen.left_out:
             more = (

@@ -78,13 +78,14 @@ def lent_spy() -> str:
     return str(spy) if spy.exists() else ""
 
 
-def step_beside(job: str, nodes: str, name: str) -> list[str]:
+def step_beside(job: str, nodes: str, name: str, seconds: int = ANSWER_S) -> list[str]:
     """The line of a step NAME beside those of JOB, one task on each of its NODES: `sh -c`, and then the script.
 
-    `timeout` makes it a process group of its own, which a Ctrl-C on the terminal does not reach.
+    It ends after so many SECONDS. `timeout` makes it a process group of its own, which a Ctrl-C on the terminal does
+    not reach. A node whose task is done soon does not end those of the others (--wait).
     """
     return [
-        "timeout", "--kill-after=5", str(ANSWER_S), "srun", f"--jobid={job}", "--overlap", f"--nodes={nodes}",
+        "timeout", "--kill-after=5", str(seconds), "srun", f"--jobid={job}", "--overlap", f"--nodes={nodes}",
         f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0", "--cpu-bind=none", "--input=none",
-        "--kill-on-bad-exit=0", "--label", f"--job-name={name}", "/bin/sh", "-c",
+        "--kill-on-bad-exit=0", "--wait=0", "--label", f"--job-name={name}", "/bin/sh", "-c",
     ]  # fmt: skip

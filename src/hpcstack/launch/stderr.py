@@ -94,6 +94,7 @@ class Stderr:
 HELD_S = 1.5  # how long a traceback waits for the word that its rank has ended
 HELD = 256 << 10  # bytes that wait at most
 BEGINS_TRACEBACK = re.compile(rb"(?: *\d+: )?(?:\[rank\d+\]: ?)?(?:Traceback \(most recent call last\):|  File \")")
+FRAME = re.compile(rb"(?: *\d+: )?(?:\[rank\d+\]: ?)? ")  # what stands between a traceback's first line and its last
 TRACEBACK = re.compile(rb"Traceback \(most recent call last\):")
 OF_ANOTHER_RANK = re.compile(rb"(?: *\d+: )?\[rank(\d+)\]: ?")
 END_OF_A_RANK = re.compile(rb"hpcstack: rank \d+ on \S+ ended with ")
@@ -118,6 +119,21 @@ def may_become_a_word(line: bytes) -> bool:
     label = re.match(rb" *(?:\d+: )?(?:\[rank\d+\]: ?)? *", last)
     rest = last[label.end() :] if label else last
     return any(word.startswith(rest) or rest.startswith(word) for word in WORDS)
+
+
+def split_tracebacks(lines: list[bytes]) -> list[list[bytes]]:
+    """LINES in blocks: each traceback, up to the line that names the exception, is one; each other line is one."""
+    blocks: list[list[bytes]] = []
+    is_open = False
+    for line in lines:
+        begins = bool(TRACEBACK.search(line))
+        if begins or not is_open:
+            blocks.append([line])
+            is_open = begins
+            continue
+        blocks[-1].append(line)
+        is_open = FRAME.match(line) is not None
+    return blocks
 
 
 def without_copies(lines: list[bytes]) -> list[bytes]:
@@ -146,6 +162,7 @@ class Screen:
         self.begun = 0  # bytes of the unfinished line that are shown already
         self.over = False  # the failure was shown: what follows is only kept
         self.left_out = 0  # lines
+        self.tracebacks: set[tuple[bytes, ...]] = set()  # those that were shown since an interrupt
         self.interrupted = False  # by Ctrl-C: what Slurm makes of that is only kept
 
     def add_line(self, line: bytes) -> bytes:
@@ -157,7 +174,8 @@ class Screen:
             return b""
         if self.over:
             return self._after(line)
-        if not self.held and not self.failure.host and not BEGINS_TRACEBACK.match(line):
+        waits_for_more = bool(self.held) or (bool(self.failure.host) and not self.interrupted)
+        if not waits_for_more and not BEGINS_TRACEBACK.match(line):
             return line
         if not self.held:
             self.until = self.clock() + HELD_S
@@ -174,9 +192,7 @@ class Screen:
         return shown
 
     def release(self) -> bytes:
-        """What was held for long enough. After Ctrl-C all ranks say the same, and it is shown once, at the end."""
-        if self.interrupted:
-            return b""
+        """What was held for long enough."""
         return self._show() if self.held and self.clock() >= self.until else b""
 
     def end(self) -> bytes:
@@ -185,19 +201,33 @@ class Screen:
 
     def _is_an_echo(self, line: bytes) -> bool:
         """Whether LINE is what Slurm, or a script of ours, makes of a Ctrl-C."""
-        return bool(OF_SLURM.match(line) or OWN_WORD.match(line))
+        return bool(OF_SLURM.match(line) or OWN_WORD.match(line) or END_OF_A_RANK.search(line))
 
     def _show(self) -> bytes:
         """What is held: all of it where no rank has ended, else what the first one that failed has said."""
         held, self.held = self.held, []
+        if self.interrupted:
+            return self._without_what_was_shown(held)
         if not self.failure.host:
-            return b"".join(without_copies(held) if self.interrupted else held)
+            return b"".join(held)
         self.over = True
         before, after = self._split_at_the_end(held)
         own = [line for line in before if self._may_be_of_the_first(line)]
         shown = without_copies(own)
         self.left_out += len(before) - len(shown)
         return b"".join([*shown, *(self._after(line) for line in after)])
+
+    def _without_what_was_shown(self, lines: list[bytes]) -> bytes:
+        """LINES without the tracebacks that another rank has said already: an interrupt stops all at the same place."""
+        shown = b""
+        for block in split_tracebacks(lines):
+            traceback = tuple(OF_ANOTHER_RANK.sub(b"", line) for line in block)
+            if len(block) > 1 and traceback in self.tracebacks:
+                self.left_out += len(block)
+                continue
+            self.tracebacks.add(traceback)
+            shown += b"".join(block)
+        return shown
 
     def _split_at_the_end(self, lines: list[bytes]) -> tuple[list[bytes], list[bytes]]:
         """LINES before and after the one that says how the first rank that failed has ended."""

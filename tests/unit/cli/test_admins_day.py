@@ -123,11 +123,13 @@ def test_an_arrays_task_is_found_by_its_arrays_number(tmp_path: Path, monkeypatc
 
 def test_an_array_is_one_row_with_all_its_tasks() -> None:
     from hpcstack.cli.jobs_ import _state
+    from hpcstack.slurm.state import JobState
 
     launch = Launch(Path(), "s-1", "", (), "pyxis", "plain", "", job="36_2", document={"argv": ["srun", "--array=0-3"]})
-    known = {"36_0": "COMPLETED", "36_1": "FAILED, exit 3", "36_2": "COMPLETED", "36": "COMPLETED", "360_1": "RUNNING"}
+    done, failed, runs = JobState("COMPLETED"), JobState("FAILED", 3), JobState("RUNNING")
+    known = {"36_0": done, "36_1": failed, "36_2": done, "36": done, "360_1": runs}
     assert (launch.job_or_array, _state("36", known)) == ("36", "2 COMPLETED, 1 FAILED, exit 3")
-    assert _state("37", {"37": "RUNNING"}) == "RUNNING" and _state("38", known) == ""
+    assert _state("37", {"37": runs}) == "RUNNING" and _state("38", known) == ""
 
 
 def test_what_is_no_number_of_a_job_has_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

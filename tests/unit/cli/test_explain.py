@@ -5,17 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from hpcstack.cli.explain_ import _explain_array, has_failed
+from hpcstack.cli.explain_ import _explain_array
 from hpcstack.launch.jobs import JobPart
+from hpcstack.slurm.state import UNKNOWN, JobState
 
 TRACE = 'Traceback (most recent call last):\n  File "/x/t.py", line 3\nValueError: caught, and gone on\n'
 ENDED = "hpcstack: rank 0 on n1 ended with 1 [0 5.0]\n"
 SESSION: Any = None  # nothing of it is asked for
 
 
-def part(folder: Path, task: int, state: str, text: str = "") -> JobPart:
+def part(folder: Path, task: int, state: JobState, text: str = "") -> JobPart:
     log = folder / f"x-7_{task}.out"
     log.write_text(text)
     return JobPart(f"7_{task}", state, files=(log,))
@@ -23,11 +22,11 @@ def part(folder: Path, task: int, state: str, text: str = "") -> JobPart:
 
 def test_what_nobody_knows_is_no_failure(tmp_path: Path) -> None:
     parts = [
-        part(tmp_path, 0, "COMPLETED", TRACE),
-        part(tmp_path, 1, "", TRACE),  # a traceback that the program may have gone on after
-        part(tmp_path, 2, "", TRACE + ENDED),
-        part(tmp_path, 3, "FAILED, exit 3", "no word of why\n"),
-        JobPart("7_4-9%2", "PENDING"),
+        part(tmp_path, 0, JobState("COMPLETED"), TRACE),
+        part(tmp_path, 1, UNKNOWN, TRACE),  # a traceback that the program may have gone on after
+        part(tmp_path, 2, UNKNOWN, TRACE + ENDED),
+        part(tmp_path, 3, JobState("FAILED", 3), "no word of why\n"),
+        JobPart("7_4-9%2", JobState("PENDING")),
     ]
     found = _explain_array(SESSION, parts, every=False)
     assert [task.state for task in found.tasks] == [
@@ -39,13 +38,7 @@ def test_what_nobody_knows_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_only_the_first_few_are_named(tmp_path: Path) -> None:
-    found = _explain_array(SESSION, [part(tmp_path, n, "FAILED, exit 1", TRACE + ENDED) for n in range(8)], every=False)
+    found = _explain_array(
+        SESSION, [part(tmp_path, n, JobState("FAILED", 1), TRACE + ENDED) for n in range(8)], every=False
+    )
     assert len(found.tasks) == 8 and found.said.splitlines()[-1].startswith("3 more: hpcstack explain 7_TASK")
-
-
-@pytest.mark.parametrize(
-    ("state", "failed"),
-    [("FAILED, exit 3", True), ("CANCELLED by you", True), ("TIMEOUT", True), ("COMPLETED", False), ("", False)],
-)
-def test_slurms_words_for_a_failure(state: str, failed: bool) -> None:
-    assert has_failed(state) is failed

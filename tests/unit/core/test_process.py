@@ -90,14 +90,13 @@ import os, signal, sys, time
 from hpcstack.core.process import Runner
 
 class Ending:
-    def answer(self, number):
+    def answer(self, number, terminate):
         if sys.argv[2] == "fails":
             raise OSError("no Slurm")
         if sys.argv[2] == "cannot":
-            return False
+            return terminate()
         time.sleep(0.3)
         os.kill(int(open(sys.argv[1]).read()), signal.SIGKILL)
-        return True
 
 sys.exit(Runner().attached(["sh", "-c", 'echo $$ >"$1"; exec sleep 4444', "sh", sys.argv[1]], ending=Ending()))
 """
@@ -117,3 +116,25 @@ def test_who_knows_better_ends_the_attached_program(
     time.sleep(0.2)
     process.send_signal(number)
     assert process.wait(20) == status
+
+
+SCRIPT = """\
+import sys
+from hpcstack.core.process import Runner
+lines = 'trap : TERM INT; echo $$ >"$1"; sleep 4545; sleep 4545; exit 7'
+sys.exit(Runner().attached(["bash", "-c", lines, "bash", sys.argv[1]], is_script=True))
+"""
+
+
+def test_what_a_script_has_started_is_told_to_end(tmp_path: Path) -> None:
+    """A shell that waits for a program acts on a signal when that has ended."""
+    pid = tmp_path / "pid"
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(pid)], stdin=subprocess.DEVNULL)
+    for _ in range(2):
+        until = time.monotonic() + 20
+        while subprocess.run(["pgrep", "-f", "^sleep 4545$"], capture_output=True, check=False).returncode:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+    assert process.wait(20) == 7

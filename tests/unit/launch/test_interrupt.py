@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +14,13 @@ import pytest
 
 from hpcstack.core import data
 from hpcstack.core.process import Completed, Runner
+from hpcstack.launch import interrupt
 from hpcstack.launch.failure import failure_in
 from hpcstack.launch.interrupt import Interruption, Told
 from hpcstack.launch.record import BEGAN, FILE
+from hpcstack.launch.stderr import Stderr
 from hpcstack.render.launchers import watched
+from hpcstack.render.template import plain
 
 COUNTS = """\
 import os, sys, time
@@ -31,14 +35,20 @@ except KeyboardInterrupt:
 """
 
 
-def _start(shell: str, folder: Path, job: str, rank: int, seconds: float) -> subprocess.Popen[bytes]:
+def _start(shell: str, folder: Path, job: str, rank: int, seconds: float, **env: str) -> subprocess.Popen[bytes]:
     """A rank below its shell, as in step 3 of JOB; it needs so many SECONDS to end."""
     (folder / "counts.py").write_text(COUNTS)
-    environ = {**os.environ, "SLURM_JOB_ID": job, "SLURM_STEP_ID": "3", "RANK": str(rank), "PYTHONNOUSERSITE": "1"}
+    command = (sys.executable, "counts.py", f"ready-{rank}", str(seconds))
+    return _start_command(shell, folder, job, rank, command, **env)
+
+
+def _start_command(
+    shell: str, folder: Path, job: str, rank: int, command: tuple[str, ...], **env: str
+) -> subprocess.Popen[bytes]:
+    environ = {**os.environ, "SLURM_JOB_ID": job, "SLURM_STEP_ID": "3", "RANK": str(rank), **env}
     environ.pop("SLURMD_NODENAME", None)
     ready = folder / f"ready-{rank}"
-    argv = [shell, *watched((sys.executable, str(folder / "counts.py"), str(ready), str(seconds)))[1:]]
-    process = subprocess.Popen(argv, env=environ)
+    process = subprocess.Popen([shell, *watched(command)[1:]], env=environ, cwd=folder)
     until = time.monotonic() + 20
     while not ready.exists():
         assert time.monotonic() < until
@@ -87,79 +97,170 @@ def test_who_has_not_ended_is_told_by_number(shell: str, tmp_path: Path) -> None
             process.wait()
 
 
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.parametrize("between", ["dash", "bash"])
+def test_a_program_below_a_script_is_interrupted(shell: str, between: str, tmp_path: Path) -> None:
+    job = f"90{os.getpid()}"
+    (tmp_path / "run.sh").write_text(f"{sys.executable} counts.py ready-0 0\nexit $?\n")
+    (tmp_path / "counts.py").write_text(COUNTS)
+    process = _start_command(shell, tmp_path, job, 0, (between, "run.sh"))
+    try:
+        assert _interrupt(shell, job, "3", 10) == "hpcstack-interrupted: 1\n"
+        assert (tmp_path / "ready-0-saved").exists()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_so_it_is_where_env_cannot_reset_signals(shell: str, tmp_path: Path) -> None:
+    """coreutils before 8.31, as Ubuntu 20.04 has it: what dash starts beside it has INT ignored, and Python keeps that."""
+    job = f"91{os.getpid()}"
+    old = tmp_path / "bin/env"
+    old.parent.mkdir()
+    old.write_text('#!/bin/sh\ncase $1 in --default-signal*) exit 125 ;; esac\nexec /usr/bin/env "$@"\n')
+    old.chmod(0o755)
+    process = _start(shell, tmp_path, job, 0, 0.0, PATH=f"{old.parent}:{os.environ['PATH']}")
+    try:
+        assert _interrupt(shell, job, "3", 10) == "hpcstack-interrupted: 1\n"
+        assert (tmp_path / "ready-0-saved").exists()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_shell_that_is_told_to_end_meanwhile_does_not_stay(shell: str, tmp_path: Path) -> None:
+    job = f"92{os.getpid()}"
+    process = _start(shell, tmp_path, job, 0, 30.0)
+    try:
+        assert _interrupt(shell, job, "3", 0) == "hpcstack-interrupted: 1 0\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 143
+    finally:
+        process.kill()
+        process.wait()
+
+
 class Cluster(Runner):
     """squeue says that the job runs on two nodes; a step beside it answers ANSWERS; scancel takes what it is given."""
 
-    def __init__(self, answers: str, *, running: bool = True) -> None:
-        self.answers, self.running = answers, running
-        self.cancelled: list[str] = []
+    def __init__(self, answers: str, *, running: bool = True, refuses: bool = False) -> None:
+        self.answers, self.running, self.refuses = answers, running, refuses
+        self.cancelled: list[tuple[str, ...]] = []
 
     def output(self, argv, *, env=None, timeout=60.0, stdin=Path(os.devnull)):  # type: ignore[no-untyped-def]
         if argv[0] == "squeue":
             return Completed(tuple(argv), 0, (), "12|RUNNING|2\n" if self.running else "")
         if argv[0] == "scancel":
-            self.cancelled.append(argv[1])
-            return Completed(tuple(argv), 0)
+            self.cancelled.append(tuple(argv[1:]))
+            return Completed(tuple(argv), int(self.refuses))
         return Completed(tuple(argv), 0, (), self.answers)
 
 
-def _launched(folder: Path, step: str) -> Path:
+def _launched(folder: Path, step: str, cluster: Cluster) -> Interruption:
     (folder / FILE).write_text(
         '{"stack": "s-1", "started": "", "command": [], "runtime": "r", "mode": "m", "image_sha256": ""}'
     )
     (folder / BEGAN).write_text(f"12\n{step}\nnode[1-2]\n12\n")
-    return folder
+    return Interruption(folder, cluster, Stderr(folder, lambda line: None), None)
 
 
+class Program:
+    """What was started here."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    def terminate(self) -> None:
+        self.ended += 1
+
+
+KILLED = "interrupted; {} after 30 s; exit 130; log: {}/stderr.log"
 OUTCOMES = {
-    "0: hpcstack-interrupted: 4\n1: hpcstack-interrupted: 4\n": (Told(8, ()), "interrupted: 8 ranks ended"),
+    "0: hpcstack-interrupted: 4\n1: hpcstack-interrupted: 4\n": (Told(8, ()), "interrupted: 8 ranks ended; exit 130"),
     "0: hpcstack-interrupted: 1 0\n1: hpcstack-interrupted: 0\n": (
         Told(1, (0,)),
-        "interrupted: rank 0 had not ended after 30 s, and it was killed",
+        KILLED.format("rank 0 was killed, which had not ended", "{}"),
     ),
     "0: hpcstack-interrupted: 4 1 2\n1: hpcstack-interrupted: 4 4\n": (
         Told(8, (1, 2, 4)),
-        "interrupted: ranks 1-2,4 had not ended after 30 s, and they were killed",
+        KILLED.format("ranks 1-2,4 were killed, which had not ended", "{}"),
     ),
 }
 
 
 @pytest.mark.parametrize("answers", OUTCOMES)
 def test_the_first_waits_for_all_nodes_and_ends_the_step(answers: str, tmp_path: Path) -> None:
-    cluster = Cluster(answers)
-    interruption = Interruption(_launched(tmp_path, "3"), cluster, None)
-    assert interruption.answer(signal.SIGINT) and cluster.cancelled == ["12.3"]
+    cluster, program = Cluster(answers), Program()
+    interruption = _launched(tmp_path, "3", cluster)
+    interruption.answer(signal.SIGINT, program.terminate)
+    assert cluster.cancelled == [("12.3",)] and not program.ended
     assert interruption.told == OUTCOMES[answers][0]
-    assert interruption.end(failure_in(""), tmp_path / "log") == (130, f"hpcstack: {OUTCOMES[answers][1]}; exit 130")
+    assert interruption.end(failure_in("")) == (130, "hpcstack: " + OUTCOMES[answers][1].format(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("step", "answers", "running"),
+    ("answers", "running"),
     [
-        ("", "", True),  # it waits for nodes
-        ("3", "0: hpcstack-interrupted: 0\n1: hpcstack-interrupted: 0\n", True),  # its containers start
-        ("3", "srun: error: Unable to create step\n", True),
-        ("3", "", False),
+        ("0: hpcstack-interrupted: 0\n1: hpcstack-interrupted: 0\n", True),  # containers start
+        ("srun: error: Unable to create step\n", True),
+        ("", False),
     ],
 )
-def test_where_no_rank_can_be_told_the_caller_ends_it(step: str, answers: str, running: bool, tmp_path: Path) -> None:
-    cluster = Cluster(answers, running=running)
-    interruption = Interruption(_launched(tmp_path, step), cluster, None)
-    assert not interruption.answer(signal.SIGINT) and cluster.cancelled == []
-    assert interruption.end(failure_in(""), tmp_path / "log") == (130, "hpcstack: interrupted; exit 130")
+def test_where_no_rank_can_be_told_the_step_is_ended(answers: str, running: bool, tmp_path: Path) -> None:
+    """Also in a script, which does not end of a TERM: the step went on, and was called interrupted."""
+    cluster, program = Cluster(answers, running=running), Program()
+    interruption = _launched(tmp_path, "3", cluster)
+    interruption.answer(signal.SIGINT, program.terminate)
+    assert cluster.cancelled == [("12.3",)]
+    assert interruption.end(failure_in("")) == (130, "hpcstack: interrupted; exit 130")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("step", ["", "3"])
+def test_where_there_is_no_step_or_slurm_refuses_what_was_started_is_ended(
+    number: signal.Signals, step: str, tmp_path: Path
+) -> None:
+    cluster, program = Cluster("", refuses=True), Program()
+    _launched(tmp_path, step, cluster).answer(number, program.terminate)
+    assert program.ended == 1
 
 
 def test_what_comes_after_the_first_waits_for_nobody(tmp_path: Path) -> None:
-    cluster = Cluster("")
-    interruption = Interruption(_launched(tmp_path, "3"), cluster, None)
-    assert not interruption.answer(signal.SIGINT)
-    assert interruption.answer(signal.SIGINT) and cluster.cancelled == ["12.3"]
-    assert "twice" in interruption.end(failure_in(""), tmp_path / "log")[1]
+    cluster, program = Cluster(""), Program()
+    interruption = _launched(tmp_path, "3", cluster)
+    for _ in range(2):
+        interruption.answer(signal.SIGINT, program.terminate)
+    assert cluster.cancelled == [("12.3",), ("12.3",)]
+    assert "twice" in interruption.end(failure_in(""))[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_term_ends_the_step_and_is_no_ctrl_c(number: signal.Signals, tmp_path: Path) -> None:
-    cluster = Cluster("")
-    interruption = Interruption(_launched(tmp_path, "3"), cluster, None)
-    assert interruption.answer(number) and cluster.cancelled == ["12.3"]
+def test_a_term_is_handed_on_and_later_the_step_is_ended(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupt, "TIME_S", 0)
+    cluster, program = Cluster(""), Program()
+    interruption = _launched(tmp_path, "3", cluster)
+    interruption.answer(number, program.terminate)
+    assert cluster.cancelled == [("--signal=TERM", "12.3"), ("12.3",)]
     assert not interruption.has_come
+
+
+FAILED = "Traceback (most recent call last):\n{}hpcstack: rank 2 on n1 ended with 1 [0 5.0]\n"
+
+
+def test_only_what_is_more_than_an_interrupt_is_a_failure(tmp_path: Path) -> None:
+    interruption = _launched(tmp_path, "3", Cluster(next(iter(OUTCOMES))))
+    interruption.answer(signal.SIGINT, Program().terminate)
+    quiet = failure_in(FAILED.format("KeyboardInterrupt\n"))
+    assert interruption.end(quiet)[1] == "hpcstack: interrupted: 8 ranks ended; exit 130"
+    loud = failure_in(FAILED.format("OSError: no space left\n"))
+    said = "hpcstack: interrupted; rank 2 on n1 failed first: OSError: no space left; exit 130; log: "
+    assert interruption.end(loud)[1].startswith(said)
+
+
+def test_the_shells_stay_longer_than_hpcstack_waits() -> None:
+    held = re.search(r"date \+%s\) \+ (\d+)\)\)", plain("launchers", "in-image/rank.sh"))
+    assert held and int(held[1]) >= interrupt.TIME_S + interrupt.START_S + 10

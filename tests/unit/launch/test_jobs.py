@@ -11,6 +11,7 @@ import pytest
 from hpcstack.core.process import Completed, Runner
 from hpcstack.launch import record
 from hpcstack.launch.jobs import JobPart, ended_how, find_output, logs_of, parts_of, read_record
+from hpcstack.slurm.state import JobState
 
 NO_JOB = "slurm_load_jobs error: Invalid job id specified"
 
@@ -59,7 +60,7 @@ def test_a_task_of_an_array_is_a_part_of_its_own() -> None:
         "RunTime=00:00:09 StdErr=/h/x-40_3.out StdIn=/dev/null StdOut=/h/x-40_3.out Power="
     )
     found = read_record(line)
-    assert found == JobPart("40_3", "FAILED, exit 7", "NonZeroExitCode", (Path("/h/x-40_3.out"),))
+    assert found == JobPart("40_3", JobState("FAILED", 7), "NonZeroExitCode", (Path("/h/x-40_3.out"),))
     assert read_record("no such job") is None
 
 
@@ -91,7 +92,7 @@ def test_a_job_that_slurm_forgot_is_known_by_its_launch(launches: Path, tmp_path
     out = tmp_path / "x-7.out"
     out.write_text("it went wrong\n")
     launch(launches, began="7\n", output=f"{out}\n", ended="3\n")
-    assert parts_of("7", Cluster()) == [JobPart("7", "FAILED, exit 3", files=(out,))]
+    assert parts_of("7", Cluster()) == [JobPart("7", JobState("FAILED", 3), files=(out,))]
     assert logs_of("7", Cluster()) == [out]
 
 
@@ -109,7 +110,7 @@ def test_every_task_of_an_array_is_known_without_slurm(launches: Path, tmp_path:
     files = {f"ended_{task}": f"{status}\n" for task, status in enumerate((0, 3, 0))}
     launch(launches, argv=("srun", "--array=0-2"), began="7_2\n", output=f"{tmp_path}/x-%A_%a.out\n", **files)
     parts = parts_of("7", Cluster())
-    assert [(part.job, part.state) for part in parts] == [
+    assert [(part.job, str(part.state)) for part in parts] == [
         ("7_0", "COMPLETED"), ("7_1", "FAILED, exit 3"), ("7_2", "COMPLETED"),
     ]  # fmt: skip
     assert [path.name for path in logs_of("7", Cluster())] == ["x-7_0.out", "x-7_1.out", "x-7_2.out"]
@@ -133,13 +134,13 @@ def test_a_script_of_the_users_own_that_slurm_forgot(tmp_path: Path, line: str, 
     (tmp_path / "job.sh").write_text(script)
     (tmp_path / file).write_text("hello\n")
     slurm = Cluster(sacct=accounted(("7", "FAILED", "1:0", str(tmp_path), "its-name", "me", "7", line)))
-    assert parts_of("7", slurm) == [JobPart("7", "FAILED, exit 1", files=(tmp_path / file,))]
+    assert parts_of("7", slurm) == [JobPart("7", JobState("FAILED", 1), files=(tmp_path / file,))]
 
 
 def test_the_state_that_slurm_says_now_counts(launches: Path) -> None:
     launch(launches, began="7\n0\nn1\n", ended="3\n", stderr_log="x\n")
     (part,) = parts_of("7", Cluster("JobId=7 JobState=TIMEOUT Reason=TimeLimit ExitCode=0:15 RunTime=00:01:00 Power="))
-    assert part.state == "TIMEOUT"
+    assert part.state.word == "TIMEOUT"
     assert ended_how("7", Cluster("JobId=7 JobState=TIMEOUT Reason=TimeLimit RunTime=00:01:00 Power=")) == (
         "the time limit was reached"
     )
@@ -184,4 +185,4 @@ def test_an_older_slurm_keeps_no_line(launches: Path) -> None:
                 return Completed(tuple(argv), 1, ('sacct: fatal: Invalid field requested: "SubmitLine"',), "")
             return super().output(argv, **more)
 
-    assert parts_of("7", Older(sacct=accounted(("7", "FAILED", "1:0")))) == [JobPart("7", "FAILED, exit 1")]
+    assert parts_of("7", Older(sacct=accounted(("7", "FAILED", "1:0")))) == [JobPart("7", JobState("FAILED", 1))]
