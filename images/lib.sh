@@ -143,6 +143,7 @@ hpcstack_lost() {
     local lost
     lost=$(comm -23 "$HPCSTACK_WORK/before" "$HPCSTACK_WORK/after")
     if [ -n "$lost" ]; then
+        printf '%s\n' "$lost" | sed 's/^/== hpcstack lost /'
         printf 'this step replaced or removed what the base brings:\n%s\n' "$lost"
         printf 'now there is:\n%s\n' "$(comm -13 "$HPCSTACK_WORK/before" "$HPCSTACK_WORK/after")"
         return 1

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
 
 HARDLY = 64 << 20  # bytes: a disk that has less is taken for full
-MARK = re.compile(r"^== hpcstack (step|failed in step|command|status) (.*)$")
+MARK = re.compile(r"^== hpcstack (step|failed in step|command|status|lost) (.*)$")  # images/lib.sh
 STEP_BEGUN = re.compile(r"^== hpcstack step (.*)$", re.MULTILINE)
 
 
@@ -76,10 +76,9 @@ def _advise_on_full_disk(folder: Path) -> str:
 
 def _find_requirements(log: str) -> dict[str, str]:
     """{what a step replaced of NVIDIA's: the requirement that asked for it}, as pip said it."""
-    _, found, lost = log.partition("this step replaced or removed what the base brings:")
-    names = re.findall(r"^pip ([A-Za-z0-9._-]+)==", lost.partition("now there is:")[0], re.MULTILINE) if found else []
+    lost = re.findall(r"^== hpcstack lost pip ([A-Za-z0-9._-]+)==", log, re.MULTILINE)
     out = {}
-    for name in names[:20]:
+    for name in lost[:20]:
         spelt = re.sub(r"[-_.]+", "[-_.]+", name)
         if match := re.search(rf"^Collecting {spelt}\b.*\(from (?P<by>.+)\)$", log, re.MULTILINE | re.IGNORECASE):
             out[name] = match["by"]
@@ -89,7 +88,7 @@ def _find_requirements(log: str) -> dict[str, str]:
 def _advise(log: str) -> str:
     known = (
         (
-            r"replaced or removed what the base brings",
+            r"(?m:^== hpcstack lost )",
             "pin the requirement to a version that keeps the base's packages; ",
         ),
         (

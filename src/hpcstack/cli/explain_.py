@@ -160,7 +160,7 @@ def _explain_text(
     """A log, which is JOB's where that is known. ENDED_BECAUSE: why it was ended from outside, where that is known."""
     from hpcstack.diagnose.logs import ended_at, explain, select_relevant
     from hpcstack.launch.failure import EndedBy, failure_in
-    from hpcstack.launch.hang import parse, told
+    from hpcstack.launch.hang import describe_ranks, parse_ranks
     from hpcstack.launch.jobs import ended_how
 
     failure = failure_in(text)
@@ -168,7 +168,7 @@ def _explain_text(
     slurm = ended_because or (ended_how(job, session.runner) if job else "")
     said = slurm or failure.first or ("it ended with 0" if ended_well else "")
     if not slurm and failure.ended_by is EndedBy.WATCHDOG:
-        slurm = said = "\n".join([said, *told(parse(text))[0]])
+        slurm = said = "\n".join([said, *describe_ranks(parse_ranks(text))[0]])
 
     cause_is_said = failure.has_a_reason or (ended_well and not failure.first)
     shown = found if every else _select_causes(found, cause_is_said=cause_is_said)

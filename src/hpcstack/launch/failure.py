@@ -183,6 +183,11 @@ class Failure:
 
     def end(self, status: int) -> tuple[int, str]:
         """(the status that counts, what happened in words) of a step that ended with STATUS."""
+        counts, said = self._judge(status)
+        return counts, said or ("it failed" if counts else "")
+
+    def _judge(self, status: int) -> tuple[int, str]:
+        """As `end`, without words where nothing is known."""
         if status == 0:
             return 0, ""
         if self.host:
@@ -199,7 +204,7 @@ class Failure:
             return status, self.aborted  # Slurm cancels the step of it
         if self.ended_by:
             return (TERMINATED if self.ended_by in BY_SLURM else status), self._words_for_the_end()
-        return status, said or "it failed"
+        return status, said
 
     def _slurm_ended_the_task(self) -> bool:
         """Whether the first task to end has ended of what Slurm said later only."""
@@ -244,8 +249,7 @@ class Failure:
     @property
     def first(self) -> str:
         """What happened, whatever the status was: empty where nothing is known."""
-        said = self.end(1)[1]
-        return "" if said == "it failed" else said
+        return self._judge(1)[1]
 
 
 def last_line(said: str, status: int, log: str = "") -> str:

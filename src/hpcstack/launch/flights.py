@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import InputError, counted
-from hpcstack.launch.hang import named
+from hpcstack.launch.hang import format_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -172,7 +172,7 @@ def _elsewhere(waiting: Mapping[int, Collective], flights: Mapping[int, Flight])
 
 
 def _who(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {named(ranks)} have"
+    return f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {format_ranges(ranks)} have"
 
 
 def _count(ranks: Sequence[int]) -> str:
@@ -182,7 +182,7 @@ def _count(ranks: Sequence[int]) -> str:
 def summarise_flights(flights: Mapping[int, Flight]) -> tuple[list[str], bool]:
     """(lines for people, whether nobody stands out)."""
     odd, notes = judge_flights(flights)
-    lines = [f"flight recorder: {counted(len(flights), 'rank')} ({named(list(flights))})"]
+    lines = [f"flight recorder: {counted(len(flights), 'rank')} ({format_ranges(list(flights))})"]
     lines += [f"ODD, by torch's flight recorder: {one}" for one in odd]
     lines += [f"flight recorder: {one}" for one in notes]
     if not odd and not notes:

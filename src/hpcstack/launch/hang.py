@@ -16,18 +16,66 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RANK = re.compile(r"hpcstack: rank (\d+) of (\d+) on (\S+) is process (\d+) of step (\S*), state (\S): (.*)")
+# py-spy's dump, which stacks.sh indents
 THREAD = re.compile(r"  Thread (\S+) ")
-FRAME = re.compile(r"      (\S.*) \((.+:\d+)\)")
-LABEL = re.compile(r" *(\d+): ?")
-LIBRARY = re.compile(r" \((.*/(site|dist)-packages/|.*/lib/python3|<)")
+FRAME = re.compile(r"      (\S.*) \((.+):(\d+)\)")
+# What stacks.sh counts by /proc where there is no stack: how many threads have a name, state and kernel function
+THREADS = re.compile(r"  threads: (\d+) (.*)")
+LABEL = re.compile(r" *(\d+): ?")  # of srun
+LIBRARY = re.compile(r".*/(site|dist)-packages/|.*/lib/python3|<")
 COLLECTIVES = ("/torch/distributed/distributed_c10d.py", "/deepspeed/comm/", "/horovod/")
 STOPPED = ("T", "t")  # by SIGSTOP, SIGTSTP or a debugger
 WRAPPERS = ("wrapper", "_exception_logger", "inner", "_wrapper")
 
 
+@dataclass(frozen=True)
+class Frame:
+    """A call on a Python stack."""
+
+    function: str
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    @property
+    def is_a_librarys(self) -> bool:
+        return LIBRARY.match(self.file) is not None
+
+    @property
+    def is_a_collective(self) -> bool:
+        is_of_one = any(name in self.file for name in COLLECTIVES)
+        return is_of_one and not any(word in self.function for word in WRAPPERS)
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.place})"
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """What a rank does, alike for ranks that do the same.
+
+    The `collective` that it is in, or none; the `place` of its program, FILE:LINE; whether a signal has `stopped` it.
+    Without a Python stack, `threads` is what the kernel says of the first of them.
+    """
+
+    collective: str = ""
+    place: str = ""
+    stopped: bool = False
+    threads: str = ""
+
+    def __str__(self) -> str:
+        if not self.place:
+            return self.threads or "at an unknown place"
+        where = f"in {self.collective}, called at {self.place}" if self.collective else f"at {self.place}"
+        return f"stopped by a signal {where}" if self.stopped else where
+
+
 @dataclass
 class Rank:
-    """One rank: its stack is the main thread's, innermost first; what else was said of it are `lines`."""
+    """One rank: the `stack` of its main thread, innermost first; else its `threads`, as (how many, what) pairs."""
 
     number: int
     world: int
@@ -36,119 +84,114 @@ class Rank:
     step: str
     state: str
     words: str
-    stack: list[str] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
+    stack: list[Frame] = field(default_factory=list)
+    threads: list[tuple[int, str]] = field(default_factory=list)
 
     @property
-    def collective(self) -> str:
-        """The collective operation that it is in; empty where it is in none."""
-        found = [frame for frame in self.stack if any(name in frame for name in COLLECTIVES)]
-        names = [frame.partition(" (")[0] for frame in found]
-        return next((name for name in reversed(names) if not any(word in name for word in WRAPPERS)), "")
-
-    @property
-    def place(self) -> str:
-        """Its innermost line that is no library's, FILE:LINE; else the innermost at all."""
-        own = [frame for frame in self.stack if not LIBRARY.search(frame)]
-        return (own or self.stack or [""])[0].rpartition(" (")[2].rstrip(")")
-
-    @property
-    def doing(self) -> str:
-        """In a few words, alike for ranks that do the same."""
+    def whereabouts(self) -> Whereabouts:
         if self.stack:
-            where = self.place
-            said = f"in {self.collective}, called at {where}" if self.collective else f"at {where}"
-            return f"stopped by a signal {said}" if self.state in STOPPED else said
-        said = next((line for line in self.lines if line.startswith("  threads: ")), "")
-        return said.replace("  threads: 1 ", "in ") or "at an unknown place"
+            return Whereabouts(self._find_collective(), self._find_place(), self.state in STOPPED)
+        if not self.threads:
+            return Whereabouts()
+        count, what = self.threads[0]
+        return Whereabouts(threads=f"in {what}" if count == 1 else f"in {what} ({count} threads)")
+
+    def _find_collective(self) -> str:
+        """The outermost call of a collective operation; empty where it is in none."""
+        names = [frame.function for frame in self.stack if frame.is_a_collective]
+        return names[-1] if names else ""
+
+    def _find_place(self) -> str:
+        """The innermost place that is no library's; else the innermost at all."""
+        own = [frame for frame in self.stack if not frame.is_a_librarys]
+        return (own or self.stack)[0].place
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Who does what: (what, ranks) with the most ranks first; who is odd, and why."""
+    """Who does what: (what, ranks) with the most ranks first; the numbers that are missing; who is odd, and why."""
 
-    groups: tuple[tuple[str, tuple[Rank, ...]], ...]
+    groups: tuple[tuple[Whereabouts, tuple[Rank, ...]], ...]
     missing: tuple[int, ...]
     odd: tuple[str, ...]
 
 
-def parse(text: str) -> list[Rank]:
-    """The ranks of what launchers/on-node/stacks.sh wrote on all nodes (srun --label), each once, by number."""
+def parse_ranks(text: str) -> list[Rank]:
+    """Return the ranks of what launchers/on-node/stacks.sh wrote on all nodes (srun --label), each once, by number."""
     streams: dict[str, list[str]] = {}
     for raw in text.splitlines():
         label = LABEL.match(raw)
         streams.setdefault(label[1] if label else "", []).append(raw[label.end() :] if label else raw)
+
     found: dict[tuple[str, int], Rank] = {}
     for lines in streams.values():
-        for rank in _ranks(lines):
+        for rank in _parse_node(lines):
             found.setdefault((rank.step, rank.number), rank)
     return [found[key] for key in sorted(found)]
 
 
-def steps(ranks: Sequence[Rank]) -> dict[str, list[Rank]]:
-    """{a job's step: its ranks}: each is a training of its own."""
+def group_by_step(ranks: Sequence[Rank]) -> dict[str, list[Rank]]:
+    """Return {a job's step: its ranks}: each is a training of its own."""
     out: dict[str, list[Rank]] = {}
     for rank in ranks:
         out.setdefault(rank.step, []).append(rank)
     return out
 
 
-def _ranks(lines: Sequence[str]) -> list[Rank]:
-    """The ranks of one node."""
+def _parse_node(lines: Sequence[str]) -> list[Rank]:
+    """Return the ranks of one node."""
     out: list[Rank] = []
     rank: Rank | None = None
-    main = False
+    in_main_thread = False
     for line in lines:
         if begins := RANK.fullmatch(line):
             rank = Rank(int(begins[1]), int(begins[2]), begins[3], int(begins[4]), begins[5], begins[6], begins[7])
             out.append(rank)
-            main = False
+            in_main_thread = False
         elif line.strip() and not line.startswith("  "):
             rank = None
-        elif rank:
-            rank.lines.append(line)
-            if thread := THREAD.match(line):
-                main = line.endswith('"MainThread"') or thread[1] == str(rank.process)
-            if main and (frame := FRAME.fullmatch(line)):
-                rank.stack.append(f"{frame[1]} ({frame[2]})")
+        elif rank is None:
+            continue
+        elif threads := THREADS.fullmatch(line):
+            rank.threads.append((int(threads[1]), threads[2]))
+        elif thread := THREAD.match(line):
+            in_main_thread = line.endswith('"MainThread"') or thread[1] == str(rank.process)
+        elif in_main_thread and (frame := FRAME.fullmatch(line)):
+            rank.stack.append(Frame(frame[1], frame[2], int(frame[3])))
     return out
 
 
-def judge(ranks: Sequence[Rank]) -> Standing:
-    """Who does what, and who is elsewhere or not there."""
-    groups: dict[str, list[Rank]] = {}
+def judge_ranks(ranks: Sequence[Rank]) -> Standing:
+    """Find who does what, and who is elsewhere than the others or not there."""
+    groups: dict[Whereabouts, list[Rank]] = {}
     for rank in ranks:
-        groups.setdefault(rank.doing, []).append(rank)
+        groups.setdefault(rank.whereabouts, []).append(rank)
+    # Of groups as large as another, the one that waits in a collective is the usual one.
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), not item[0].collective, item[1][0].number))
+
     known = {rank.number for rank in ranks}
     world = max((rank.world for rank in ranks), default=0)
     missing = tuple(number for number in range(world) if number not in known)
-    # Of groups as large as another, the one that waits in a collective is the usual one.
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), not item[1][0].collective, item[1][0].number))
-    odd = [f"rank {named(missing)} is not there" if len(missing) == 1 else f"ranks {named(missing)} are not there"]
-    odd = odd if missing else []
-    usual = ordered[0] if ordered else None
-    for what, members in ordered[1:]:
-        assert usual
-        where = ", ".join(sorted({one.host for one in members}))
-        who = (
-            f"rank {members[0].number} on {where} is"
-            if len(members) == 1
-            else f"ranks {numbers(members)} on {where} are"
-        )
-        odd.append(
-            f"{who} {what}, while {counted(len(usual[1]), 'rank')} {'is' if len(usual[1]) == 1 else 'are'} {usual[0]}"
-        )
+
+    odd = [f"{_name_ranks(missing)} {'is' if len(missing) == 1 else 'are'} not there"] if missing else []
+    if ordered:
+        usual, most = ordered[0]
+        others = f"{counted(len(most), 'rank')} {'is' if len(most) == 1 else 'are'} {usual}"
+        for what, members in ordered[1:]:
+            where = ", ".join(sorted({one.host for one in members}))
+            who = _name_ranks([one.number for one in members])
+            odd.append(f"{who} on {where} {'is' if len(members) == 1 else 'are'} {what}, while {others}")
     return Standing(tuple((what, tuple(members)) for what, members in ordered), missing, tuple(odd))
 
 
-def numbers(ranks: Sequence[Rank]) -> str:
-    return named([rank.number for rank in ranks])
+def _name_ranks(numbers: Sequence[int]) -> str:
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {format_ranges(numbers)}"
 
 
-def named(found: Sequence[int]) -> str:
-    """0-2,5 for 0, 1, 2 and 5."""
+def format_ranges(numbers: Sequence[int]) -> str:
+    """Return `0-2,5` for 0, 1, 2 and 5."""
     pairs: list[list[int]] = []
-    for number in sorted(found):
+    for number in sorted(numbers):
         if pairs and pairs[-1][1] == number - 1:
             pairs[-1][1] = number
         else:
@@ -156,25 +199,32 @@ def named(found: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
 
 
-def told(ranks: Sequence[Rank]) -> tuple[list[str], bool]:
-    """(what people read of all RANKS, step by step; whether each was found and none stands out)."""
+def describe_ranks(ranks: Sequence[Rank]) -> tuple[list[str], bool]:
+    """Return (lines for people about all RANKS, step by step; whether each was found and none stands out)."""
+    verdicts = {step: judge_ranks(own) for step, own in group_by_step(ranks).items()} or {"": judge_ranks([])}
     lines: list[str] = []
-    verdicts = {step: judge(own) for step, own in steps(ranks).items()} or {"": judge([])}
     for step, verdict in verdicts.items():
-        lines += [*([""] if lines else []), *([f"step {step}:"] if len(verdicts) > 1 else []), *summary(verdict)]
+        if lines:
+            lines.append("")
+        if len(verdicts) > 1:
+            lines.append(f"step {step}:")
+        lines += describe_standing(verdict)
     return lines, all(verdict.groups and not verdict.odd for verdict in verdicts.values())
 
 
-def summary(verdict: Standing) -> list[str]:
-    """Lines for people: each group, then who is odd."""
-    lines = []
-    for what, members in verdict.groups:
-        who = f"rank {numbers(members)}" if len(members) == 1 else f"{len(members)} ranks ({numbers(members)})"
-        lines.append(f"{who}: {what}")
+def describe_standing(verdict: Standing) -> list[str]:
+    """Return lines for people: each group, then who is odd."""
     if not verdict.groups:
         return ["no rank was found: the job runs none, or its nodes do not answer"]
+
+    lines = []
+    for what, members in verdict.groups:
+        numbers = format_ranges([one.number for one in members])
+        who = f"rank {numbers}" if len(members) == 1 else f"{len(members)} ranks ({numbers})"
+        lines.append(f"{who}: {what}")
+
     if verdict.odd:
         return [*lines, "", *(f"ODD: {one}" for one in verdict.odd)]
-    if len(verdict.groups) == 1 and verdict.groups[0][1][0].collective:
+    if len(verdict.groups) == 1 and verdict.groups[0][0].collective:
         return [*lines, "", "all ranks are in the same collective: look at the network and at NCCL_DEBUG=INFO"]
     return [*lines, "", "no rank stands out"]

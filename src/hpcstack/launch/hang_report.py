@@ -9,7 +9,7 @@ from typing import Any
 from hpcstack.core.errors import InputError
 from hpcstack.launch.activity import Activity, parse_activity, summarise_activity
 from hpcstack.launch.flights import judge_flights, read_flights, summarise_flights
-from hpcstack.launch.hang import Rank, judge, parse, steps, told
+from hpcstack.launch.hang import Rank, describe_ranks, group_by_step, judge_ranks, parse_ranks
 from hpcstack.launch.ras import parse_ras, summarise_ras
 
 
@@ -24,8 +24,8 @@ class HangReport:
 
 def report_hang(text: str) -> HangReport:
     """Stacks, NCCL's RAS, flight recorders (read here, where this machine sees them), GPUs and ports."""
-    ranks = parse(text)
-    lines, well = told(ranks)
+    ranks = parse_ranks(text)
+    lines, well = describe_ranks(ranks)
     document: dict[str, Any] = {"steps": _steps(ranks), "ras": None, "flights": None, "activity": []}
     if ras := parse_ras(text):
         document["ras"] = {"odd": list(ras.odd), "notes": list(ras.notes), "text": ras.text}
@@ -42,13 +42,17 @@ def report_hang(text: str) -> HangReport:
 
 def _steps(ranks: list[Rank]) -> list[dict[str, Any]]:
     out = []
-    for step, own in steps(ranks).items():
-        verdict = judge(own)
+    for step, own in group_by_step(ranks).items():
+        verdict = judge_ranks(own)
         groups = [
-            {"doing": what, "ranks": [one.number for one in members], "hosts": sorted({one.host for one in members}),
-             "stack": members[0].stack}
+            {
+                "doing": str(what),
+                "ranks": [one.number for one in members],
+                "hosts": sorted({one.host for one in members}),
+                "stack": [str(frame) for frame in members[0].stack],
+            }
             for what, members in verdict.groups
-        ]  # fmt: skip
+        ]
         out.append({"step": step, "odd": list(verdict.odd), "missing": list(verdict.missing), "groups": groups})
     return out
 

@@ -18,7 +18,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import HpcstackError, counted
 from hpcstack.core.process import write_stderr
 from hpcstack.launch.failure import last_line
-from hpcstack.launch.hang import named
+from hpcstack.launch.hang import format_ranges
 from hpcstack.launch.record import read
 from hpcstack.launch.stacks import find_running, step_beside
 
@@ -124,7 +124,7 @@ class Interruption:
 def _ranks_had_not_ended(left: tuple[int, ...]) -> str:
     if len(left) == 1:
         return f"rank {left[0]} was killed, which had not ended"
-    return f"ranks {named(left)} were killed, which had not ended"
+    return f"ranks {format_ranges(left)} were killed, which had not ended"
 
 
 def interrupt_ranks(launch: Launch, runner: Runner) -> Told | None:

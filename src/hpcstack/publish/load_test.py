@@ -42,7 +42,8 @@ BUG = "this is a bug: tell us"
 MAX_ANSWER = 4 << 20  # bytes: an environment
 ROUND_TRIP = r"""
 set -u
-folder=$1 release=$2; shift 2
+folder=$1 release=$2 image=$3; shift 3
+[ -r "$image" ] || : >"$folder/unreadable"
 env -0 >"$folder/before"
 eval "$("$@" bash load "$release" 2>"$folder/said")" || exit 3
 env -0 >"$folder/loaded"
@@ -107,7 +108,7 @@ def _round_trip(release: Release, program: Program, user: str, runner: Runner) -
             (tree / release.stack.name / file).write_text(text, encoding="utf-8")
         folder.mkdir(mode=0o700)
         argv = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={folder}", f"MODULEPATH={tree}", "TERM=dumb"]
-        argv += ["bash", "-c", ROUND_TRIP, "bash", str(folder), release.name, *program.argv]
+        argv += ["bash", "-c", ROUND_TRIP, "bash", str(folder), release.name, release.image, *program.argv]
         if user:
             shown = (tree, tree / release.stack.name, *(tree / release.stack.name / file for file in texts))
             argv = [*_become(user, Path(name), shown, folder), *argv]
@@ -116,15 +117,19 @@ def _round_trip(release: Release, program: Program, user: str, runner: Runner) -
         if done.status:
             doing = {4: "unload", 5: "load"}.get(done.status, "load")
             raise StoreError(
-                f"{program.name} does not {doing} {release.name}{_who(user)}: {said}", _tip(said, release.name)
+                f"{program.name} does not {doing} {release.name}{_who(user)}: {said}",
+                _advise(release.name, is_unreadable=(folder / "unreadable").exists()),
             )
         _compare(release, program, folder, user, said)
 
 
-def _tip(said: str, name: str) -> str:
+def _advise(name: str, *, is_unreadable: bool) -> str:
+    """What to do about a module NAME that does not load."""
     if "+" in name:
         return "Environment Modules takes what follows a + for a variant: another `version` in the recipe"
-    return "`modules`, `store` and `module_root` in site.yaml" if "read" in said else BUG
+    if is_unreadable:
+        return "users cannot read its image: `modules` and `store` in site.yaml"
+    return BUG
 
 
 def _who(user: str) -> str:

@@ -138,33 +138,38 @@ def _adding(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
     yield from (("all_reduce", all_reduce), ("reduce", reduce), ("reduce_scatter", reduce_scatter))
 
 
-def exact(context: Context, group: Any = None) -> tuple[list[str], list[str], list[str]]:
+Tried = tuple[str, str]  # the collective, the dtype's name
+
+
+def exact(context: Context, group: Any = None) -> tuple[list[Tried], list[Tried], list[Tried]]:
     """(right, wrong, not known to this backend) of nine collectives in fp32 and bf16."""
     import torch
 
-    right: list[str] = []
-    wrong: list[str] = []
-    unknown: list[str] = []
+    right: list[Tried] = []
+    wrong: list[Tried] = []
+    unknown: list[Tried] = []
     for dtype in (torch.float32, torch.bfloat16):
         for make in (_moving, _adding):
             for name, work in make(context, dtype, group):
-                label = f"{name} in {str(dtype).removeprefix('torch.')}"
+                tried = (name, str(dtype).removeprefix("torch."))
                 try:
-                    (right if work() else wrong).append(label)
+                    (right if work() else wrong).append(tried)
                 except (RuntimeError, NotImplementedError, ValueError) as error:
                     if context.backend != "gloo" or not any(word in str(error).lower() for word in UNKNOWN):
                         raise  # NCCL has all nine: what it refuses is an error
-                    unknown.append(label)
+                    unknown.append(tried)
     return right, wrong, unknown
+
+
+def _named(tried: list[Tried]) -> str:
+    return ", ".join(f"{name} in {dtype}" for name, dtype in tried)
 
 
 def _judged(context: Context, group: Any, remedy: str = "") -> Result:
     right, wrong, unknown = exact(context, group)
-    said = f"wrong: {', '.join(wrong)}" if wrong else f"{len(right)} of {2 * len(NAMES)} (collective, dtype) exact"
-    evidence = f"not in this version of the backend: {', '.join(unknown)}" if unknown else ""
-    needed = {
-        f"{name} in {dtype}" for name in ("all_reduce", "all_gather", "broadcast") for dtype in ("float32", "bfloat16")
-    }
+    said = f"wrong: {_named(wrong)}" if wrong else f"{len(right)} of {2 * len(NAMES)} (collective, dtype) exact"
+    evidence = f"not in this version of the backend: {_named(unknown)}" if unknown else ""
+    needed = {(name, dtype) for name in ("all_reduce", "all_gather", "broadcast") for dtype in ("float32", "bfloat16")}
     good = not wrong and (needed <= set(right) if context.backend == "gloo" else len(right) == 2 * len(NAMES))
     return judge(good, f"{said}, {context.world} ranks", "each value as computed", "integers that the dtype knows",
                  evidence, remedy)  # fmt: skip

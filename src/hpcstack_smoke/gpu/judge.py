@@ -83,7 +83,7 @@ def judge_host(there: float, back: float, rows: list[dict[str, str]], name: str)
     measured = f"to the GPU {there:.1f} GB/s, back {back:.1f} GB/s"
     narrow, slow = narrow_links([{**row, "index": row.get("index", "?")} for row in rows[-1:]])
     if narrow or slow:
-        said = f"{'; '.join([*narrow, *slow])} while it copies; {measured}"
+        said = f"{'; '.join([*map(str, narrow), *slow])} while it copies; {measured}"
         return Result(FAIL, said, FULL_LINK, "nvidia-smi under load", remedy=PCIE_REMEDY, figures=figures)
     want = known(HOST_GATES, name)
     if not want:

@@ -46,20 +46,24 @@ def same(context: Context) -> Result:
 
 def judge_same(everyone: list[tuple[str, dict[str, str]]]) -> Result:
     """EVERYONE: (host, what it runs on) of each rank."""
-    odd = []
+    odd = []  # (host, what of it, its value, the others')
     for name in everyone[0][1]:
         values = Counter(found.get(name, "") for _, found in everyone)
         usual = values.most_common(1)[0][0]
-        odd += [f"{host}: {name} {found.get(name, '')[:60]} (others: {usual[:60]})" for host, found in everyone
-                if found.get(name, "") != usual]  # fmt: skip
+        for host, found in everyone:
+            value = found.get(name, "")
+            if value != usual:
+                odd.append((host, name, value, usual))
+
     first = everyone[0][1]
-    mixed = bool(odd) and all(": gpu " in said for said in odd)
+    is_only_of_gpus = bool(odd) and all(name == "gpu" for _, name, _, _ in odd)
     shown = ", ".join(
         f"{name} {value[:40]}" for name, value in first.items() if name in ("gpu", "torch", "nccl", "driver")
     )
-    measured = "; ".join(dict.fromkeys(odd)) or shown
+    said = [f"{host}: {name} {value[:60]} (others: {usual[:60]})" for host, name, value, usual in odd]
+    measured = "; ".join(dict.fromkeys(said)) or shown
     expected, source = "the same on all ranks", "the majority of ranks"
-    if mixed:
+    if is_only_of_gpus:
         remedy = "GPUs of several models: the slowest sets the pace; --constraint or -w picks one"
         return Result(WARN, measured, expected, source, remedy=remedy)
     return judge(not odd, measured, expected, source,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcstack_smoke.node import machine, nvidia
 from hpcstack_smoke.result import FAIL, PASS, WARN, NeedsRoot, Result, Skip, judge
@@ -185,18 +185,30 @@ def throttle(request: Any) -> Result:
     )
 
 
-def narrow_links(rows: list[dict[str, str]]) -> tuple[list[str], list[str]]:
+class NarrowLink(NamedTuple):
+    """A GPU's PCIe link with fewer lanes than it could have."""
+
+    gpu: str
+    now: str
+    most: str
+
+    def __str__(self) -> str:
+        return f"GPU {self.gpu}: x{self.now} of x{self.most}"
+
+
+def narrow_links(rows: list[dict[str, str]]) -> tuple[list[NarrowLink], list[str]]:
     """(GPUs whose link has not its full width, those that rest at or trained to a lower generation).
 
     GPUs that reach the CPU by NVLink-C2C say nothing true of PCIe.
     """
-    narrow, slow = [], []
+    narrow: list[NarrowLink] = []
+    slow: list[str] = []
     for row in rows:
         if model(row).startswith(BY_C2C):
             continue
         now, most = row.get("pcie.link.width.current"), row.get("pcie.link.width.max")
         if now and most and now != most:
-            narrow.append(f"GPU {row['index']}: x{now} of x{most}")
+            narrow.append(NarrowLink(row["index"], now, most))
         now, most = row.get("pcie.link.gen.current"), row.get("pcie.link.gen.max")
         if now and most and now != most:
             slow.append(f"GPU {row['index']}: generation {now} of {most}")
@@ -213,9 +225,9 @@ def pcie(request: Any) -> Result:
     rows = read_rows(request, nvidia.PCIE)
     narrow, slow = narrow_links(rows)
     if narrow:
-        alike = len(narrow) == len(rows) > 1 and len({said.partition(": ")[2] for said in narrow}) == 1
+        alike = len(narrow) == len(rows) > 1 and len({(one.now, one.most) for one in narrow}) == 1
         status = WARN if alike else FAIL  # all of a kind: so the board is wired, or so many went wrong alike
-        return Result(status, "; ".join([*narrow, *slow]), FULL_LINK, "nvidia-smi", remedy=PCIE_REMEDY)
+        return Result(status, "; ".join([*map(str, narrow), *slow]), FULL_LINK, "nvidia-smi", remedy=PCIE_REMEDY)
     first = rows[0]
     generation, width = (first.get(f"pcie.link.{name}.max", "?") for name in ("gen", "width"))
     said = f"generation {generation} x{width} on {len(rows)} GPU(s)"

@@ -41,11 +41,16 @@ def nvlink(request: Any) -> Result:
     counts = Counter(len(links) for links in active.values())
     usual = want or (counts.most_common(1)[0][0] if counts else 0)
     used = {n for links in found.values() for n, one in links.items() if one.active}  # a bridge leaves the others free
-    bad = [f"GPU {gpu}: link {n} is inactive" for gpu, links in found.items() for n, one in links.items()
-           if not one.active and (want or n in used)]  # fmt: skip
-    named = {said.partition(":")[0] for said in bad}
-    bad += [f"GPU {gpu}: {len(links)} active link(s)" for gpu, links in active.items()
-            if (len(links) != usual or not links) and f"GPU {gpu}" not in named]  # fmt: skip
+    inactive = [
+        (gpu, n) for gpu, links in found.items() for n, one in links.items() if not one.active and (want or n in used)
+    ]
+    bad = [f"GPU {gpu}: link {n} is inactive" for gpu, n in inactive]
+    are_named = {gpu for gpu, _ in inactive}
+    bad += [
+        f"GPU {gpu}: {len(links)} active link(s)"
+        for gpu, links in active.items()
+        if (len(links) != usual or not links) and gpu not in are_named
+    ]
     rates = Counter(one.rate for links in active.values() for one in links if one.rate)
     rate = rate or (rates.most_common(1)[0][0] if rates else 0.0)
     bad += [f"GPU {gpu}: link {n} at {one.rate:g} GB/s" for gpu, links in found.items() for n, one in links.items()

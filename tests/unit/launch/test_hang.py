@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
-from hpcstack.launch.hang import judge, named, parse, summary, told
+from hpcstack.launch.hang import describe_ranks, describe_standing, format_ranges, judge_ranks, parse_ranks
 from hpcstack.launch.stacks import meant
 from hpcstack.render.launchers import watched
 
@@ -55,14 +55,13 @@ def waits(operation: str = "all_reduce", line: int = 5) -> str:
         (rank(0, "a", waits()) + rank(1, "a", waits()), ["ranks 2-3 are not there"]),
         (rank(0, "a", waits(), 2) + rank(1, "b", waits(), 2), []),
         (rank(0, "a", waits(), 3) + rank(1, "b", waits(), 3) + rank(2, "b", THREADS, 3),
-         ["rank 2 on b is in a.out, state S, waits in futex_wait, while 2 ranks are in all_reduce, called at /home/me/train.py:5"]),
+         ["rank 2 on b is in a.out, state S, waits in futex_wait (2 threads), while 2 ranks are in all_reduce, called at /home/me/train.py:5"]),
         ("srun: error: nothing\n", []),
     ],
     ids=["elsewhere", "two ranks", "another collective", "gone", "all wait", "no Python", "nobody"],
 )  # fmt: skip
 def test_who_is_odd(text: str, odd: list[str]) -> None:
-    said = [one.replace("2 a.out", "a.out") for one in judge(parse(text.replace("threads: 2 a", "threads: 1 a"))).odd]
-    assert said == odd
+    assert list(judge_ranks(parse_ranks(text)).odd) == odd
 
 
 def test_nodes_that_answer_at_once_are_kept_apart() -> None:
@@ -70,8 +69,8 @@ def test_nodes_that_answer_at_once_are_kept_apart() -> None:
     first = rank(0, "a", waits(), 2, label=0).splitlines()
     second = rank(1, "b", ELSEWHERE, 2, label=11).splitlines()
     mixed = [line for pair in zip(first, [*second, *first[len(second) :]], strict=True) for line in pair]
-    found = parse("\n".join(f"{line:>3}" for line in mixed))
-    assert [(one.number, one.host, one.place) for one in found] == [
+    found = parse_ranks("\n".join(f"{line:>3}" for line in mixed))
+    assert [(one.number, one.host, one.whereabouts.place) for one in found] == [
         (0, "a", "/home/me/train.py:5"),
         (1, "b", "/home/me/data.py:17"),
     ]
@@ -79,7 +78,7 @@ def test_nodes_that_answer_at_once_are_kept_apart() -> None:
 
 def test_each_step_of_a_job_is_a_training_of_its_own() -> None:
     other = "".join(rank(n, "a", ELSEWHERE if n else waits(), 2) for n in (0, 1)).replace("of step 0", "of step 1")
-    lines, well = told(parse("".join(rank(n, "a", waits(), 2) for n in (0, 1)) + other))
+    lines, well = describe_ranks(parse_ranks("".join(rank(n, "a", waits(), 2) for n in (0, 1)) + other))
     assert not well and lines[0] == "step 0:" and lines.count("step 1:") == 1
     assert [line for line in lines if line.startswith("ODD: ")] == [
         "ODD: rank 1 on a is at /home/me/data.py:17, while 1 rank is in all_reduce, called at /home/me/train.py:5"
@@ -87,16 +86,16 @@ def test_each_step_of_a_job_is_a_training_of_its_own() -> None:
 
 
 def test_what_is_said_to_people() -> None:
-    assert summary(judge(parse(rank(0, "a", waits(), 2) + rank(1, "b", waits(), 2))))[-1].startswith(
-        "all ranks are in the same"
-    )
-    assert summary(judge([])) == ["no rank was found: the job runs none, or its nodes do not answer"]
+    assert describe_standing(judge_ranks(parse_ranks(rank(0, "a", waits(), 2) + rank(1, "b", waits(), 2))))[
+        -1
+    ].startswith("all ranks are in the same")
+    assert describe_standing(judge_ranks([])) == ["no rank was found: the job runs none, or its nodes do not answer"]
 
 
 @given(st.sets(st.integers(0, 5000), min_size=1, max_size=60))
 def test_numbers_as_ranges(found: set[int]) -> None:
     back: set[int] = set()
-    for part in named(sorted(found)).split(","):
+    for part in format_ranges(sorted(found)).split(","):
         first, _, last = part.partition("-")
         back |= set(range(int(first), int(last or first) + 1))
     assert back == found
@@ -104,7 +103,7 @@ def test_numbers_as_ranges(found: set[int]) -> None:
 
 @given(st.text(st.sampled_from("hpcstack: rank 0123456789 of on is process , state S:\n()MainThread\"'"), max_size=300))
 def test_whatever_a_node_says(text: str) -> None:
-    summary(judge(parse(text)))
+    describe_standing(judge_ranks(parse_ranks(text)))
 
 
 def test_what_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,13 +130,13 @@ def test_a_real_rank_is_found_and_nothing_happens_to_it(shell: str, tmp_path: Pa
         text = ""
         while "inner" not in text and time.monotonic() < until:
             text = _look(shell, environ["SLURM_JOB_ID"], "3", spy)
-        (found,) = parse(text)
-        assert (found.number, found.world, found.place) == (5, 8, f"{tmp_path}/train.py:3"), text
-        assert found.stack[0].startswith("inner (") and process.poll() is None
+        (found,) = parse_ranks(text)
+        assert (found.number, found.world, found.whereabouts.place) == (5, 8, f"{tmp_path}/train.py:3"), text
+        assert found.stack[0].function == "inner" and process.poll() is None
         assert "no rank of job" in _look(shell, environ["SLURM_JOB_ID"], "4", spy)
         assert "no rank of job" in _look(shell, "1", "", spy)
-        (blind,) = parse(_look(shell, environ["SLURM_JOB_ID"], "", str(tmp_path / "none")))
-        assert blind.stack or "state S" in blind.doing
+        (blind,) = parse_ranks(_look(shell, environ["SLURM_JOB_ID"], "", str(tmp_path / "none")))
+        assert blind.stack or "state S" in str(blind.whereabouts)
     finally:
         process.kill()
         process.wait()
