@@ -96,7 +96,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def stack(name: str) -> Stack:
-    return Catalog([data.folder("recipes")]).find(name).stack
+    return Catalog([data.find_data_folder("recipes")]).find(name).stack
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def tree_of(top: Path, count: int) -> Tree:
     tree = Tree(top / "modules")
     image = top / "image.sqsh"
     image.write_bytes(b"x")
-    stack = Catalog([data.folder("recipes")]).find("pytorch-24.11").stack
+    stack = Catalog([data.find_data_folder("recipes")]).find("pytorch-24.11").stack
     for number in range(-(-count // PER_NAME)):
         name = f"stack{number:03d}"
         with tree.hold(name):

@@ -32,7 +32,7 @@ def lint_recipe(recipe: Recipe, site: Site, names: Collection[str]) -> list[Prob
         lock = file.read()
     except InputError as error:
         return [Problem(str(path), 1, 1, "", error.message, warning=True)]
-    ours = recipe.path.resolve().parent == data.folder("recipes").resolve()
+    ours = recipe.path.resolve().parent == data.find_data_folder("recipes").resolve()
     return find_warnings(recipe, site, lock, names, date.today(), needs_lock=not ours)
 
 

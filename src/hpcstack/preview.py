@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcstack.core.quote import line
+from hpcstack.core.quote import join_lines
 from hpcstack.lock.known import lacking
 from hpcstack.publish.modulefile import Network, Release, fits, modulefile, modulefile_tcl, wrappers
 from hpcstack.recipe.adopted import describe_adopted
@@ -48,7 +48,7 @@ def add_note(files: dict[str, str], lines: list[str]) -> dict[str, str]:
             out[path] = text
             continue
         sign = "--" if path.endswith(".lua") else "#"
-        note = "".join(f"{sign} {line(said)}\n" for said in lines)
+        note = "".join(f"{sign} {join_lines(said)}\n" for said in lines)
         first, end, rest = text.partition("\n") if text.startswith("#") else ("", "", text)
         out[path] = f"{first}{end}{note}{rest}"
     return out

@@ -31,7 +31,7 @@ from hpcstack.core.bounds import Bounds
 from hpcstack.core.errors import HpcstackError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
-from hpcstack.core.untrusted import document
+from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.lint import find_warnings
 from hpcstack.oci.client import Answer
 from hpcstack.oci.config import config_of
@@ -96,14 +96,14 @@ class Says:
 
     def look_up(self, base: Any) -> Answer:
         body = json.dumps({"os": "linux", "architecture": "amd64", "config": self.config}).encode()
-        taken = config_of(document(body, 8 << 20), base.image)
+        taken = config_of(parse_untrusted_json(body, 8 << 20), base.image)
         return Answer("test", self.digest, {"linux/amd64": self.digest}, {"linux/amd64": taken}, {"linux/amd64": 1})
 
 
 def test_image_configs(tmp_path: Path) -> None:
     import dockerfile
 
-    stack = Catalog([data.folder("recipes")]).find("miniforge-26.3").stack
+    stack = Catalog([data.find_data_folder("recipes")]).find("miniforge-26.3").stack
     stack = stack.model_copy(update={"base": stack.base.model_copy(update={"platforms": ("linux/amd64",)})})
     site = make_site(tmp_path)
     plain = stack_files(stack, resolve(stack, Says({"Env": ["PATH=/bin"]}, f"sha256:{'1' * 64}")), site, "linux/amd64")

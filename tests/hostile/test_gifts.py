@@ -25,7 +25,7 @@ from hpcstack.core.errors import HpcstackError, InputError, ProblemsError
 from hpcstack.core.files import digest_of
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
-from hpcstack.core.yaml import parse
+from hpcstack.core.yaml import parse_yaml
 from hpcstack.diagnose.logs import explain, signatures
 from hpcstack.lock.model import Lock
 from hpcstack.recipe.catalog import Catalog
@@ -331,13 +331,13 @@ def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(
 def test_m8_yaml_that_was_made_to_hurt_is_refused_in_a_second(text: str) -> None:
     began = processor_seconds()
     with pytest.raises(ProblemsError) as error:
-        parse(text, "x.yaml")
+        parse_yaml(text, "x.yaml")
     assert processor_seconds() - began < 3 and len(error.value.message) < 20_000
 
 
 def test_m8_scripts_with_brackets_are_taken() -> None:
     script = "\n".join(f"      if [[ ${{a[{n}]}} = ']' ]]; then echo '[['; fi" for n in range(500))
-    assert "echo" in parse(f"run:\n  - name: x\n    command: |\n{script}\n", "x").value["run"][0]["command"]
+    assert "echo" in parse_yaml(f"run:\n  - name: x\n    command: |\n{script}\n", "x").value["run"][0]["command"]
 
 
 def test_m8_files_whose_extends_wander(tmp_path: Path) -> None:
@@ -551,7 +551,7 @@ def _seconds(pattern: re.Pattern[str], line: str) -> float:
 def test_low_no_signature_takes_long_over_a_line() -> None:
     fixtures = Path(__file__).parents[1] / "fixtures"
     lines = {id_: line for name in ("log-lines.yaml", "log-lines-system.yaml")
-             for id_, line in parse((fixtures / name).read_text(), "x").value.items()}  # fmt: skip
+             for id_, line in parse_yaml((fixtures / name).read_text(), "x").value.items()}  # fmt: skip
     for one in signatures():
         words = lines[one.id].split(" ")
         for piece in {*words, *(lines[one.id][n : n + 9] for n in range(0, 60, 9)), "/manifests/", "a.", "a/"} - {""}:
@@ -563,4 +563,4 @@ def test_low_no_signature_takes_long_over_a_line() -> None:
 
 
 def test_the_packages_own_recipes_are_within_the_bounds() -> None:
-    assert len(Catalog([data.folder("recipes")]).names()) == 35
+    assert len(Catalog([data.find_data_folder("recipes")]).names()) == 35

@@ -70,7 +70,7 @@ def test_c1_also_in_the_lock_directory(tmp_path: Path) -> None:
     site.lock_dir.mkdir(parents=True)
     (site.lock_dir / "pytorch-24.11.lock.json").symlink_to(tmp_path / "x")
     with pytest.raises(InputError, match="symbolic link"):
-        lock_path(Catalog([data.folder("recipes")]).find("pytorch-24.11"), site)
+        lock_path(Catalog([data.find_data_folder("recipes")]).find("pytorch-24.11"), site)
 
 
 def test_c1_a_lock_is_not_read_through_a_link(lock: Lock, tmp_path: Path) -> None:
@@ -472,9 +472,9 @@ def test_low_a_fresh_build_that_is_killed_loses_neither_image(
     from dataclasses import replace
 
     if not exchanges:
-        monkeypatch.setattr(descriptors, "exchange", lambda *_: False)
+        monkeypatch.setattr(descriptors, "exchange_names", lambda *_: False)
     wanted = replace(old, sha256=hashlib.sha256(b"new!").hexdigest(), size=4)
-    real, count = descriptors.rename, 0
+    real, count = descriptors.rename_path, 0
 
     class Killed(BaseException): ...
 
@@ -486,7 +486,7 @@ def test_low_a_fresh_build_that_is_killed_loses_neither_image(
                 raise Killed
         real(source, target)
 
-    monkeypatch.setattr(descriptors, "rename", rename)
+    monkeypatch.setattr(descriptors, "rename_path", rename)
     monkeypatch.setattr(descriptors, "remove_tree", lambda *_: None)  # a killed process cleans nothing
     with contextlib.suppress(Killed):
         place.store.put(wanted, new, log, instead=True)

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from conftest import make_site
 from hpcstack.core import data
-from hpcstack.core.errors import HpcstackError, InputError, RegistryError, visible
-from hpcstack.core.quote import dockerfile, unbroken
-from hpcstack.core.untrusted import document
+from hpcstack.core.errors import HpcstackError, InputError, RegistryError, sanitize_for_terminal
+from hpcstack.core.quote import check_unbroken, quote_dockerfile
+from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.lock.model import Lock
 from hpcstack.oci.client import Registry
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
@@ -32,7 +32,7 @@ from hpcstack.render.image import image_files
 from support.clock import processor_seconds
 from support.locks import example_lock
 
-MINIFORGE = Catalog([data.folder("recipes")]).find("miniforge-26.3").stack
+MINIFORGE = Catalog([data.find_data_folder("recipes")]).find("miniforge-26.3").stack
 IMAGE = "nvcr.io/nvidia/pytorch:24.11-py3"
 ENDS = ["\n", "\r", "\0", "\x0b", "\x0c", "\x85", "\u2028", "\u2029", "\x1b[2J", "\x9b", "\u202e"]
 
@@ -77,7 +77,7 @@ def hostile(tmp_path: Path) -> Iterator[tuple[Registry, str]]:
 @pytest.fixture(scope="module")
 def stack() -> Stack:
     """One is enough here."""
-    return Catalog([data.folder("recipes")]).find("pytorch-24.11").stack
+    return Catalog([data.find_data_folder("recipes")]).find("pytorch-24.11").stack
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_c2_and_again_where_it_would_be_written(stack: Stack, lock: Lock, bad: s
     hostile = lock.model_copy(update={"base": lock.base.model_copy(update={"platforms": {platform: locked}})})
     with pytest.raises(InputError, match="ends its line"):
         image_files(stack, hostile, platform)
-    for quoting in (unbroken, dockerfile):
+    for quoting in (check_unbroken, quote_dockerfile):
         with pytest.raises(InputError):
             quoting(f"a{bad}b")
 
@@ -250,7 +250,7 @@ def test_m5_a_long_config_is_refused(hostile: tuple[Registry, str]) -> None:
 )
 def test_m5_documents_that_are_none(text: str) -> None:
     with pytest.raises(ValueError):
-        document(text.encode(), MAX_MANIFEST)
+        parse_untrusted_json(text.encode(), MAX_MANIFEST)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_m4_what_commands_a_terminal_is_not_printed(bad: str, capsys: pytest.Cap
     answer({"x": bad}, True, lambda: "")
     out = capsys.readouterr().out
     assert bad not in out and "c\td" in out
-    assert bad not in visible(bad)
+    assert bad not in sanitize_for_terminal(bad)
 
 
 @pytest.mark.parametrize("challenge", ["Bearer " + "a" * 60_000, 'Bearer realm="' + "x" * 60_000, '="' * 30_000])

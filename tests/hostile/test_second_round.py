@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from hpcstack.core.errors import ProblemsError, StoreError
 from hpcstack.core.process import Runner
-from hpcstack.core.yaml import parse
+from hpcstack.core.yaml import parse_yaml
 from hpcstack.oci.flatten import ClimbsOut, entry_of
 from hpcstack.recipe.model import IMAGE
 from hpcstack.releases.lookup import find_released
@@ -33,7 +33,7 @@ def test_directives_are_refused_at_once(text: str) -> None:
     """N15: 71,000 of them took seven seconds."""
     began = time.monotonic()
     with pytest.raises(ProblemsError) as refused:
-        parse(text, "x.yaml")
+        parse_yaml(text, "x.yaml")
     assert "a line that begins with % is a directive" in str(refused.value)
     assert time.monotonic() - began < 1
 

@@ -20,7 +20,7 @@ from hpcstack.build.request import BuildRequest
 from hpcstack.core import descriptors, sharing
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import write_text
-from hpcstack.core.lease import hold, me, read_holder
+from hpcstack.core.lease import hold_lease, identify_process, read_holder
 from hpcstack.core.process import Runner
 from hpcstack.publish import gc
 from hpcstack.releases.ledger_format import from_json
@@ -69,11 +69,11 @@ def group() -> Iterator[None]:
     import grp
 
     number = next((one for one in os.getgroups() if one != os.getegid()), os.getegid()) if os.geteuid() else 1
-    sharing.share(grp.getgrgid(number).gr_name)
+    sharing.share_with_group(grp.getgrgid(number).gr_name)
     try:
         yield
     finally:
-        sharing.share("")
+        sharing.share_with_group("")
 
 
 def during_swaps(one: Path, other: Path, act: object) -> None:
@@ -194,7 +194,7 @@ def test_a_link_that_another_made_is_not_followed(tmp_path: Path, victim: Path) 
     with pytest.raises(StoreError, match="user 12345 made"):
         descriptors.remove_tree(link / "file")
     with pytest.raises(StoreError, match="user 12345 made"):
-        descriptors.rename(link / "file", link / "gone")
+        descriptors.rename_path(link / "file", link / "gone")
     os.chown(link, 0, 0, follow_symlinks=False)
     assert descriptors.names_in(link) == ["file"], "root's own link may lead to a larger disk"
 
@@ -350,7 +350,7 @@ def test_folders_without_end_are_removed_and_counted(tmp_path: Path) -> None:
     os.close(file)
     os.close(here)
     assert descriptors.count_bytes(tmp_path) > 0
-    assert sum(1 for _ in descriptors.walk(tmp_path)) == 3001
+    assert sum(1 for _ in descriptors.walk_folders(tmp_path)) == 3001
     descriptors.remove_tree(tmp_path / "d")
     assert list(tmp_path.iterdir()) == []
 
@@ -385,7 +385,7 @@ def test_what_lies_in_the_place_of_a_lease_is_refused(tmp_path: Path, kind: str)
         os.mkfifo(path)
     else:
         path.write_bytes(b"x" * 10_000)
-    with pytest.raises(StoreError, match="no lease can be had"), hold(path):
+    with pytest.raises(StoreError, match="no lease can be had"), hold_lease(path):
         pass
 
 
@@ -394,12 +394,12 @@ def test_what_lies_in_the_place_of_a_lease_is_refused(tmp_path: Path, kind: str)
 )
 def test_what_is_no_holder_is_told_as_none(text: str) -> None:
     assert read_holder(text) is None
-    assert read_holder(str(me())) == me()
+    assert read_holder(str(identify_process())) == identify_process()
 
 
 def test_a_descriptor_that_a_recipe_names_reaches_no_program(tmp_path: Path) -> None:
     """Words of a command line that look like a pinned folder hand on nothing of ours."""
-    with (tmp_path / "secret").open("w") as secret, descriptors.pinned(tmp_path) as pinned:
+    with (tmp_path / "secret").open("w") as secret, descriptors.pin_path(tmp_path) as pinned:
         words = ["mksquashfs", f"/proc/self/fd/{secret.fileno()}", str(pinned), f"--root={pinned}/x"]
         assert descriptors.pins_in(words) == (int(pinned.name),)
     assert descriptors.pins_in(words) == ()

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from hpcstack.build.verify import read
-from hpcstack.core.lease import known, read_holder
+from hpcstack.core.lease import is_alive, read_holder
 from hpcstack.core.process import Runner
 from hpcstack.store.store import Store
 from support.testbed import Testbed
@@ -181,7 +181,7 @@ def test_a_build_that_is_killed(place: Place, engine: str) -> None:
     assert not list((store / "incoming").iterdir())
     for lease in (store / "leases").glob("[!.]*"):  # of one that was killed when all was there: nobody waits for it
         holder = read_holder(lease.read_text())
-        assert holder and known(holder) is False
+        assert holder and is_alive(holder) is False
     assert not list((place.folder / "tmp").iterdir()), "the workspaces of the killed are gone"
 
 

@@ -53,7 +53,7 @@ class Place:
         return self.publisher.tree
 
     def stack(self, name: str = "pytorch-24.11", **changes: Any) -> Stack:
-        stack = Catalog([data.folder("recipes")]).find(name).stack
+        stack = Catalog([data.find_data_folder("recipes")]).find(name).stack
         return stack.model_copy(update=changes)
 
     def artifact(self, stack: Stack, content: bytes = b"image", **more: Any) -> Artifact:

@@ -17,7 +17,7 @@ from hpcstack.build.engines import choose
 from hpcstack.build.request import LEAST_BYTES, BuildRequest
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of, read_text, write_text, writing_below
-from hpcstack.core.quote import line
+from hpcstack.core.quote import join_lines
 from hpcstack.core.untrusted import UNSAFE
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.model import TEMPLATE_VERSION, UNKNOWN, AdoptedContents, Lock, LockedBase, LockedPlatform
@@ -184,7 +184,7 @@ def recipe_text(request: AdoptRequest, survey: Survey, source: str, sha256: str)
         "To build one like it: drop `adopted`, name in base.image what to build on, and write what was added, e.g.",
         "packages: {pip: [NAME==VERSION]}.",
     ]
-    head = "".join(f"# {line(text)}\n" for text in lines)
+    head = "".join(f"# {join_lines(text)}\n" for text in lines)
     return head + yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=1000)
 
 

@@ -76,7 +76,7 @@ def read_modulefile(path: Path, name: str, version: str, runner: Runner) -> LuaM
         raise MissingToolError(
             "--lua needs a Lua interpreter, and none is installed", "install lua5.3, or leave --lua out"
         )
-    reader = str(data.folder("modules") / "read-modulefile.lua")
+    reader = str(data.find_data_folder("modules") / "read-modulefile.lua")
     bounded = ["prlimit", f"--as={MEMORY}", "--core=0"]
     done = runner.output([*bounded, lua, reader, str(path.absolute()), name, version], timeout=SECONDS)
     if done.status:

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import BuildError, InputError, SlurmError, counted
+from hpcstack.core.errors import BuildError, InputError, SlurmError, format_count
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill
 from hpcstack.site.own_command import hpcstack_on
@@ -116,7 +116,7 @@ def build_on_slurm(
                 write_text(path, text)
             job = submit(path, runner, hint="hpcstack build --partition names another one")
             where = f" for {platform} in {place}" if several else ""
-            progress(f"job {job}: {counted(len(stacks), 'build')}{where}, at most {limit} at once; logs in {logs}")
+            progress(f"job {job}: {format_count(len(stacks), 'build')}{where}, at most {limit} at once; logs in {logs}")
             elements += [
                 _Element(one, job, f"{one.stack} ({platform})" if several else one.stack, logs / f"{job}_{number}")
                 for number, one in enumerate(same)

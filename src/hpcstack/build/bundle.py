@@ -22,7 +22,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import digest_of, files_below, write_tree
 from hpcstack.core.outputs import new_file
-from hpcstack.core.replacing import replacing
+from hpcstack.core.replacing import replace_file
 from hpcstack.lock.check import find_open_items
 from hpcstack.lock.path import LOCK_SUFFIX
 from hpcstack.recipe.catalog import SUFFIX, Recipe
@@ -102,7 +102,7 @@ def _wanted(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
 
 def _recipes(recipe: Recipe) -> dict[str, str]:
     """The effective recipe as one file that extends nothing, unless it comes with hpcstack itself."""
-    if recipe.path.resolve().parent == data.folder("recipes").resolve():
+    if recipe.path.resolve().parent == data.find_data_folder("recipes").resolve():
         return {}
     import yaml
 
@@ -122,7 +122,7 @@ def _pack(output: Path, request: BuildRequest, files: dict[str, Path], absent: P
     if absent:
         manifest |= {"format": NAMES_ITS_BASE, "base": {"name": absent.name, **_about(absent)}}
     output.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(output, shared=False) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
+    with replace_file(output, shared=False) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
         text = json.dumps(manifest, indent=1).encode()
         head = tarfile.TarInfo("manifest.json")
         head.size = len(text)

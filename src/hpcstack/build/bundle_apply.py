@@ -16,8 +16,8 @@ from hpcstack.build.bundle_format import FILE_NAME, FORMAT, NAMES_ITS_BASE
 from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of, read_text, write_text
-from hpcstack.core.lease import label, sweep
-from hpcstack.core.untrusted import document
+from hpcstack.core.lease import make_label, remove_leftovers
+from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.lock import model
 from hpcstack.lock.path import LOCK_SUFFIX
 from hpcstack.oci.download import room
@@ -83,11 +83,11 @@ def apply(file: Path, site: Site, recipes: Path | None, progress: Progress) -> A
             cache = cache_of(site)
             descriptors.make_folder(cache.top)
             room(cache.top, 2 * sum(entry.size for entry in manifest.files.values()), f"the bundle {file}")
-            sweep(cache.top, ".bundle-", descriptors.remove_tree)
-            part = cache.top / f".bundle-{label()}{uuid.uuid4().hex[:8]}"
+            remove_leftovers(cache.top, ".bundle-", descriptors.remove_tree)
+            part = cache.top / f".bundle-{make_label()}{uuid.uuid4().hex[:8]}"
             descriptors.make_new_folder(part)
             try:
-                with descriptors.pinned(part) as own:
+                with descriptors.pin_path(part) as own:
                     _extracted(tar, manifest, own, progress)
                     return _placed(own, manifest, site, recipes, progress)
             finally:
@@ -102,7 +102,7 @@ def _manifest(tar: tarfile.TarFile) -> Manifest:
     body = tar.extractfile(first) if first and first.name == "manifest.json" and first.isreg() else None
     if not first or not body:
         raise ValueError("it does not begin with a manifest.json")
-    found = document(body.read(min(first.size, MAX_MANIFEST + 1)), MAX_MANIFEST)
+    found = parse_untrusted_json(body.read(min(first.size, MAX_MANIFEST + 1)), MAX_MANIFEST)
     if found.get("format") not in (FORMAT, NAMES_ITS_BASE):
         raise ValueError(f"its format is neither {FORMAT} nor {NAMES_ITS_BASE}")
     name, platform, named = found.get("stack"), found.get("platform"), found.get("files")
@@ -196,7 +196,7 @@ def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, pr
         descriptors.remove_tree(final)
         descriptors.make_folder(final.parent)
         sharing.hand_over(part / "packages")
-        descriptors.rename(part / "packages", final)
+        descriptors.rename_path(part / "packages", final)
         if recipe:
             progress(f"writing {recipe}")
             write_text(recipe, (part / f"recipes/{name}{SUFFIX}").read_text(encoding="utf-8"))

@@ -110,7 +110,7 @@ class BuildRequest:
 def _own() -> str:
     """This very hpcstack: its version, and which files of it decide what is rendered, by size and time."""
     here = Path(__file__).parents[1]
-    folders = [data.folder("images"), here.parent / "hpcstack_smoke", *(here / name for name in OWN)]
+    folders = [data.find_data_folder("images"), here.parent / "hpcstack_smoke", *(here / name for name in OWN)]
     files = [Path(top) / name for folder in folders for top, _, names in os.walk(folder) for name in names
              if not name.endswith(".pyc")]  # fmt: skip
     facts = sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)

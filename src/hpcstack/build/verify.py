@@ -11,7 +11,7 @@ from hpcstack.build.base import base_of
 from hpcstack.build.build import How, make_image
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of
-from hpcstack.core.untrusted import document
+from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Parity, compare, exact
 from hpcstack.oci.flatten import entry_of
 from hpcstack.oci.tar import Flow, Members
@@ -98,7 +98,7 @@ def statement(text: str, store: Store, stack: str = "") -> Statement:
 def own_name(image: Path) -> str:
     """The stack that IMAGE says it is; empty for one that hpcstack did not build."""
     try:
-        found = document(read_optional(image, "opt/hpcstack/stack.json").encode(), MAX_ABOUT)
+        found = parse_untrusted_json(read_optional(image, "opt/hpcstack/stack.json").encode(), MAX_ABOUT)
     except ValueError:
         return ""
     return str(found.get("stack", ""))
@@ -110,7 +110,7 @@ def about(text: str, store: Store) -> dict[str, Any]:
         path = find_file(text, store)
         said = read_optional(path, "opt/hpcstack/stack.json")
         try:
-            own = document(said.encode(), MAX_ABOUT)
+            own = parse_untrusted_json(said.encode(), MAX_ABOUT)
         except ValueError:
             own = {"stack": "", "about": "not built by hpcstack"}
         return {**own, "image": str(path), "size": path.stat().st_size, **_spliced(path)}

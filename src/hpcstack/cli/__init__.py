@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from hpcstack import OWN_VARIABLES, __version__
-from hpcstack.core.errors import HpcstackError, visible
+from hpcstack.core.errors import HpcstackError, sanitize_for_terminal
 
 # What one wants to do -> verb -> what it is for. The module cli/VERB_.py is loaded only when the verb is used.
 GROUPS = {
@@ -177,7 +177,7 @@ def _leave(status: int, program: bool) -> NoReturn:
 
 
 def _refuse(message: str, hint: str) -> None:
-    message, hint = visible(message), visible(hint)
+    message, hint = sanitize_for_terminal(message), sanitize_for_terminal(hint)
     color = False if os.environ.get("NO_COLOR") else None
     click.echo(f"{click.style('ERROR:', fg='red')} {message}", err=True, color=color)
     if hint:

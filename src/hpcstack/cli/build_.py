@@ -93,7 +93,7 @@ def _own(session: Session) -> list[str]:
     from hpcstack.core import data
     from hpcstack.core.errors import InputError
 
-    shipped = data.folder("recipes").resolve()
+    shipped = data.find_data_folder("recipes").resolve()
     own = [name for name, path in session.names.items() if path.resolve().parent != shipped]
     found = [name for name in own if not session.recipe(name).stack.adopted]
     if not found:

@@ -180,10 +180,10 @@ def _explain_text(
 
 def _whole(said: str, shown: list[KnownFailure], hidden: int) -> str:
     """What happened first, then what is known of the log's lines."""
-    from hpcstack.core.errors import counted
+    from hpcstack.core.errors import format_count
 
     if said and not shown:
-        return f"{said}\n\n{counted(hidden, 'known message')} besides: --all" if hidden else said
+        return f"{said}\n\n{format_count(hidden, 'known message')} besides: --all" if hidden else said
     return f"{said}\n\n{_shown(shown, hidden)}" if said else _shown(shown, hidden)
 
 

@@ -30,7 +30,7 @@ def command(session: Session, job: str, every: bool, flights: Path | None, as_js
     """
     if flights:
         _answer_flights(flights, as_json)
-    from hpcstack.core.errors import counted
+    from hpcstack.core.errors import format_count
     from hpcstack.launch.hang_report import report_hang
     from hpcstack.launch.stacks import look, meant
 
@@ -39,7 +39,7 @@ def command(session: Session, job: str, every: bool, flights: Path | None, as_js
     report = report_hang(text)
     say(f"job {asked.job}: {asked.why}")
     if silent:
-        say(f"NOTE: {counted(silent, 'node')} did not answer in time: the ranks there count as not there")
+        say(f"NOTE: {format_count(silent, 'node')} did not answer in time: the ranks there count as not there")
     stacks = text.rstrip() if every else "--all: the stacks" if report.document["steps"] else ""
     shown = [*report.lines, *(["", stacks] if stacks else [])]
     answer({"job": asked.job, **report.document}, as_json, lambda: "\n".join(shown))

@@ -11,7 +11,7 @@ import click
 
 from hpcstack.cli.resources import COMMAND, Passing, resource_options, resources
 from hpcstack.cli.session import Session, answer, json_option, optional_stack, say, show_progress
-from hpcstack.core.errors import visible
+from hpcstack.core.errors import sanitize_for_terminal
 from hpcstack.core.names import MODES, STAGES, TEMPLATES
 
 if TYPE_CHECKING:
@@ -218,5 +218,5 @@ def _run(launch: PlannedLaunch, *, quiet: bool) -> None:
         say(f"driver and image: {fit}")
     status, last = launch.run()
     if last:
-        click.echo(visible(last), err=True)
+        click.echo(sanitize_for_terminal(last), err=True)
     raise click.exceptions.Exit(status)

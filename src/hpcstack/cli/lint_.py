@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcstack.cli.session import Session, answer, complete, json_option
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 
 if TYPE_CHECKING:
     from hpcstack.core.errors import Problem
@@ -43,7 +43,7 @@ def command(session: Session, names: tuple[str, ...], everything: bool, strict: 
 
 
 def _summary(stacks: int, count: int) -> str:
-    return f"{counted(stacks, 'stack')}, {counted(count, 'warning') if count else 'no problem'}"
+    return f"{format_count(stacks, 'stack')}, {format_count(count, 'warning') if count else 'no problem'}"
 
 
 def _read(session: Session, names: tuple[str, ...], paths: list[Path]) -> tuple[list[Recipe], list[Problem]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcstack.cli.session import answer, json_option, table
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 
 if TYPE_CHECKING:
     from hpcstack.hardware.memory import Transformer, Use
@@ -89,7 +89,7 @@ def _text(one: Transformer, found: list[Use], have: float, first: Use | None, gp
     )
     shape = f"{one.params:g} parameters: {one.layers} layers of {one.hidden}, {one.heads} heads"
     told = f"choose {first.strategy}: the simplest that fits" if first else _none(one, found, have)
-    told += f"; it fits from {counted(fewest, 'node')} on" if fewest else ""
+    told += f"; it fits from {format_count(fewest, 'node')} on" if fewest else ""
     return "\n".join([
         f"{shape}; {one.batch} x {one.sequence} tokens a GPU; {gpu}; {memory.RESERVED:.0%} of it left free",
         "", table(rows, head), told, "",

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from hpcstack.core.errors import InputError, visible
+from hpcstack.core.errors import InputError, sanitize_for_terminal
 from hpcstack.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ class Bars(Lines):
     """A bar for each amount, and a clock."""
 
     def __init__(self, bars: Display, doing: str, file: IO[str] | None) -> None:
-        super().__init__(lambda text: bars.console.print(f"* {visible(text)}", markup=False, highlight=False), file)
+        super().__init__(
+            lambda text: bars.console.print(f"* {sanitize_for_terminal(text)}", markup=False, highlight=False), file
+        )
         self.bars, self.tasks = bars, {"": bars.add_task(_plain(doing), total=None)}
 
     def __call__(self, sentence: str) -> None:

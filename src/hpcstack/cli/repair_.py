@@ -29,7 +29,7 @@ def command(session: Session, name: str, generation: int, images: bool, dry_run:
     release keeps, and is put in its place if it has the same bytes. Of a release that is named every byte is read
     first; `verify --all` reads those of all. Exit 1: something is left.
     """
-    from hpcstack.core.errors import AnswerIsNo, InputError, counted
+    from hpcstack.core.errors import AnswerIsNo, InputError, format_count
     from hpcstack.publish.publisher import Publisher
     from hpcstack.publish.repair import check_release, foretell_repair, names_to_repair, repair, restore_generation
 
@@ -54,7 +54,7 @@ def command(session: Session, name: str, generation: int, images: bool, dry_run:
     }  # fmt: skip
     answer(document, as_json, lambda: _text(done, again, left, dry_run=dry_run))
     if left:
-        raise AnswerIsNo(f"{counted(len(left), 'thing')} cannot be put back here", "each line says what to type")
+        raise AnswerIsNo(f"{format_count(len(left), 'thing')} cannot be put back here", "each line says what to type")
 
 
 def _rebuild(session: Session, publisher: Publisher, names: list[str], subject: str, *, dry_run: bool) -> list[Rebuilt]:

@@ -9,7 +9,7 @@ import click
 
 from hpcstack.cli.reports import FORMS, JsonFile, on_stdout, write_forms
 from hpcstack.cli.session import Session, answer, json_option
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 
 
 @click.command("report", cls=JsonFile)
@@ -60,7 +60,7 @@ def table(pasts: list[Any]) -> str:
     """A line a run, then each figure with its median and its last value."""
     import statistics
 
-    lines = [f"{one.started}  {one.verdict:<5} {counted(len(one.nodes), 'node')}  {one.folder}" for one in pasts]
+    lines = [f"{one.started}  {one.verdict:<5} {format_count(len(one.nodes), 'node')}  {one.folder}" for one in pasts]
     last = pasts[-1]
     lines += ["", f"{'figure':<60} {'runs':>4} {'median':>12} {'last':>12}"]
     for name in sorted(last.drawn):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.core.errors import visible
+from hpcstack.core.errors import sanitize_for_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,8 +42,8 @@ class Session:
         from hpcstack.site import load as site
 
         loaded = site.load(self.site_file)
-        sharing.share(loaded.site.group)
-        sharing.believe(loaded.site.modules.publishers)
+        sharing.share_with_group(loaded.site.group)
+        sharing.trust_publishers(loaded.site.modules.publishers)
         return loaded
 
     @cached_property
@@ -72,14 +72,14 @@ class Session:
             if not Path(folder).is_dir():
                 how = "--recipes" if folder in self.recipe_options else "$HPCSTACK_RECIPES"
                 raise InputError(f"{how} {folder}: no such folder")
-        return [*map(Path, given), *self.site.recipe_dirs, data.folder("recipes")]
+        return [*map(Path, given), *self.site.recipe_dirs, data.find_data_folder("recipes")]
 
     @property
     def own_folder(self) -> Path | None:
         """The first folder of recipes that is somebody's own, and not hpcstack's: where a new recipe goes."""
         from hpcstack.core import data
 
-        shipped = data.folder("recipes").resolve()
+        shipped = data.find_data_folder("recipes").resolve()
         return next((one for one in self.folders if one.is_dir() and one.resolve() != shipped), None)
 
     def words(self) -> list[str]:
@@ -189,7 +189,7 @@ def _terminate(*_: object) -> None:
 
 def say(message: str) -> None:
     """A step, on stderr: stdout is for answers."""
-    click.echo(f"* {visible(message)}", err=True)
+    click.echo(f"* {sanitize_for_terminal(message)}", err=True)
 
 
 @contextlib.contextmanager
@@ -212,7 +212,7 @@ def echo(text: str) -> None:
     `| head` ends us as it ends any other tool; a broken pipe of our own is an error like others.
     """
     try:
-        click.echo(visible(text))
+        click.echo(sanitize_for_terminal(text))
         sys.stdout.flush()
     except BrokenPipeError:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -8,7 +8,7 @@ import click
 
 from hpcstack.cli.published import optional, split
 from hpcstack.cli.session import Session, answer, json_option, table
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 
 UNASKED = (
     "signatures are asked for by publish, launch and --container-image=hpcstack/STACK; not by a module's own commands, "
@@ -62,7 +62,7 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
     answer(document, as_json, lambda: shown(document))
     if check and wrong:
         raise AnswerIsNo(
-            f"{counted(len(wrong), 'thing')} wrong with what is published: {wrong[0]}",
+            f"{format_count(len(wrong), 'thing')} wrong with what is published: {wrong[0]}",
             "each line above says what to type; docs/three-in-the-morning.md",
         )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from hpcstack.cli.session import Session, answer, say, show_progress
-from hpcstack.core.errors import InputError, counted
+from hpcstack.core.errors import InputError, format_count
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,8 +49,8 @@ def sweep_partition(
         folder.mkdir(parents=True)
     if left_out:
         shown = ", ".join(f"{node} ({state})" for node, state in list(left_out.items())[:8])
-        say(f"{counted(len(left_out), 'node')} left out: {shown}{', ...' if len(left_out) > 8 else ''}")
-    by = "by halves" if how.bisect else f"in pairs, {counted(how.rounds, 'round')}"
+        say(f"{format_count(len(left_out), 'node')} left out: {shown}{', ...' if len(left_out) > 8 else ''}")
+    by = "by halves" if how.bisect else f"in pairs, {format_count(how.rounds, 'round')}"
     say(f"{len(nodes)} nodes {by}; all of it is in {folder}")
     slurm = [
         f"--{key}={options[key]}" for key in ("partition", "account", "qos", "reservation", "time") if options[key]

@@ -110,7 +110,7 @@ def _signature(session: Session, name: str, key: str, stack: str, as_json: bool)
 
 def _published(session: Session, images: tuple[str, ...], rate: int, most: int, as_json: bool) -> None:
     from hpcstack.cli.reading import read_released_images
-    from hpcstack.core.errors import AnswerIsNo, InputError, counted
+    from hpcstack.core.errors import AnswerIsNo, InputError, format_count
 
     if images:
         raise InputError("--all names no image", "hpcstack verify --all, or hpcstack verify IMAGE")
@@ -124,7 +124,7 @@ def _published(session: Session, images: tuple[str, ...], rate: int, most: int, 
 
     answer([vars(one) for one in found], as_json, text)
     if wrong := [one for one in found if one.wrong]:
-        raise AnswerIsNo(f"{counted(len(wrong), 'release')} not as published: {wrong[0].release}: {wrong[0].wrong}",
+        raise AnswerIsNo(f"{format_count(len(wrong), 'release')} not as published: {wrong[0].release}: {wrong[0].wrong}",
                          f"hpcstack remove {wrong[0].release}, and build and publish it again")  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import re
 LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
 
-def spans(cpus: str) -> list[tuple[int, int]]:
+def parse_cpu_list(cpus: str) -> list[tuple[int, int]]:
     """Pairs of first and last; ValueError for what is not a list of CPUs.
 
     >>> spans("0-3,8")
@@ -22,10 +22,10 @@ def spans(cpus: str) -> list[tuple[int, int]]:
     return pairs
 
 
-def mask(cpus: str) -> str:
+def make_cpu_mask(cpus: str) -> str:
     """The hexadecimal mask of a list of CPUs.
 
     >>> mask("0-3,8")
     '0x10f'
     """
-    return hex(sum(((1 << (last - first + 1)) - 1) << first for first, last in spans(cpus)))
+    return hex(sum(((1 << (last - first + 1)) - 1) << first for first, last in parse_cpu_list(cpus)))

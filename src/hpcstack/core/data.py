@@ -11,24 +11,24 @@ FOLDERS = ("recipes", "images", "modules", "launchers", "facts")
 
 
 @cache
-def root() -> Path:
+def find_data_root() -> Path:
     """The folder that holds recipes/, images/, modules/, launchers/ and facts/."""
     here = Path(__file__).resolve().parents[1]
     packed = here / "_data"
     return packed if packed.is_dir() else here.parents[1]
 
 
-def folder(name: str) -> Path:
+def find_data_folder(name: str) -> Path:
     """One data folder, e.g. `recipes`."""
     if name not in FOLDERS:
         raise ValueError(f"no data folder {name!r}")
-    return root() / name
+    return find_data_root() / name
 
 
 @cache
-def script(name: str) -> str:
+def read_script(name: str) -> str:
     """launchers/NAME, in which each line `#: FILE` is replaced by the FILE beside it."""
-    path = folder("launchers") / name
+    path = find_data_folder("launchers") / name
 
     def text_of(match: re.Match[str]) -> str:
         return path.with_name(match[1]).read_text(encoding="utf-8")

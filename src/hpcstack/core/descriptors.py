@@ -120,7 +120,7 @@ def user_name(number: int) -> str:
 
 
 @contextlib.contextmanager
-def holding(path: Path) -> Iterator[int]:
+def hold_folder(path: Path) -> Iterator[int]:
     """The folder PATH, held open."""
     descriptor = open_folder(path)
     try:
@@ -130,12 +130,12 @@ def holding(path: Path) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def pinned(path: Path) -> Iterator[Path]:
+def pin_path(path: Path) -> Iterator[Path]:
     """A path of the folder PATH that goes on naming this very folder, whatever becomes of its name.
 
     Good in this process, and in the programs that core/process starts: they inherit the descriptor that it names.
     """
-    with holding(path) as descriptor:
+    with hold_folder(path) as descriptor:
         _pins.add(descriptor)
         try:
             yield Path(f"/proc/self/fd/{descriptor}")
@@ -153,7 +153,7 @@ def find_name(folder: Path, around: Path) -> Path:
 
     StoreError where it lies there under no name: somebody has moved it.
     """
-    with holding(folder) as descriptor, holding(around) as outer:
+    with hold_folder(folder) as descriptor, hold_folder(around) as outer:
         wanted = _identity(descriptor)
         for name in os.listdir(outer):  # noqa: PTH208
             with contextlib.suppress(OSError):
@@ -172,18 +172,18 @@ def pins_in(words: Iterable[str]) -> tuple[int, ...]:
 
 def make_new_folder(path: Path, mode: int = 0o700) -> None:
     """The folder PATH, which is new. FileExistsError where there is anything of that name."""
-    with holding(path.parent) as around:
+    with hold_folder(path.parent) as around:
         os.mkdir(path.name, mode, dir_fd=around)
 
 
 def make_folder(path: Path, mode: int = 0o755, group: int = -1) -> None:
     """PATH and what it lies in are there; what is new has MODE (whatever the umask) and GROUP."""
     try:
-        with holding(path):
+        with hold_folder(path):
             return
     except FileNotFoundError:
         make_folder(path.parent, mode, group)
-    with holding(path.parent) as around:
+    with hold_folder(path.parent) as around:
         try:
             os.mkdir(path.name, 0o700, dir_fd=around)
         except FileExistsError:
@@ -206,16 +206,16 @@ def set_marks(descriptor: int, mode: int, group: int = -1) -> None:
 def is_folder(path: Path) -> bool:
     """Whether PATH is a real folder, with no link of another's on the way."""
     try:
-        with holding(path.parent) as around:
+        with hold_folder(path.parent) as around:
             return stat.S_ISDIR(os.stat(path.name, dir_fd=around, follow_symlinks=False).st_mode)
     except OSError:
         return False
 
 
-def exists(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Whether there is anything called PATH, a link too."""
     try:
-        with holding(path.parent) as around:
+        with hold_folder(path.parent) as around:
             os.stat(path.name, dir_fd=around, follow_symlinks=False)
     except (OSError, StoreError):
         return False
@@ -227,13 +227,13 @@ def exists(path: Path) -> bool:
 
 def create_file(path: Path, mode: int = 0o600) -> BinaryIO:
     """A new file PATH, to write and read. FileExistsError where there is anything of that name."""
-    with holding(path.parent) as around:
+    with hold_folder(path.parent) as around:
         return os.fdopen(os.open(path.name, CREATE, mode, dir_fd=around), "w+b")
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_by_descriptor(path: Path) -> BinaryIO:
     """The ordinary file PATH, for reading. StoreError for anything else of that name."""
-    with holding(path.parent) as around:
+    with hold_folder(path.parent) as around:
         try:
             descriptor = os.open(path.name, READ, dir_fd=around)
         except OSError as error:
@@ -248,25 +248,25 @@ def open_file(path: Path) -> BinaryIO:
 
 def remove_file(path: Path) -> None:
     """PATH is gone; nothing happens where it was not there, or the folder that it lay in."""
-    with contextlib.suppress(FileNotFoundError), holding(path.parent) as around:
+    with contextlib.suppress(FileNotFoundError), hold_folder(path.parent) as around:
         os.unlink(path.name, dir_fd=around)
 
 
-def rename(old: Path, new: Path) -> None:
+def rename_path(old: Path, new: Path) -> None:
     """OLD is called NEW from now on, and what was called so is gone: rename(2)."""
-    with holding(old.parent) as source, holding(new.parent) as target:
+    with hold_folder(old.parent) as source, hold_folder(new.parent) as target:
         os.rename(old.name, new.name, src_dir_fd=source, dst_dir_fd=target)
 
 
 def hard_link(old: Path, new: Path) -> None:
     """NEW is another name of the file OLD. FileExistsError where there is anything of that name."""
-    with holding(old.parent) as source, holding(new.parent) as target:
+    with hold_folder(old.parent) as source, hold_folder(new.parent) as target:
         os.link(old.name, new.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
 
 
 def point_link(target: str, link: Path) -> None:
     """LINK leads to TARGET, by one rename, also after a power failure."""
-    with holding(link.parent) as around:
+    with hold_folder(link.parent) as around:
         part = f".{link.name.lstrip('.')}.{uuid.uuid4().hex[:8]}.part"
         os.symlink(target, part, dir_fd=around)
         os.rename(part, link.name, src_dir_fd=around, dst_dir_fd=around)
@@ -276,28 +276,28 @@ def point_link(target: str, link: Path) -> None:
 def read_link(path: Path) -> str:
     """Where the link PATH leads; empty where it is none."""
     try:
-        with holding(path.parent) as around:
+        with hold_folder(path.parent) as around:
             return os.readlink(path.name, dir_fd=around)
     except OSError:
         return ""
 
 
-def touch(path: Path) -> None:
+def touch_path(path: Path) -> None:
     """PATH was used now. FileNotFoundError where it is not there."""
-    with holding(path.parent) as around:
+    with hold_folder(path.parent) as around:
         os.utime(path.name, dir_fd=around, follow_symlinks=False)
 
 
-def status_of(path: Path) -> os.stat_result:
+def stat_path(path: Path) -> os.stat_result:
     """What PATH is, of a link the link. OSError where there is nothing."""
-    with holding(path.parent) as around:
+    with hold_folder(path.parent) as around:
         return os.stat(path.name, dir_fd=around, follow_symlinks=False)
 
 
 def names_in(path: Path) -> list[str]:
     """The names in the folder PATH, sorted; none where it is not there, or closed to us."""
     try:
-        with holding(path) as descriptor:
+        with hold_folder(path) as descriptor:
             return sorted(os.listdir(descriptor))  # noqa: PTH208
     except OSError as error:
         if error.errno in (errno.ENOENT, *CLOSED):
@@ -312,7 +312,7 @@ def write_file(
 
     OWNER, a label of core/lease.py, is in the new file's name: where this process is killed, others see whose it was.
     """
-    with holding(path.parent) as around:
+    with hold_folder(path.parent) as around:
         end = f"{uuid.uuid4().hex[:8]}.part"
         part = f".{path.name}.{owner}{end}"
         if len(part) > MAX_NAME:
@@ -332,21 +332,21 @@ def write_file(
             raise
 
 
-def exchange(one: Path, other: Path) -> bool:
+def exchange_names(one: Path, other: Path) -> bool:
     """Two names change places at once; False where this filesystem cannot do that."""
     import ctypes
 
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         return False
-    with holding(one.parent) as first, holding(other.parent) as second:
+    with hold_folder(one.parent) as first, hold_folder(other.parent) as second:
         done = call(first, os.fsencode(one.name), second, os.fsencode(other.name), RENAME_EXCHANGE)
     return bool(done == 0)
 
 
 def sync_folder(path: Path) -> None:
     """The names in the folder PATH are on disk."""
-    with holding(path) as descriptor:
+    with hold_folder(path) as descriptor:
         os.fsync(descriptor)
 
 
@@ -376,7 +376,7 @@ class Visit:
     others: list[str]
 
 
-def walk(top: Path, *, anyones: bool = False) -> Iterator[Visit]:
+def walk_folders(top: Path, *, anyones: bool = False) -> Iterator[Visit]:
     """Each folder of the tree TOP, from above. Without recursion, and with two descriptors however deep it is.
 
     Never into a folder that another user owns, unless ANYONES; what goes or changes meanwhile is left out.
@@ -456,7 +456,7 @@ def remove_tree(path: Path) -> None:
 
     What may not be removed stays, and nothing is said of it: look whether PATH is there.
     """
-    with contextlib.suppress(OSError), holding(path.parent) as around:
+    with contextlib.suppress(OSError), hold_folder(path.parent) as around:
         _remove_entry(around, path.name)
 
 
@@ -525,14 +525,14 @@ def _remove_files(descriptor: int) -> list[str]:
 def count_bytes(path: Path) -> int:
     """Bytes on disk of the file or the tree PATH; 0 where there is nothing."""
     try:
-        with holding(path.parent) as around:
+        with hold_folder(path.parent) as around:
             about = os.stat(path.name, dir_fd=around, follow_symlinks=False)
     except OSError:
         return 0
     if not stat.S_ISDIR(about.st_mode):
         return about.st_blocks * 512
     total = 0
-    for visit in walk(path, anyones=True):
+    for visit in walk_folders(path, anyones=True):
         for name in visit.others:
             with contextlib.suppress(OSError):
                 total += os.stat(name, dir_fd=visit.descriptor, follow_symlinks=False).st_blocks * 512

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
-def counted(number: int, what: str) -> str:
+def format_count(number: int, what: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
@@ -101,7 +101,7 @@ class ProblemsError(InputError):
         super().__init__("\n".join(map(str, self.problems)), hint)
 
 
-def visible(text: str) -> str:
+def sanitize_for_terminal(text: str) -> str:
     """TEXT for a terminal: what a program, a base or a file says may command it, or turn its lines around."""
     if text.isascii() and not COMMANDS.search(text):
         return text

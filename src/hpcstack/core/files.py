@@ -46,7 +46,7 @@ def open_file(path: Path, *, below: Path | None = None, own: bool = False, publi
         if not stat.S_ISREG(about.st_mode):
             raise InputError(f"{path} is not an ordinary file", "put the file itself there")
         if own and about.st_uid not in (os.geteuid(), 0) and about.st_uid != _seen_as(path.parent):
-            raise InputError(f"{path} belongs to {owner(path)}")
+            raise InputError(f"{path} belongs to {name_owner(path)}")
         if published and not sharing.is_publisher(about.st_uid):
             raise InputError(f"{path} belongs to {user_name(about.st_uid)}, who is no publisher of this site",
                              "modules.publishers in site.yaml")  # fmt: skip
@@ -58,7 +58,7 @@ def open_file(path: Path, *, below: Path | None = None, own: bool = False, publi
     return os.fdopen(descriptor, "rb")
 
 
-def owner(path: Path) -> str:
+def name_owner(path: Path) -> str:
     """Who owns PATH, for people."""
     try:
         return user_name(path.lstat().st_uid)
@@ -144,7 +144,7 @@ def without_links(top: Path, path: Path, *, ours: bool = False) -> None:
             led = ours and stat.S_ISLNK(about.st_mode) and about.st_uid in (os.geteuid(), 0)  # to a larger disk, say
             if not stat.S_ISDIR(about.st_mode) and not (led and here.is_dir()):
                 raise StoreError(
-                    f"{here} is not a folder of its own", f"it was put there by {owner(here)}: look, and remove it"
+                    f"{here} is not a folder of its own", f"it was put there by {name_owner(here)}: look, and remove it"
                 )
 
 
@@ -167,7 +167,7 @@ def check_way_to(path: Path, remedy: str) -> None:
     for folder in path.absolute().parents:
         about = folder.stat()
         if about.st_uid not in trusted_ids() and about.st_uid != _seen_as(path.parent):
-            who = owner(folder)
+            who = name_owner(folder)
             raise StoreError(f"{folder} is {who}'s, who can put something else in the place of {path}", remedy)
         if about.st_mode & 0o002 and not about.st_mode & stat.S_ISVTX:
             raise StoreError(
@@ -175,7 +175,7 @@ def check_way_to(path: Path, remedy: str) -> None:
             )
 
 
-def sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """PATH, a file or a folder, on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -186,12 +186,12 @@ def sync(path: Path) -> None:
 
 def put_in_place(part: Path, final: Path, *, shared: bool = True) -> None:
     """PART on disk and called FINAL, also after a power failure; both lie on one filesystem."""
-    with descriptors.open_file(part) as file:
+    with descriptors.open_by_descriptor(part) as file:
         os.fsync(file.fileno())
         if shared and sharing.is_shared():
             mode = os.fstat(file.fileno()).st_mode & 0o777
-            os.fchmod(file.fileno(), sharing.mode(mode | 0o044))
-    descriptors.rename(part, final)
+            os.fchmod(file.fileno(), sharing.shared_mode(mode | 0o044))
+    descriptors.rename_path(part, final)
     descriptors.sync_folder(final.parent)
 
 
@@ -220,7 +220,7 @@ def write_text(path: Path, text: str, mode: int = 0o644, *, on_disk: bool = True
     """TEXT into PATH by a temporary file, fsync (if it has to be ON_DISK) and rename. A link that is there is replaced,
     not followed."""
     descriptors.make_folder(path.parent)
-    descriptors.write_file(path, text.encode(), sharing.mode(mode), on_disk=on_disk)
+    descriptors.write_file(path, text.encode(), sharing.shared_mode(mode), on_disk=on_disk)
 
 
 def write_tree(folder: Path, files: Mapping[str, str], *, on_disk: bool = True) -> None:
@@ -243,9 +243,9 @@ def writing_below(top: Path, what: str) -> Iterator[None]:
 
     What is made below TOP is readable for all, whatever the umask, and the group's to write where one shares it.
     """
-    before = os.umask(sharing.mask())
+    before = os.umask(sharing.shared_umask())
     try:
-        sharing.make_folder(top)
+        sharing.make_shared_folder(top)
         sharing.open_old(top)
         yield
     except OSError as error:

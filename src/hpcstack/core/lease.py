@@ -63,7 +63,7 @@ def read_holder(text: str) -> Holder | None:
     return Holder(*match.groups()) if match else None
 
 
-def me() -> Holder:
+def identify_process() -> Holder:
     """This process."""
     pid = str(os.getpid())
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
@@ -71,15 +71,15 @@ def me() -> Holder:
     return Holder(host, _boot(), _namespace(), pid, _born(pid), job)
 
 
-def known(holder: Holder) -> bool | None:
+def is_alive(holder: Holder) -> bool | None:
     """Whether HOLDER lives; None where this process cannot see it: another machine, another PID namespace."""
-    mine = me()
+    mine = identify_process()
     if (holder.boot, holder.namespace) != (mine.boot, mine.namespace):
         return None
     return _born(holder.pid) in (holder.start, HIDDEN)
 
 
-def alive(path: Path, prefix: str = "") -> bool:
+def may_have_living_owner(path: Path, prefix: str = "") -> bool:
     """Whether PATH, called PREFIX and then as `str(me())` begins, may have a living owner.
 
     Who is not seen from here may live for as long as a week has not passed since it was touched.
@@ -87,13 +87,13 @@ def alive(path: Path, prefix: str = "") -> bool:
     holder = read_holder("+".join([*path.name.removeprefix(prefix).split("+")[:5], ""]))
     if holder is None:
         return True
-    lives = known(holder)
+    lives = is_alive(holder)
     return time.time() - path.lstat().st_ctime < ABANDONED_S if lives is None else lives
 
 
-def label() -> str:
+def make_label() -> str:
     """The beginning of a name that `alive` understands: this process, without its job."""
-    return str(me()).rpartition("+")[0] + "+"
+    return str(identify_process()).rpartition("+")[0] + "+"
 
 
 class Watch:
@@ -105,11 +105,11 @@ class Watch:
 
     def dead(self, text: str) -> bool:
         holder = read_holder(text)
-        lives = known(holder) if holder else None
+        lives = is_alive(holder) if holder else None
         if lives is not None:
             return not lives
         try:
-            found = descriptors.status_of(self.path)
+            found = descriptors.stat_path(self.path)
         except FileNotFoundError:
             return False
         mark, now = (found.st_ino, found.st_mtime_ns), time.monotonic()
@@ -124,16 +124,18 @@ def _never() -> bool:
 
 
 @contextlib.contextmanager
-def hold(path: Path, waiting: Callable[[str], None] | None = None, done: Callable[[], bool] = _never) -> Iterator[bool]:
+def hold_lease(
+    path: Path, waiting: Callable[[str], None] | None = None, done: Callable[[], bool] = _never
+) -> Iterator[bool]:
     """The lease PATH, once nobody else has it; WAITING is told for whom we wait. OSError where it cannot be had.
 
     False, and no lease, once DONE is true: what was waited for is there. It is asked often at first, then twice a
     second, and after ten seconds less and less: who waits comes at most a twentieth late.
     """
     descriptors.make_folder(path.parent)
-    sharing.make_folder(path.parent)
-    mine = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
-    text = str(me())
+    sharing.make_shared_folder(path.parent)
+    mine = path.with_name(f".{path.name}.{make_label()}{uuid.uuid4().hex[:8]}")
+    text = str(identify_process())
     with descriptors.create_file(mine, 0o644) as file:
         file.write(text.encode())
     try:
@@ -141,10 +143,10 @@ def hold(path: Path, waiting: Callable[[str], None] | None = None, done: Callabl
             yield False
             return
         with contextlib.suppress(OSError):
-            descriptors.touch(path)  # it was written before we waited
+            descriptors.touch_path(path)  # it was written before we waited
         # by the one who has it: each of a thousand who wait would look at the files of all others
         with contextlib.suppress(OSError):
-            sweep(path.parent, f".{path.name}.", descriptors.remove_file)
+            remove_leftovers(path.parent, f".{path.name}.", descriptors.remove_file)
         ended = threading.Event()
         beat = threading.Thread(target=_beat, args=(path, text, ended), daemon=True)
         beat.start()
@@ -180,16 +182,16 @@ def _acquire(mine: Path, path: Path, waiting: Callable[[str], None] | None, done
     return True
 
 
-def holds(path: Path) -> bool:
+def still_holds_lease(path: Path) -> bool:
     """Whether this process still has the lease PATH: who was stopped for long may have lost it."""
-    return _read(path) == str(me())
+    return _read(path) == str(identify_process())
 
 
 def _beat(path: Path, text: str, ended: threading.Event) -> None:
     while not ended.wait(BEAT_S):
         with contextlib.suppress(OSError):
             if _read(path) == text:
-                descriptors.touch(path)
+                descriptors.touch_path(path)
 
 
 def _link(mine: Path, path: Path) -> bool:
@@ -197,15 +199,15 @@ def _link(mine: Path, path: Path) -> bool:
     with contextlib.suppress(FileExistsError):
         descriptors.hard_link(mine, path)
         return True
-    return descriptors.status_of(mine).st_nlink == 2
+    return descriptors.stat_path(mine).st_nlink == 2
 
 
 def _break(path: Path, owner: str) -> None:
     """Remove the lease of a dead OWNER; by rename, so that of two who try only one removes it."""
-    grave = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
+    grave = path.with_name(f".{path.name}.{make_label()}{uuid.uuid4().hex[:8]}")
     with contextlib.suppress(FileNotFoundError):
         if _read(path) == owner:
-            descriptors.rename(path, grave)
+            descriptors.rename_path(path, grave)
             if _read(grave) != owner:  # a new owner came between the two looks: give it back
                 _link(grave, path)
             descriptors.remove_file(grave)
@@ -248,12 +250,12 @@ def _born(pid: str) -> str:
     return HIDDEN
 
 
-def sweep(parent: Path, prefix: str, remove: Callable[[Path], None]) -> None:
+def remove_leftovers(parent: Path, prefix: str, remove: Callable[[Path], None]) -> None:
     """Remove below PARENT what is called PREFIX and a label of ours whose owner is dead."""
     for name in descriptors.names_in(parent):
         old = parent / name
         with contextlib.suppress(FileNotFoundError):
-            if name.startswith(prefix) and not alive(old, prefix) and old.lstat().st_uid in _own_ids():
+            if name.startswith(prefix) and not may_have_living_owner(old, prefix) and old.lstat().st_uid in _own_ids():
                 remove(old)
 
 

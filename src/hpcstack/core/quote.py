@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def sh(text: object) -> str:
+def quote_sh(text: object) -> str:
     """One word of a POSIX shell, also inside an Apptainer definition, where a bare `{{ name }}` is fatal."""
     quoted = shlex.quote(str(text))  # whatever holds a brace is in single quotes now
     return re.sub(r"(\{)(?=\{)|(\})(?=\})", lambda match: f"{match[0]}''", quoted)
 
 
-def unbroken(text: object) -> str:
+def check_unbroken(text: object) -> str:
     """TEXT, which stands on one line of a definition file, whatever quotes are around it there.
 
     InputError where it would end that line: in an Apptainer definition the next one could begin a section, which is
@@ -33,17 +33,17 @@ def unbroken(text: object) -> str:
     return said
 
 
-def line(text: object) -> str:
+def join_lines(text: object) -> str:
     """TEXT as one line, for a comment: what would end it, or command a terminal, is a blank."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", str(text))
 
 
-def words(argv: Iterable[object]) -> str:
+def quote_words(argv: Iterable[object]) -> str:
     """A command line of quoted words."""
-    return " ".join(sh(word) for word in argv)
+    return " ".join(quote_sh(word) for word in argv)
 
 
-def lua(text: object) -> str:
+def quote_lua(text: object) -> str:
     """A Lua string in double quotes; every byte that is not plain ASCII is written as \\ddd."""
     out = []
     for byte in str(text).encode():
@@ -64,23 +64,23 @@ def lua_lines(text: object) -> str:
     """
     said = str(text)
     if "\n" not in said or not all(char == "\n" or char.isprintable() for char in said):
-        return lua(said)
+        return quote_lua(said)
     level = next(n for n in range(len(said) + 1) if f"]{'=' * n}]" not in f"{said}]{'=' * n}")
     return f"[{'=' * level}[\n{said}]{'=' * level}]"
 
 
-def dockerfile(text: object) -> str:
+def quote_dockerfile(text: object) -> str:
     """A value of ENV or LABEL in a Dockerfile: in double quotes, with nothing expanded."""
-    escaped = unbroken(text).replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    escaped = check_unbroken(text).replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'
 
 
-def argv(words_of: Iterable[object]) -> str:
+def quote_exec_form(words_of: Iterable[object]) -> str:
     """A Dockerfile's exec form: a JSON array of texts."""
     return json.dumps([str(word) for word in words_of])
 
 
-def tcl(text: object) -> str:
+def quote_tcl(text: object) -> str:
     """A Tcl word in double quotes, with nothing substituted; what is not plain ASCII is written as \\uXXXX."""
     out = []
     for char in str(text):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors
 from hpcstack.core.files import put_in_place
-from hpcstack.core.lease import label, sweep
+from hpcstack.core.lease import make_label, remove_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,16 +20,16 @@ SYNC_S = 0.2
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, shared: bool = True) -> Iterator[Path]:
+def replace_file(path: Path, *, shared: bool = True) -> Iterator[Path]:
     """A name to write to, in a folder of our own beside PATH. It becomes PATH, also after a power failure, if the block
     ends well; else it is gone, and PATH is as it was. SHARED: a site's group may write it, too. What processes that
     were killed have left there is removed first.
     """
-    sweep(path.parent, f".{path.name}.", descriptors.remove_tree)
-    folder = path.with_name(f".{path.name}.{label()}{uuid.uuid4().hex[:8]}")
+    remove_leftovers(path.parent, f".{path.name}.", descriptors.remove_tree)
+    folder = path.with_name(f".{path.name}.{make_label()}{uuid.uuid4().hex[:8]}")
     descriptors.make_new_folder(folder)
     try:
-        with descriptors.pinned(folder) as own:
+        with descriptors.pin_path(folder) as own:
             part = own / path.name
             yield part
             put_in_place(part, path, shared=shared)

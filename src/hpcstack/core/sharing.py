@@ -28,7 +28,7 @@ _publishers: list[frozenset[int]] = []  # whose records are believed; none where
 FOLDER_MODE = 0o2775  # of a folder that is the group's
 
 
-def share(group: str) -> None:
+def share_with_group(group: str) -> None:
     """From now on what is written is GROUP's, too; nothing for an empty one, who is not a member, or a machine that
     does not know the group: a compute node need not (`hpcstack doctor` says so)."""
     _shared.clear()
@@ -42,7 +42,7 @@ def share(group: str) -> None:
         _shared.append(number)
 
 
-def believe(publishers: Iterable[str]) -> None:
+def trust_publishers(publishers: Iterable[str]) -> None:
     """From now on records of what is published count only where one of PUBLISHERS (names, or numbers) has written
     them, root, or we. Names that this machine does not know are nobody's; none at all: whoever may write there."""
     _publishers.clear()
@@ -74,7 +74,7 @@ def is_shared() -> bool:
     return bool(_shared)
 
 
-def mode(plain: int) -> int:
+def shared_mode(plain: int) -> int:
     """PLAIN for a file, the group's bits as its owner's where a group shares it. What is its owner's alone stays so."""
     return plain | (plain & 0o700) >> 3 if _shared and plain & 0o070 else plain
 
@@ -84,17 +84,17 @@ def log_mode() -> int:
     return 0o640 if _shared else 0o600
 
 
-def mask() -> int:
+def shared_umask() -> int:
     """The umask under which the site's folders are written."""
     return 0o002 if _shared else 0o022
 
 
-def make_folder(folder: Path) -> None:
+def make_shared_folder(folder: Path) -> None:
     """FOLDER there, and the group's, so that what is made in it is, too."""
     if not _shared:
         return
     descriptors.make_folder(folder, FOLDER_MODE, _shared[0])
-    with contextlib.suppress(OSError), descriptors.holding(folder) as descriptor:
+    with contextlib.suppress(OSError), descriptors.hold_folder(folder) as descriptor:
         _open_to_group(descriptor)
 
 
@@ -105,7 +105,7 @@ def open_old(top: Path) -> None:
     for name in descriptors.names_in(top):
         folder = top / name
         with contextlib.suppress(OSError):
-            about = descriptors.status_of(folder)
+            about = descriptors.stat_path(folder)
             if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not _is_open(about):
                 hand_over(folder, old=True)
 
@@ -121,7 +121,7 @@ def hand_over(folder: Path, *, old: bool = False) -> None:
     """
     if not _shared:
         return
-    for visit in descriptors.walk(folder):
+    for visit in descriptors.walk_folders(folder):
         if os.fstat(visit.descriptor).st_uid != os.geteuid():
             return  # the top itself
         _open_to_group(visit.descriptor, old=old)
@@ -144,6 +144,6 @@ def _hand_over_file(around: int, name: str) -> None:
     try:
         about = os.fstat(descriptor)
         if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid() and about.st_nlink == 1:
-            descriptors.set_marks(descriptor, mode(about.st_mode & 0o777), _shared[0])
+            descriptors.set_marks(descriptor, shared_mode(about.st_mode & 0o777), _shared[0])
     finally:
         os.close(descriptor)

@@ -17,7 +17,7 @@ NAMES = {"\n": "a line end", "\r": "a carriage return", "\x1b": "an escape chara
 def safe_text(text: str) -> str:
     """TEXT, as an image may say it. ValueError for what `UNSAFE` names."""
     if match := UNSAFE.search(text):
-        raise ValueError(f"contains {called(match[0])}")
+        raise ValueError(f"contains {name_character(match[0])}")
     return text
 
 
@@ -25,7 +25,7 @@ class Nonsense(TypeError):
     """A document or a config whose parts have other types than they must have."""
 
 
-def document(data: bytes, limit: int) -> dict[str, Any]:
+def parse_untrusted_json(data: bytes, limit: int) -> dict[str, Any]:
     """The JSON object that DATA is. ValueError for more than LIMIT bytes, deeper nesting, or anything else."""
     if len(data) > limit:
         raise ValueError(f"a document of more than {limit} bytes")
@@ -53,5 +53,5 @@ def _items(one: object) -> list[Any]:
     return [item for item in values if isinstance(item, (dict, list))]
 
 
-def called(char: str) -> str:
+def name_character(char: str) -> str:
     return NAMES.get(char, f"the character U+{ord(char):04X}, which is not shown or breaks a line")

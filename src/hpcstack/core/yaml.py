@@ -72,10 +72,10 @@ class Document:
 
     def problem(self, path: Path, what: str, *, at_key: bool = False) -> Problem:
         mark = self.keys.get(path, self.mark(path)) if at_key else self.mark(path)
-        return Problem(*mark, dotted(path), what)
+        return Problem(*mark, format_path(path), what)
 
 
-def dotted(path: Path) -> str:
+def format_path(path: Path) -> str:
     """`base.platforms[0]` for ("base", "platforms", 0)."""
     text = ""
     for part in path:
@@ -83,7 +83,7 @@ def dotted(path: Path) -> str:
     return text
 
 
-def read_text(path: pathlib.Path, limit: int) -> str:
+def read_yaml_text(path: pathlib.Path, limit: int) -> str:
     """The text of an ordinary file of at most LIMIT bytes, with its line ends. ValueError says why it is refused."""
     try:
         if not path.is_file():
@@ -100,7 +100,7 @@ def read_text(path: pathlib.Path, limit: int) -> str:
         raise ValueError(f"not UTF-8: {error.reason}") from None
 
 
-def parse(text: str, file: str) -> Document:
+def parse_yaml(text: str, file: str) -> Document:
     """TEXT as a Document. Syntax errors, duplicate keys, tags and aliases raise ProblemsError."""
     import yaml
 
@@ -221,13 +221,13 @@ class _Composer:
         while not isinstance(event := next(self.events), self.yaml.MappingEndEvent):
             place = _place(self.document, event)
             if not isinstance(event, self.yaml.ScalarEvent):
-                self.document.problems.append(Problem(*place, dotted(path), "a key must be text"))
+                self.document.problems.append(Problem(*place, format_path(path), "a key must be text"))
                 self._value(event, (*path, ""))
                 self._value(next(self.events), (*path, ""))
                 continue
             if event.value in out:
                 what = f"the key {event.value!r} is given twice"
-                self.document.problems.append(Problem(*place, dotted(path), what))
+                self.document.problems.append(Problem(*place, format_path(path), what))
             here = (*path, event.value)
             self.document.keys[here] = place
             out[event.value] = self._value(next(self.events), here)
@@ -258,7 +258,7 @@ class WrongKeyError(ValueError):
     """What a model's validator raises for a value below the model's own: at PATH, keys from there."""
 
     def __init__(self, path: Path, what: str) -> None:
-        super().__init__(f"{dotted(path)}: {what}")
+        super().__init__(f"{format_path(path)}: {what}")
         self.path, self.what = path, what
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 from hpcstack.diagnose.advice import Finding, Status, fine, skipped, wrong
 from hpcstack.runtimes import RUNTIMES
 
@@ -131,7 +131,7 @@ def _fabric(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iter
         status: Status = "FAIL" if promised & {_card(port) for port in down} else "WARN"
         yield wrong("hca.link", where, "; ".join(f"{port}: {value}" for port, value in down.items()), status)
     if not missing and not down:
-        yield fine("hca", where, f"{counted(len(ports), 'port')} active")
+        yield fine("hca", where, f"{format_count(len(ports), 'port')} active")
     if ports:
         yield from _rdma(probe, where)
 

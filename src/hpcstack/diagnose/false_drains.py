@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core import files
-from hpcstack.core.data import folder
+from hpcstack.core.data import find_data_folder
 from hpcstack.core.errors import InputError
 from hpcstack.render.launchers import HEALTH_LIMIT, MOST_MISSED, list_health_checks
 
@@ -206,7 +206,7 @@ def _try(what: str, misses: Misses, looked: Looked, lines: int, seed: int, runne
     paused = replace(misses, busy=tuple(
         replace(one, a_day=1 / (1 / one.a_day + one.minutes / 1440)) for one in misses.busy if one.a_day))  # fmt: skip
     expected = sum(false_drains(paused, small).values()) * days
-    program = folder("launchers") / "on-node/health.awk"
+    program = find_data_folder("launchers") / "on-node/health.awk"
     limits = {"misses": looked.misses, "clean": 1, "undrains": 1 << 30}  # a word for each round of each node
     argv = ["awk", *(f"-v{name}={value}" for name, value in limits.items()), "-f", str(program)]
     text = "".join(_told(misses, small, random.Random(seed)))

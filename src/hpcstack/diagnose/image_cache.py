@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core.files import owner
+from hpcstack.core.files import name_owner
 from hpcstack.diagnose.advice import Finding, fine, wrong
 from hpcstack.imagecache import acl
 
@@ -27,8 +27,8 @@ def look_at_image_cache(site: Site, where: str) -> Iterator[Finding]:
     except OSError as error:
         yield wrong("image-cache", where, f"{folder}: {error.strerror}")
         return
-    if owner(folder) != settings.account:
-        yield wrong("image-cache", where, f"{folder} belongs to {owner(folder)}, not to {settings.account}")
+    if name_owner(folder) != settings.account:
+        yield wrong("image-cache", where, f"{folder} belongs to {name_owner(folder)}, not to {settings.account}")
     elif mode & 0o022:
         yield wrong("image-cache", where, f"others than {settings.account} may write to {folder}")
     elif not acl.kept(folder):

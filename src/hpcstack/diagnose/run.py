@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, SlurmError, counted
+from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, SlurmError, format_count
 from hpcstack.diagnose import checks
 from hpcstack.diagnose.advice import Finding, fine, skipped, wrong
 from hpcstack.diagnose.building import look_at_building
@@ -88,7 +88,7 @@ def _on_nodes(
     """The probe of each of COUNT nodes, which srun's words ON name, as one step with a task per node."""
     argv = ["srun", *on, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--label", "--export=ALL"]
     argv += ["/bin/sh", "-c", script, "doctor", *paths]
-    progress(f"looking at {counted(count, 'node')}")
+    progress(f"looking at {format_count(count, 'node')}")
     done = runner.output(argv, timeout=300)
     lines: dict[str, list[str]] = defaultdict(list)
     for line in done.stdout.splitlines():
@@ -131,7 +131,7 @@ def _cluster(
         said = runner.output(["sinfo"], timeout=20).tail[-1:]
         yield wrong("slurm", where, f"sinfo does not answer: {' '.join(said)}")
         return
-    yield fine("slurm", where, f"{counted(len(known), 'partition')}: {', '.join(known)}")
+    yield fine("slurm", where, f"{format_count(len(known), 'partition')}: {', '.join(known)}")
     for name in site.partitions:
         if name not in known:
             yield wrong("partition", where, f"site.yaml names partition {name}, Slurm has none", known=", ".join(known))
@@ -139,7 +139,7 @@ def _cluster(
             yield wrong("partition.down", where, f"partition {name} is not up", partition=name)
     why = runner.output(["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"], timeout=20).stdout.splitlines()
     if why:
-        yield wrong("nodes", where, f"{counted(len(why), 'node')} down or drained: {why[0].strip()}")
+        yield wrong("nodes", where, f"{format_count(len(why), 'node')} down or drained: {why[0].strip()}")
     yield from _plugins(site, runner, where, runtime, on, progress)
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core import data
-from hpcstack.core.yaml import parse
+from hpcstack.core.yaml import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,8 +69,8 @@ def topologies() -> dict[str, Topology]:
 @cache
 def table(name: str) -> dict[str, Any]:
     """The data file facts/NAME.yaml; every scalar is text."""
-    path = data.folder("facts") / f"{name}.yaml"
-    found: dict[str, Any] = parse(path.read_text(encoding="utf-8"), str(path)).value
+    path = data.find_data_folder("facts") / f"{name}.yaml"
+    found: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), str(path)).value
     return found
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.base import here
 from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, RegistryError, StoreError
-from hpcstack.core.untrusted import document
+from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.imagecache.layout import open_cache
 from hpcstack.imagecache.messages import MAX_LINE, Line
 from hpcstack.imagecache.refusals import NotShared
@@ -61,7 +61,7 @@ def answer_line(line: bytes, image: str, site: Site) -> str:
     """The answer, a line of JSON, to a challenge that came as LINE when IMAGE was asked for. InputError for what is
     none."""
     try:
-        said = document(line, MAX_LINE)
+        said = parse_untrusted_json(line, MAX_LINE)
     except ValueError:
         raise InputError("this is not a challenge of a registry's", "the importer asks with one") from None
     return json.dumps(answer_challenge(said, registry_image(image).registry, site, user_in(image)))

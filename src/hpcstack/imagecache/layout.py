@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import remove_tree, write_text
-from hpcstack.core.lease import PATIENCE_S, hold, label, sweep
+from hpcstack.core.lease import PATIENCE_S, hold_lease, make_label, remove_leftovers
 from hpcstack.core.records import Format, Plain, Record
 from hpcstack.imagecache import acl
 from hpcstack.imagecache.outcomes import MAX_RECORD
@@ -109,12 +109,12 @@ class ImageCache:
             about = self.top.stat()
             if about.st_uid != os.geteuid():
                 raise StoreError(
-                    f"the image cache {self.top} belongs to {files.owner(self.top)}, not to who runs this",
-                    f"run it as {files.owner(self.top)}: nobody else may write what all run",
+                    f"the image cache {self.top} belongs to {files.name_owner(self.top)}, not to who runs this",
+                    f"run it as {files.name_owner(self.top)}: nobody else may write what all run",
                 )
             if about.st_mode & 0o022:
                 raise StoreError(f"others may write to the image cache {self.top}", f"chmod 755 {self.top}")
-            sharing.share("")  # the site's group has no part in this
+            sharing.share_with_group("")  # the site's group has no part in this
             for name, mode in FOLDERS.items():
                 (self.top / name).mkdir(mode=mode, exist_ok=True)
                 (self.top / name).chmod(mode)
@@ -141,8 +141,8 @@ class ImageCache:
         """{key: what it is and when it was last used, in seconds since 1970}. InputError for who may not see that."""
         if self.top.exists() and not os.access(self.top / "images", os.R_OK):
             raise InputError(
-                f"what is in the image cache is for {files.owner(self.top)} to see",
-                f"sudo -u {files.owner(self.top)} hpcstack cache list",
+                f"what is in the image cache is for {files.name_owner(self.top)} to see",
+                f"sudo -u {files.name_owner(self.top)} hpcstack cache list",
             )
         found = {path.name: self.entry(path.name) for path in (self.top / "images").glob("*")}
         return {key: (entry, self.used(key)) for key, entry in found.items() if entry}
@@ -157,8 +157,8 @@ class ImageCache:
 
     def new_folder(self) -> Path:
         """A folder of this process in `incoming`, which nobody else can enter."""
-        sweep(self.top / "incoming", "", remove_tree)
-        folder = self.top / "incoming" / f"{label()}{os.urandom(4).hex()}"
+        remove_leftovers(self.top / "incoming", "", remove_tree)
+        folder = self.top / "incoming" / f"{make_label()}{os.urandom(4).hex()}"
         folder.mkdir(mode=0o700)
         return folder
 
@@ -176,7 +176,7 @@ class ImageCache:
             remove_tree(final)
         self._forget_grants(key)  # of a file that is gone
         folder.rename(final)
-        files.sync(final.parent)
+        files.sync_to_disk(final.parent)
 
     def grant(self, key: str, entry: CachedImage, user: int) -> None:
         """USER, who has shown his right, may read the image of KEY, which is in use now."""
@@ -190,7 +190,7 @@ class ImageCache:
 
         if granted():
             return
-        with hold(self.top / "leases" / f"grant-{key}", done=granted) as held:
+        with hold_lease(self.top / "leases" / f"grant-{key}", done=granted) as held:
             if held and not granted():
                 mark.touch()
                 acl.set_readers(path, self._shown(key))
@@ -218,7 +218,7 @@ class ImageCache:
     def look_anew(self) -> None:
         """What others have put here is seen from now on: NFS remembers for half a minute that something is not there,
         until the folder is changed from here."""
-        probe = self.top / "images" / f".{label()}{os.urandom(4).hex()}"
+        probe = self.top / "images" / f".{make_label()}{os.urandom(4).hex()}"
         with suppress(OSError):
             probe.mkdir()
             probe.rmdir()
@@ -245,7 +245,7 @@ class ImageCache:
         gone."""
         if self.used(key) > since:
             return False
-        place, grave = self.top / "images" / key, self.top / "incoming" / f"{label()}{os.urandom(4).hex()}"
+        place, grave = self.top / "images" / key, self.top / "incoming" / f"{make_label()}{os.urandom(4).hex()}"
         try:
             place.rename(grave)
         except FileNotFoundError:
@@ -266,7 +266,7 @@ class ImageCache:
                 if now - mark.stat().st_mtime >= GRANT_S:
                     old.add(mark.name.rpartition("-")[0])
         for key in old:
-            with hold(self.top / "leases" / f"grant-{key}"), suppress(FileNotFoundError):
+            with hold_lease(self.top / "leases" / f"grant-{key}"), suppress(FileNotFoundError):
                 shown = self._shown(key)
                 acl.set_readers(self.image(key), shown)
                 for mark in (self.top / "grants").glob(f"{key}-*"):

@@ -12,9 +12,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import InputError, LoginRefused, visible
+from hpcstack.core.errors import InputError, LoginRefused, sanitize_for_terminal
 from hpcstack.core.progress import Progress
-from hpcstack.core.untrusted import document
+from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.imagecache.careful import CarefulRegistry
 from hpcstack.imagecache.refusals import HolderGone, NotHere
 from hpcstack.oci.tokens import HEADER, Authorization
@@ -67,7 +67,7 @@ class Line:
             self.buffer += piece
         text, _, self.buffer = self.buffer.partition(b"\n")
         try:
-            return document(text, MAX_LINE)
+            return parse_untrusted_json(text, MAX_LINE)
         except ValueError:
             raise InputError("this is not a message") from None
 
@@ -79,7 +79,7 @@ class Telling(Progress):
         self.line = line
 
     def __call__(self, sentence: str) -> None:
-        self._say({"says": visible(sentence)})
+        self._say({"says": sanitize_for_terminal(sentence)})
 
     def amount(self, what: str, done: int, total: int) -> None:
         del what
@@ -118,8 +118,8 @@ class AskingRegistry(CarefulRegistry):
         found, refused = answer.get("authorization"), answer.get("refused")
         if isinstance(found, str) and HEADER.fullmatch(found):
             return Authorization(found)
-        hint = visible(str(answer.get("hint") or "hpcstack doctor"))[:2000]
+        hint = sanitize_for_terminal(str(answer.get("hint") or "hpcstack doctor"))[:2000]
         if isinstance(refused, str):
-            raise LoginRefused(visible(refused)[:2000], hint)
-        said = visible(str(answer.get("cannot") or "it said nothing that could be one"))[:2000]
+            raise LoginRefused(sanitize_for_terminal(refused)[:2000], hint)
+        said = sanitize_for_terminal(str(answer.get("cannot") or "it said nothing that could be one"))[:2000]
         raise NotHere(f"{host} wants a login for {base.image}, and hpcstack could not answer: {said}", hint)

@@ -6,7 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 from hpcstack.core import files
-from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, RegistryError, StoreError, visible
+from hpcstack.core.errors import (
+    HpcstackError,
+    InputError,
+    LoginRefused,
+    RegistryError,
+    StoreError,
+    sanitize_for_terminal,
+)
 from hpcstack.core.files import write_text
 from hpcstack.imagecache.refusals import NotShared
 
@@ -24,7 +31,12 @@ def failure(error: HpcstackError, user: int) -> dict[str, object]:
     kind = next((name for name, of in KINDS.items() if isinstance(error, of)), "failed")
     if isinstance(error, LoginRefused):
         kind = "login"
-    return {"kind": kind, "message": visible(error.message), "hint": visible(error.hint), "user": user}
+    return {
+        "kind": kind,
+        "message": sanitize_for_terminal(error.message),
+        "hint": sanitize_for_terminal(error.hint),
+        "user": user,
+    }
 
 
 def error_of(record: Mapping[str, object], what: str = "") -> HpcstackError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import files
 from hpcstack.core.errors import HpcstackError, LoginRefused, RegistryError, StoreError
-from hpcstack.core.lease import hold, holds
+from hpcstack.core.lease import hold_lease, still_holds_lease
 from hpcstack.imagecache import acl
 from hpcstack.imagecache.careful import CarefulRegistry
 from hpcstack.imagecache.collect import check_room, collect
@@ -105,7 +105,7 @@ class Provider:
         if found := self.cache.step(name):
             return _told(found)
         try:
-            with hold(self.cache.top / "leases" / f"step-{name}", done=lambda: bool(self.cache.step(name))):
+            with hold_lease(self.cache.top / "leases" / f"step-{name}", done=lambda: bool(self.cache.step(name))):
                 if found := self.cache.step(name):
                     return _told(found)
                 try:
@@ -145,7 +145,7 @@ class Provider:
 
         waiting = Waiting(self.cache, key, self.progress, stopped)
         lease = self.cache.top / "leases" / f"import-{key}"
-        with hold(lease, waiting.told, waiting.ended) as held:
+        with hold_lease(lease, waiting.told, waiting.ended) as held:
             self.cache.look_anew()
             if entry := self.cache.entry(key):
                 return entry, "waited for" if waiting.waited else "there"
@@ -157,7 +157,7 @@ class Provider:
                 raise
             except HpcstackError as error:
                 with suppress(OSError):
-                    if holds(lease):  # else somebody else imports
+                    if still_holds_lease(lease):  # else somebody else imports
                         write_failure(failed, error, wanted.user)
                 raise
 

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import HpcstackError, InputError, RegistryError, StoreError, visible
+from hpcstack.core.errors import HpcstackError, InputError, RegistryError, StoreError, sanitize_for_terminal
 from hpcstack.imagecache.counters import Counters, status_of
 from hpcstack.imagecache.messages import AskingRegistry, Line, Telling
 from hpcstack.imagecache.provide import Provider, WantedImage
@@ -143,8 +143,8 @@ def answer(
         return "gone"
     except HpcstackError as error:
         outcome = next((name for name, of in KINDS.items() if isinstance(error, of)), "failed")
-        why = visible(error.message)
-        reply = {"error": why, "hint": visible(error.hint), "kind": outcome}
+        why = sanitize_for_terminal(error.message)
+        reply = {"error": why, "hint": sanitize_for_terminal(error.hint), "kind": outcome}
     except OSError as error:
         outcome, why = "not shared", f"the image cache: {error.strerror or error}"
         reply = {"error": why, "hint": "tell the site", "kind": outcome}
@@ -152,7 +152,7 @@ def answer(
         line.say(reply)
     seconds = time.monotonic() - began
     told = f"user {user}: {what}: {outcome}, {seconds:.2f} s{f': {why}' if why else ''}"
-    log(" ".join(visible(told).split()))  # one line, whatever line breaks the user has put into it
+    log(" ".join(sanitize_for_terminal(told).split()))  # one line, whatever line breaks the user has put into it
     return outcome
 
 

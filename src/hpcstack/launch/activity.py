@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 
 GPU = re.compile(r"^(?: *\d+: ?)?hpcstack-gpu: ([^,]+), (.*)$")
 PORT = re.compile(r"^(?: *\d+: ?)?hpcstack-port: (\S+) (\S.*)$")
@@ -65,7 +65,9 @@ def summarise_activity(found: Activity) -> list[str]:
     if busy and idle and len(idle) < len(busy):
         names = ", ".join(f"{index} of {host} ({found.gpus[host, index][1]:.0f} W)" for host, index in idle[:MOST])
         more = f" and {len(idle) - MOST} more" if len(idle) > MOST else ""
-        out.append(f"idle while {counted(len(busy), 'GPU')} work: {names}{more} (who waits in NCCL keeps his GPU busy)")
+        out.append(
+            f"idle while {format_count(len(busy), 'GPU')} work: {names}{more} (who waits in NCCL keeps his GPU busy)"
+        )
     return [*out, *_ports(found)]
 
 

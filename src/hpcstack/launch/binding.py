@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.core.cpus import mask, spans
+from hpcstack.core.cpus import make_cpu_mask, parse_cpu_list
 from hpcstack.core.errors import InputError, did_you_mean
 from hpcstack.hardware import facts
 
@@ -29,7 +29,7 @@ class Binding:
 
     @property
     def masks(self) -> str:
-        return ",".join(mask(one) for one in self.cpus)
+        return ",".join(make_cpu_mask(one) for one in self.cpus)
 
 
 def binding(resources: Resources, node: NodeType | None, taken: Share) -> Binding | None:
@@ -76,7 +76,7 @@ def shared(near: Sequence[str]) -> list[str]:
 def _part(cpus: str, part: int, parts: int) -> str:
     """Part PART of PARTS of each range: threads of one core are as far apart in every range, and stay together."""
     ranges = []
-    for first, last in spans(cpus):
+    for first, last in parse_cpu_list(cpus):
         size = (last - first + 1) // parts
         if size == 0:
             return cpus  # fewer cores than GPUs: they share them all

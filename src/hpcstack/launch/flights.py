@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import InputError, counted
+from hpcstack.core.errors import InputError, format_count
 from hpcstack.launch.hang import format_ranges
 
 if TYPE_CHECKING:
@@ -130,7 +130,9 @@ def judge_flights(flights: Mapping[int, Flight]) -> tuple[list[str], list[str]]:
             rank, one = next(iter(waiting.items()))
             notes.append(f"rank {rank} waits alone in {one}: no other rank here has come to that group")
         elif len(waiting) == len(last) and not odd:
-            notes.append(f"{counted(len(waiting), 'rank')} of {group} wait in the same collective: look at the network")
+            notes.append(
+                f"{format_count(len(waiting), 'rank')} of {group} wait in the same collective: look at the network"
+            )
     return list(dict.fromkeys(odd))[:MOST_LINES], notes[:MOST_LINES]
 
 
@@ -163,11 +165,13 @@ def _elsewhere(waiting: Mapping[int, Collective], flights: Mapping[int, Flight])
             continue
         usual, many = names.most_common(1)[0]
         if one.name != usual and many > names[one.name]:
-            out.append(f"rank {rank} is in {one}, where {counted(many, 'rank')} had {usual}")
+            out.append(f"rank {rank} is in {one}, where {format_count(many, 'rank')} had {usual}")
         elif one.name == usual and usual.removeprefix("_") in SIZES_AGREE:
             sizes, agreed = Counter(other.sizes for other in others if other.name == usual).most_common(1)[0]
             if one.sizes != sizes and agreed > 1:
-                out.append(f"rank {rank} is in {one}, with sizes {one.sizes}, {counted(agreed, 'rank')} with {sizes}")
+                out.append(
+                    f"rank {rank} is in {one}, with sizes {one.sizes}, {format_count(agreed, 'rank')} with {sizes}"
+                )
     return out
 
 
@@ -176,13 +180,13 @@ def _who(ranks: Sequence[int]) -> str:
 
 
 def _count(ranks: Sequence[int]) -> str:
-    return f"{counted(len(ranks), 'rank')} {'waits' if len(ranks) == 1 else 'wait'}"
+    return f"{format_count(len(ranks), 'rank')} {'waits' if len(ranks) == 1 else 'wait'}"
 
 
 def summarise_flights(flights: Mapping[int, Flight]) -> tuple[list[str], bool]:
     """(lines for people, whether nobody stands out)."""
     odd, notes = judge_flights(flights)
-    lines = [f"flight recorder: {counted(len(flights), 'rank')} ({format_ranges(list(flights))})"]
+    lines = [f"flight recorder: {format_count(len(flights), 'rank')} ({format_ranges(list(flights))})"]
     lines += [f"ODD, by torch's flight recorder: {one}" for one in odd]
     lines += [f"flight recorder: {one}" for one in notes]
     if not odd and not notes:

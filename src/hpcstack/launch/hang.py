@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -176,7 +176,7 @@ def judge_ranks(ranks: Sequence[Rank]) -> Standing:
     odd = [f"{_name_ranks(missing)} {'is' if len(missing) == 1 else 'are'} not there"] if missing else []
     if ordered:
         usual, most = ordered[0]
-        others = f"{counted(len(most), 'rank')} {'is' if len(most) == 1 else 'are'} {usual}"
+        others = f"{format_count(len(most), 'rank')} {'is' if len(most) == 1 else 'are'} {usual}"
         for what, members in ordered[1:]:
             where = ", ".join(sorted({one.host for one in members}))
             who = _name_ranks([one.number for one in members])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core import data
-from hpcstack.core.errors import HpcstackError, counted
+from hpcstack.core.errors import HpcstackError, format_count
 from hpcstack.core.process import write_stderr
 from hpcstack.launch.failure import last_line
 from hpcstack.launch.hang import format_ranges
@@ -113,7 +113,7 @@ class Interruption:
         if len(said) > 1:
             return INTERRUPTED, last_line("; ".join(said), INTERRUPTED, self._log)
         if self.told and self.told.ranks:
-            said = [f"interrupted: {counted(self.told.ranks, 'rank')} ended"]
+            said = [f"interrupted: {format_count(self.told.ranks, 'rank')} ended"]
         return INTERRUPTED, last_line(said[0], INTERRUPTED)
 
     @property
@@ -131,7 +131,7 @@ def interrupt_ranks(launch: Launch, runner: Runner) -> Told | None:
     """Interrupt the ranks of LAUNCH on all its nodes and wait for them; None where nothing can be known of them."""
     try:
         job, nodes = find_running(launch.number, runner)
-        script = data.script("on-node/interrupt.sh")
+        script = data.read_script("on-node/interrupt.sh")
         beside = step_beside(job, nodes, "interrupt", TIME_S + START_S)
         done = runner.output(
             [*beside, script, "interrupt", job, launch.step, str(TIME_S)], timeout=TIME_S + START_S + 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hpcstack.core.errors import InputError, counted
+from hpcstack.core.errors import InputError, format_count
 from hpcstack.launch.resources import Resources, Share, gpus_said
 from hpcstack.render.launchers import ABOUT, inner
 from hpcstack.runtimes.base import Part
@@ -62,9 +62,7 @@ def with_even_tasks(mode: str, resources: Resources) -> Resources:
         )
     if resources.ntasks_per_node:
         if resources.ntasks_per_node * nodes != tasks:
-            said = (
-                f"-n {tasks} and --ntasks-per-node {resources.ntasks_per_node} on {counted(nodes, 'node')} do not agree"
-            )
+            said = f"-n {tasks} and --ntasks-per-node {resources.ntasks_per_node} on {format_count(nodes, 'node')} do not agree"
             raise InputError(said, "one of them is enough")
         return replace(resources, ntasks=0)
     if tasks % nodes == 0:

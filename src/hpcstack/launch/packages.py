@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.dirs import data_home
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import read_text, write_text
-from hpcstack.core.quote import sh
+from hpcstack.core.quote import quote_sh
 from hpcstack.recipe.fields import requirement
 from hpcstack.render.site_files import CA_FILE, variables
 from hpcstack.render.template import plain
@@ -179,7 +179,7 @@ def _install(
 def _lend(folder: Path, site: Site, registry: str) -> None:
     """What the site lends to builds on bases of REGISTRY: proxy and index may hold a login, so they are in no argv."""
     lent = variables(build_for(site, registry))
-    given = "".join(f"export {name}={sh(value)}\n" for name, value in lent.items())
+    given = "".join(f"export {name}={quote_sh(value)}\n" for name, value in lent.items())
     write_text(folder / "lent.sh", given, 0o600)
     write_text(folder / "live_indexes.py", plain("images", "live_indexes.py"))
     if bundle := site.build.ca_bundle:

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ def from_json(document: dict[str, Any], text: str) -> RasAnswer:
     odd: list[str] = []
     notes: list[str] = []
     for one in document.get("communicators", []):
-        name = f"communicator {one.get('hash', '?')} of {counted(int(one.get('size', 0)), 'rank')}"
+        name = f"communicator {one.get('hash', '?')} of {format_count(int(one.get('size', 0)), 'rank')}"
         for rank in one.get("missing_ranks", []):
             state = rank.get("status", {})
             why = "is dead" if state.get("considered_dead") else "does not answer NCCL"
@@ -84,7 +84,7 @@ def _behind(ranks: Sequence[dict[str, Any]]) -> list[str]:
         for rank in ranks:
             value = rank.get("collective_counts", {}).get(name, 0)
             if value != usual:
-                others = counted(many, "rank")
+                others = format_count(many, "rank")
                 out.append(f"rank {rank['rank']} ({_process(rank)}) has launched {value} {name}, {others} {usual}")
     return out
 

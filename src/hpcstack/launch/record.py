@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hpcstack import __version__
 from hpcstack.core import data
 from hpcstack.core.dirs import state_folder
-from hpcstack.core.errors import InputError, counted
+from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.files import write_text
 from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.render.template import plain
@@ -125,7 +125,7 @@ def keep_prolog() -> str:
     if not copy.exists():
         with contextlib.suppress(OSError):
             write_text(copy, text, 0o700)
-    installed = data.folder("launchers") / "on-node/began.sh"
+    installed = data.find_data_folder("launchers") / "on-node/began.sh"
     return next((str(path) for path in (copy, installed) if os.access(path, os.X_OK)), "")
 
 
@@ -218,7 +218,7 @@ def explain_made(variable: str, launch: Launch) -> dict[str, Any] | None:
         )
         ranks = int(launch.document.get("ranks", 1)) if launch.mode != "task-per-gpu" else 1
         threads = str(max(int(cpus) // ranks, 1)) if cpus.isdigit() else "1"
-        found = threads, f"the task's CPUs ({cpus or 'not said'}) over its {counted(ranks, 'rank')}"
+        found = threads, f"the task's CPUs ({cpus or 'not said'}) over its {format_count(ranks, 'rank')}"
     return {"name": variable, "value": found[0], "origin": "hpcstack, on the nodes", "why": found[1]} if found else None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.dirs import state_folder
-from hpcstack.core.errors import InputError, SlurmError, StoreError, counted
+from hpcstack.core.errors import InputError, SlurmError, StoreError, format_count
 from hpcstack.core.process import write_stderr
 from hpcstack.launch import record
 from hpcstack.launch.failure import Failure, last_line
@@ -179,9 +179,7 @@ class PlannedLaunch:
             status, last = interruption.end(failure)
             errors.add(last)
         elif screen and screen.left_out:
-            more = (
-                f"hpcstack: {counted(screen.left_out, 'more line')} of what came of it: hpcstack logs, or launch --all"
-            )
+            more = f"hpcstack: {format_count(screen.left_out, 'more line')} of what came of it: hpcstack logs, or launch --all"
             last = "\n".join(filter(None, (more, last)))
         record.end(folder, status, interrupted=interrupted)
         return status, last

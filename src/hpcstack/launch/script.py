@@ -8,8 +8,8 @@ import shlex
 from typing import TYPE_CHECKING
 
 from hpcstack.core import data
-from hpcstack.core.errors import InputError, counted
-from hpcstack.core.quote import sh
+from hpcstack.core.errors import InputError, format_count
+from hpcstack.core.quote import quote_sh
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.stacks import ANSWER_S, lent_spy
 from hpcstack.launch.staging import HOW
@@ -60,7 +60,7 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
     watchdog = None
     if plan.watchdog and not on_terminal(plan.parts):
         every = max(1, min(15, plan.watchdog // 4))
-        watchdog = {"seconds": plan.watchdog, "every": every, "script": data.script("on-node/stacks.sh"),
+        watchdog = {"seconds": plan.watchdog, "every": every, "script": data.read_script("on-node/stacks.sh"),
                     "spy": lent_spy(), "answer": ANSWER_S}  # fmt: skip
     failure = "" if on_terminal(plan.parts) else plain("launchers", "jobs/failure.awk")
 
@@ -89,7 +89,7 @@ def outline(plan: Plan, command: Sequence[str], *, batch: bool) -> str:
         " ".join(map(quoted, [program, *shown])),
         f"  by {plan.runtime} ({plan.reason}), in mode {plan.mode}: {MODES[plan.mode].about}",
         f"  what each task {'starts' if by_a_script else 'runs'}: {shlex.join(command)}",
-        f"  {counted(len(plan.settings), 'variable')} set; every line, with its reason: --dry-run --all",
+        f"  {format_count(len(plan.settings), 'variable')} set; every line, with its reason: --dry-run --all",
     ]
     if of_the_job:
         lines.insert(0, " ".join(map(quoted, ["sbatch", *of_the_job])))
@@ -103,7 +103,7 @@ def on_terminal(parts: tuple[Part, ...]) -> bool:
 
 def quoted(text: str) -> str:
     """One word of an array: with a comma outside quotes it would look like a slip."""
-    out = sh(text)
+    out = quote_sh(text)
     return f"'{out}'" if "," in out and out == text else out
 
 

@@ -51,7 +51,7 @@ def look(asked: RunningJob, runner: Runner) -> tuple[str, int]:
     number, nodes = find_running(asked.job, runner)
     words = [number, asked.step, lent_spy()]
     done = runner.output(
-        [*step_beside(number, nodes, "hang"), data.script("on-node/stacks.sh"), "stacks", *words],
+        [*step_beside(number, nodes, "hang"), data.read_script("on-node/stacks.sh"), "stacks", *words],
         timeout=ANSWER_S + 15,
     )
     if "hpcstack: " not in done.stdout:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import write_text, writing_below
-from hpcstack.core.sharing import make_folder
+from hpcstack.core.sharing import make_shared_folder
 from hpcstack.lock import model
 from hpcstack.lock.check import Staleness, find_drift, find_open_items, find_staleness
 from hpcstack.lock.path import lock_path
@@ -87,6 +87,6 @@ class LockFile:
         path, folder = lock_path(self.recipe, self.site, to_write=True), self.site.own_lock_dir
         with writing_below(self.site.own_store, "the lock was not written"):
             if path.parent == folder:
-                make_folder(folder)
+                make_shared_folder(folder)
             write_text(path, lock.file_text())
         return path

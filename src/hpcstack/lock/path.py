@@ -29,7 +29,7 @@ def lock_path(recipe: Recipe, site: Site, *, to_write: bool = False) -> Path:
     path = folder / name
     if (
         site.locks == "site"
-        or folder == data.folder("recipes").resolve()
+        or folder == data.find_data_folder("recipes").resolve()
         or not (os.path.lexists(path) or os.access(folder, os.W_OK))
     ):
         path = site.lock_dir / name

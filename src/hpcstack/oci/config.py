@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import InputError
-from hpcstack.core.untrusted import UNSAFE, Nonsense, called
+from hpcstack.core.untrusted import UNSAFE, Nonsense, name_character
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,7 +45,7 @@ def config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
         if match := UNSAFE.search(text):
             if "\ud800" <= match[0] <= "\udfff":
                 raise Nonsense("half characters, which cannot be written down")
-            raise InputError(f"{name} is not taken: {where} contains {called(match[0])}", ADVICE)
+            raise InputError(f"{name} is not taken: {where} contains {name_character(match[0])}", ADVICE)
     _bounded(out, name)
     rootfs = found.get("rootfs")
     return {

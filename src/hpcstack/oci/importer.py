@@ -20,7 +20,7 @@ from hpcstack.core import descriptors
 from hpcstack.core.bounds import STANDARD, Bounds, Tally, TooLarge
 from hpcstack.core.errors import BuildError, HpcstackError, InputError, RegistryError, StoreError
 from hpcstack.core.progress import Progress
-from hpcstack.core.replacing import replacing, written_out
+from hpcstack.core.replacing import replace_file, written_out
 from hpcstack.oci.decompress import Ahead
 from hpcstack.oci.download import refusals, room
 from hpcstack.oci.flatten import WHITEOUT, ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan
@@ -164,7 +164,7 @@ def _pack_in(
         return _tars(source, add(found), below(found), progress, Tally(bounds), rooted=rooted)
 
     passes, how = 1, PackedAs(compression, most)
-    with refusals(str(output)), replacing(output) as part:
+    with refusals(str(output)), replace_file(output) as part:
         progress.event("phase", name="fetch")
         source.start(work / BLOBS, on_bytes)
         if why := _first_pass(part, work, how, runner, tars, progress):

@@ -12,7 +12,7 @@ import tarfile
 from typing import TYPE_CHECKING
 
 from hpcstack.core.characters import VARIABLE
-from hpcstack.core.quote import line, sh, unbroken, words
+from hpcstack.core.quote import check_unbroken, join_lines, quote_sh, quote_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,20 +55,20 @@ def below(image: Image) -> Added:
 
 def environment(variables: Mapping[str, str]) -> str:
     """/etc/environment, a variable a line."""
-    return "".join(f"{name}={unbroken(value)}\n" for name, value in variables.items() if VARIABLE.fullmatch(name))
+    return "".join(f"{name}={check_unbroken(value)}\n" for name, value in variables.items() if VARIABLE.fullmatch(name))
 
 
 def enroot_rc(workdir: str, entrypoint: tuple[str, ...], command: tuple[str, ...], provenance: str) -> str:
     """/etc/rc, which Enroot runs: the working directory, then the entrypoint with the user's words or the default."""
-    start = tuple(map(unbroken, (*entrypoint, *(command or (() if entrypoint else ("/bin/sh",))))))
-    entry = f"{words(entrypoint)} " if entrypoint else ""
+    start = tuple(map(check_unbroken, (*entrypoint, *(command or (() if entrypoint else ("/bin/sh",))))))
+    entry = f"{quote_words(entrypoint)} " if entrypoint else ""
     # A launch of hpcstack's (launchers/on-node/enroot.sh) starts the command alone, as Pyxis and Apptainer do.
     alone = 'if [ -n "${HPCSTACK_COMMAND_ONLY:-}" ]; then\n    unset HPCSTACK_COMMAND_ONLY\n    exec "$@"\nfi\n'
     return (
-        f"# enroot-provenance: {line(provenance)}\n"
-        f"mkdir -p {sh(unbroken(workdir))} 2>/dev/null\ncd {sh(workdir)} && unset OLDPWD || exit 1\n\n"
+        f"# enroot-provenance: {join_lines(provenance)}\n"
+        f"mkdir -p {quote_sh(check_unbroken(workdir))} 2>/dev/null\ncd {quote_sh(workdir)} && unset OLDPWD || exit 1\n\n"
         "if [ -s /etc/rc.local ]; then\n    . /etc/rc.local\nfi\n\n"
-        f'{alone}if [ $# -gt 0 ]; then\n    exec {entry}"$@"\nelse\n    exec {words(start)}\nfi\n'
+        f'{alone}if [ $# -gt 0 ]; then\n    exec {entry}"$@"\nelse\n    exec {quote_words(start)}\nfi\n'
     )
 
 
@@ -76,8 +76,8 @@ def apptainer_files(
     variables: Mapping[str, str], entrypoint: tuple[str, ...], command: tuple[str, ...], labels: Mapping[str, str]
 ) -> dict[str, str]:
     """{path: text} below /.singularity.d: the image's variables, what `apptainer run` starts, and its labels."""
-    start = f"{words(entrypoint)} " if entrypoint else ""
-    default = words(command or (() if entrypoint else ("/bin/sh",)))
+    start = f"{quote_words(entrypoint)} " if entrypoint else ""
+    default = quote_words(command or (() if entrypoint else ("/bin/sh",)))
     if entrypoint and not command:
         run = f'exec {start}"$@"\n'
     else:
@@ -97,12 +97,12 @@ def exports(variables: Mapping[str, str]) -> str:
     for name, value in variables.items():
         if not VARIABLE.fullmatch(name):
             continue
-        unbroken(value)
+        check_unbroken(value)
         keep = f"${{{name}:-}}"
         lines.append(
-            f"export {name}={sh(value)}\n"
+            f"export {name}={quote_sh(value)}\n"
             if name == "PATH"
-            else f'if [ -z "{keep}" ]; then {name}={sh(value)}; fi\nexport {name}\n'
+            else f'if [ -z "{keep}" ]; then {name}={quote_sh(value)}; fi\nexport {name}\n'
         )
     return "".join(lines)
 

@@ -101,7 +101,7 @@ def realm_of(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
 def document(content: bytes, host: str, limit: int = config.MAX_OTHER) -> dict[str, Any]:
     """The JSON object of an answer; a proxy's login page is none."""
     try:
-        return untrusted.document(content, limit)
+        return untrusted.parse_untrusted_json(content, limit)
     except ValueError:
         raise RegistryError(*nonsense(host)) from None
 

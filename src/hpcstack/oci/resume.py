@@ -13,7 +13,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors
-from hpcstack.core.lease import label
+from hpcstack.core.lease import make_label
 from hpcstack.oci.download import LEFT
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def taking_over(work: Path) -> Iterator[Path]:
     """A new folder beside WORK and named after it, pinned; in its `blobs`, each as NAME.left, what earlier runs have
     fetched. To be called by who holds the lease of WORK. It goes if the block ends well; else the next run takes it
     over."""
-    mine = work.with_name(f"{work.name}.{label()}{uuid.uuid4().hex[:8]}")
+    mine = work.with_name(f"{work.name}.{make_label()}{uuid.uuid4().hex[:8]}")
     descriptors.make_folder(work.parent)
     descriptors.make_new_folder(mine)
-    with descriptors.pinned(mine) as own:
+    with descriptors.pin_path(mine) as own:
         descriptors.make_new_folder(own / BLOBS)
         earlier = [name for name in descriptors.names_in(work.parent) if f"{name}.".startswith(f"{work.name}.")]
         for name in earlier:
@@ -45,7 +45,7 @@ def taking_over(work: Path) -> Iterator[Path]:
 
 def _is_ours(folder: Path) -> bool:
     try:
-        return descriptors.is_folder(folder) and descriptors.status_of(folder).st_uid == os.geteuid()
+        return descriptors.is_folder(folder) and descriptors.stat_path(folder).st_uid == os.geteuid()
     except OSError:
         return False
 
@@ -54,6 +54,6 @@ def _take_blobs(source: Path, target: Path) -> None:
     for name in descriptors.names_in(source):
         blob, taken = source / name, target / f"{name.removesuffix(LEFT)}{LEFT}"
         with contextlib.suppress(OSError):
-            larger = not descriptors.exists(taken) or descriptors.status_of(blob).st_size > taken.lstat().st_size
+            larger = not descriptors.path_exists(taken) or descriptors.stat_path(blob).st_size > taken.lstat().st_size
             if larger:
-                descriptors.rename(blob, taken)
+                descriptors.rename_path(blob, taken)

@@ -117,7 +117,7 @@ def statements_in(manifest: dict[str, Any]) -> list[tuple[str, bytes]]:
 def _is_about(payload: bytes, digest: str) -> bool:
     """Whether the statement PAYLOAD says that it is a signature of the image DIGEST."""
     try:
-        critical = untrusted.document(payload, MAX_STATEMENT)["critical"]
+        critical = untrusted.parse_untrusted_json(payload, MAX_STATEMENT)["critical"]
         return bool(critical["type"] == KIND and critical["image"]["docker-manifest-digest"] == digest)
     except (ValueError, KeyError, TypeError):
         return False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from hpcstack.core import files
 from hpcstack.core.errors import InputError
-from hpcstack.core.untrusted import document
+from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
 from hpcstack.oci.decompress import checked, inflated
 from hpcstack.oci.download import PIECE, Spools, file_pieces
@@ -89,12 +89,12 @@ class FromLayout:
             raise InputError(f"{reference.path} is no OCI layout that can be read: {error}") from None
 
     def _index(self) -> dict[str, Any]:
-        return document(files.read_bytes(self.top / "index.json", MAX_MANIFEST), MAX_MANIFEST)
+        return parse_untrusted_json(files.read_bytes(self.top / "index.json", MAX_MANIFEST), MAX_MANIFEST)
 
     def _document(self, digest: str, limit: int = MAX_MANIFEST) -> dict[str, Any]:
         data = files.read_bytes(self._blob(digest), limit)
         list(checked(iter([data]), digest, "its layout"))
-        return document(data, limit)
+        return parse_untrusted_json(data, limit)
 
     def _descend(self, descriptor: Mapping[str, Any], platform: str) -> tuple[str, dict[str, Any]]:
         """Through indexes of indexes to the manifest of PLATFORM."""
@@ -140,7 +140,7 @@ class FromArchive:
                 found = next(
                     entry for entry in entries if not reference.name or _named(reference.name, entry.get("RepoTags"))
                 )
-                config = document(_extract(tar, found["Config"], MAX_CONFIG), MAX_CONFIG)
+                config = parse_untrusted_json(_extract(tar, found["Config"], MAX_CONFIG), MAX_CONFIG)
                 plain = [digest_in(digest) for digest in config["rootfs"]["diff_ids"]]
                 self.paths = dict(zip(plain, found["Layers"], strict=True))
                 sizes = [_member(tar, path).size for path in found["Layers"]]

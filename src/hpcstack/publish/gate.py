@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 from hpcstack_smoke.select import SCOPES, Check, selected
 
 if TYPE_CHECKING:
@@ -108,7 +108,10 @@ def about(report: Report) -> tuple[tuple[str, str], ...]:
         ("verdict", f"{report.verdict()} ({tally})"),
         ("date", report.started[:10]),
         ("suite", f"{report.suite_name}, {report.tier} tier"),
-        ("on", f"{counted(len(report.nodes), 'node')}{kind}: {nodes}; {report.world_size} ranks by {report.runtime}"),
+        (
+            "on",
+            f"{format_count(len(report.nodes), 'node')}{kind}: {nodes}; {report.world_size} ranks by {report.runtime}",
+        ),
     ]
     for one in report.outcomes:
         if one.code in ("nccl.bandwidth", "nccl.gloo-bandwidth") and one.status in ("PASS", "WARN") and one.measured:

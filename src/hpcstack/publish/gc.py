@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core import descriptors, sharing
 from hpcstack.core.errors import InputError, SlurmError, StoreError
 from hpcstack.core.files import read_bytes
-from hpcstack.core.lease import alive, label
+from hpcstack.core.lease import make_label, may_have_living_owner
 from hpcstack.releases.changes import used_by
 from hpcstack.releases.records import read_releases
 from hpcstack.releases.tree import Tree
@@ -130,7 +130,7 @@ def _images(store: Store, used: str, days: float, going: set[str]) -> Iterator[I
         item = _item("image", folder, keep, days, about.get("stack", "damaged"))
         yield replace(item, engine=about.get("engine", ""), why="nobody needs it")
     for folder in sorted((store.top / "incoming").glob("[!.]*")):
-        yield _item("left-over", folder, "somebody may be writing it" if alive(folder) else "", 0.0)
+        yield _item("left-over", folder, "somebody may be writing it" if may_have_living_owner(folder) else "", 0.0)
 
 
 def _caches(top: Path, own: Path, used: str, days: float, busy: str) -> Iterator[Item]:
@@ -139,7 +139,7 @@ def _caches(top: Path, own: Path, used: str, days: float, busy: str) -> Iterator
     for path in sorted((own / "steps").glob("[!.]*")):
         yield _item("step", path, busy, days)
     for path in sorted((own / "steps").glob(".*")):
-        yield _item("left-over", path, "somebody may be writing it" if alive(path, ".") else "", 0.0)
+        yield _item("left-over", path, "somebody may be writing it" if may_have_living_owner(path, ".") else "", 0.0)
     for path in sorted((top / "partial").glob("*")):
         yield _item("partial", path, busy, min(days, 1.0))
 
@@ -244,17 +244,17 @@ def remove(item: Item, site: Site) -> None:
 def _clear(path: Path, cache: Store) -> None:
     """PATH of a cache gone, out of sight first: half of it under its own name would be taken for the whole. It stays
     where somebody builds by now: who builds says so, and then looks."""
-    grave = path.with_name(f".{label()}{uuid.uuid4().hex[:8]}{path.suffix}")
+    grave = path.with_name(f".{make_label()}{uuid.uuid4().hex[:8]}{path.suffix}")
     try:
-        descriptors.rename(path, grave)
+        descriptors.rename_path(path, grave)
     except FileNotFoundError:
         return
     builds = _builds(cache)
     if not builds:
         descriptors.remove_tree(grave)
     whole = builds or path.parent.name == "partial"  # of what imports have fetched a part is as good
-    if whole and descriptors.exists(grave) and not descriptors.exists(path):
-        descriptors.rename(grave, path)
+    if whole and descriptors.path_exists(grave) and not descriptors.path_exists(path):
+        descriptors.rename_path(grave, path)
 
 
 def _builds(cache: Store) -> bool:
@@ -266,10 +266,10 @@ def _builds(cache: Store) -> bool:
 
 def _bury(path: Path, store: Store) -> None:
     """A folder of the store is gone by one rename, and then removed."""
-    grave = store.top / "incoming" / f"{label()}{path.name[:12]}"
+    grave = store.top / "incoming" / f"{make_label()}{path.name[:12]}"
     descriptors.make_folder(grave.parent)
-    sharing.make_folder(grave.parent)
-    descriptors.rename(path, grave)
+    sharing.make_shared_folder(grave.parent)
+    descriptors.rename_path(path, grave)
     descriptors.remove_tree(grave)
-    if descriptors.exists(grave):
+    if descriptors.path_exists(grave):
         raise StoreError(f"{grave} was not removed whole", "what is left is somebody else's; gc tells of it again")

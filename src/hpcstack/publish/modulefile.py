@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core import data
 from hpcstack.core.characters import CONTROL, VARIABLE
 from hpcstack.core.errors import InputError
-from hpcstack.core.quote import line
+from hpcstack.core.quote import join_lines
 from hpcstack.hardware.compatibility import Driver, driver_of, fit
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import COMPAT, HOST_LIBRARIES
@@ -179,7 +179,7 @@ def whatis(release: Release) -> list[str]:
         lines.append(f"Stand-in: {release.stand_in}")
     if release.adopted:
         lines.append(f"Adopted: {release.adopted}")
-    plain = [line(text) for text in lines]
+    plain = [join_lines(text) for text in lines]
     return [text if len(text) <= WIDTH else f"{text[: WIDTH - 3]}..." for text in plain]
 
 
@@ -213,7 +213,7 @@ def help_text(release: Release) -> str:
     lines += ["", *lines_to_copy(release)]
     if stack.module.wrapped:
         lines.append(f"On this node:           {', '.join(stack.module.wrapped)}")
-    return "\n".join(line(text) for text in lines) + "\n"
+    return "\n".join(join_lines(text) for text in lines) + "\n"
 
 
 def lines_to_copy(release: Release) -> list[str]:
@@ -255,7 +255,7 @@ def wrappers(release: Release) -> dict[str, str]:
     own = fill(
         "modules", "run.sh.j2", release=release.name, kernel_name=release.kernel_name,
         image=release.image, bin=release.bin, compat=COMPAT, enter=IN,
-        start=data.script(START), mounts=release.mounts, image_names=" ".join(image),
+        start=data.read_script(START), mounts=release.mounts, image_names=" ".join(image),
         image_environment=[
             (name, value) for name, value in image.items() if name not in OWN and name not in release.network.names
         ],

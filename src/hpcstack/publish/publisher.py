@@ -21,7 +21,7 @@ from hpcstack import __version__
 from hpcstack.core import descriptors, sharing
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import read_text, without_links, write_tree
-from hpcstack.core.lease import hold
+from hpcstack.core.lease import hold_lease
 from hpcstack.publish.gate import about
 from hpcstack.publish.gc import find_users
 from hpcstack.publish.load_test import try_loading
@@ -64,7 +64,9 @@ class Publisher:
     @property
     def marks(self) -> Permissions:
         own = self.site.modules
-        return Permissions(sharing.mode(int(own.mode, 8)) & 0o664, own.group or self.site.group * sharing.is_shared())
+        return Permissions(
+            sharing.shared_mode(int(own.mode, 8)) & 0o664, own.group or self.site.group * sharing.is_shared()
+        )
 
     @property
     def tree(self) -> Tree:
@@ -248,13 +250,15 @@ class Publisher:
         tree = self.tree
         releases = self.folder(name, "x").parent
         if sharing.is_shared():
-            sharing.make_folder(self.site.module_tree)
+            sharing.make_shared_folder(self.site.module_tree)
             sharing.open_old(self.site.module_tree)
         with tree.hold(name, self.say):
             ledger = tree.ledger(name, to_change=True)
             with self.store.acting("the release was not written"):
                 self.marks.folder(self.store.top, releases)
-            with hold(releases / ".lease", lambda who: self.say(f"waiting for another publisher of {name}: {who}")):
+            with hold_lease(
+                releases / ".lease", lambda who: self.say(f"waiting for another publisher of {name}: {who}")
+            ):
                 self._sweep(releases)
                 yield ledger
 
@@ -287,7 +291,7 @@ class Publisher:
         with self.store.acting("the release was not written"):
             without_links(self.store.top, final.parent, ours=True)
             descriptors.make_new_folder(part)  # ours alone until it is whole: what was left there is swept
-            with descriptors.pinned(part) as own:
+            with descriptors.pin_path(part) as own:
                 write_tree(own, files)
                 descriptors.make_folder(own / "bin")
                 self.marks.mark_tree(own)

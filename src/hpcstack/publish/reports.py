@@ -52,8 +52,8 @@ def share_report(report: Report, store: Store) -> Path | None:
     path = folder / f"{moment}-{report.image_sha256[:12]}-{os.geteuid()}.json"
     try:
         with store.acting("the report was not shared"):
-            sharing.make_folder(folder.parent)
-            sharing.make_folder(folder)
+            sharing.make_shared_folder(folder.parent)
+            sharing.make_shared_folder(folder)
             write_text(path, json.dumps(report.model_dump(mode="json"), indent=1) + "\n")
     except HpcstackError:
         return None

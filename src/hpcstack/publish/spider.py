@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import descriptors
 from hpcstack.core.errors import StoreError
-from hpcstack.core.lease import hold
-from hpcstack.core.quote import lua
+from hpcstack.core.lease import hold_lease
+from hpcstack.core.quote import quote_lua
 from hpcstack.publish.load_test import LMOD
 from hpcstack.releases.layout import SPIDER, STALE
 
@@ -36,7 +36,7 @@ def rebuild_cache(tree: Tree, runner: Runner) -> str:
             return "no spider cache was made: there is no Lmod here"
         if not tree.marks.mode & 0o004:
             return "no spider cache is made: others may not read these modules, and Lmod leaves such out of it"
-        with tree.acting(), hold(tree.root / SPIDER / "lease"):
+        with tree.acting(), hold_lease(tree.root / SPIDER / "lease"):
             return _made(tree, tool, runner)
     except (StoreError, OSError) as error:
         return f"the spider cache was NOT rebuilt: {error}"
@@ -56,7 +56,7 @@ def _made(tree: Tree, tool: Path, runner: Runner) -> str:
     part = top / f".{uuid.uuid4().hex[:12]}.part"  # the tool would write through links, and over another's files
     descriptors.make_new_folder(part)
     try:
-        with descriptors.pinned(part) as own:
+        with descriptors.pin_path(part) as own:
             clean = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={own}", f"LMOD_CMD={tool.with_name('lmod')}"]
             argv = [*clean, "bash", str(tool), "-d", str(own / "cache"), "-t", str(own / "time"), str(tree.core)]
             descriptors.make_new_folder(own / "cache")
@@ -65,11 +65,11 @@ def _made(tree: Tree, tool: Path, runner: Runner) -> str:
                 return f"the spider cache was NOT rebuilt: {' '.join(done.tail[-2:])}"
             tree.marks.mark_files(own)
             for name in descriptors.names_in(own / "cache"):
-                descriptors.rename(own / "cache" / name, cache / name)
-            descriptors.rename(own / "time", stamp)
+                descriptors.rename_path(own / "cache" / name, cache / name)
+            descriptors.rename_path(own / "time", stamp)
     finally:
         descriptors.remove_tree(part)
-    text = RC.format(cache=lua(cache), stamp=lua(stamp))
+    text = RC.format(cache=quote_lua(cache), stamp=quote_lua(stamp))
     if not rc.exists() or rc.is_symlink() or rc.read_text(encoding="utf-8") != text:
         tree.marks.write(rc, text)
     if stale.exists() and stale.stat().st_mtime_ns == before:  # another change has marked it anew meanwhile

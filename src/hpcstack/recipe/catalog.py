@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from hpcstack.core.errors import InputError, Problem, ProblemsError, did_you_mean
-from hpcstack.core.yaml import MAX_BYTES, Document, dotted, parse, problems_of, read_text
+from hpcstack.core.yaml import MAX_BYTES, Document, format_path, parse_yaml, problems_of, read_yaml_text
 from hpcstack.recipe.fields import MAX_SCRIPT
 from hpcstack.recipe.merge import Policy, expand, filled, inheritable, merge, plain
 from hpcstack.recipe.model import Stack
@@ -40,7 +40,7 @@ class Recipe:
 
     def origins(self) -> dict[str, str]:
         """{dotted path: file:line} of each value that was written somewhere."""
-        return {dotted(path): str(self.document.mark(path)) for path in _leaves(self.document.value, ())}
+        return {format_path(path): str(self.document.mark(path)) for path in _leaves(self.document.value, ())}
 
 
 @dataclass
@@ -241,9 +241,9 @@ def _full_name(value: dict[str, Any]) -> str:
 
 def _load(path: Path) -> Document:
     try:
-        text = read_text(path, MAX_BYTES)
+        text = read_yaml_text(path, MAX_BYTES)
         _in_its_folder(path)
-        document = parse(text, str(path))
+        document = parse_yaml(text, str(path))
     except ValueError as error:
         raise ProblemsError([Problem(str(path), 1, 1, "", str(error))]) from None
     if not isinstance(document.value, dict):
@@ -320,7 +320,7 @@ def _text(folder: Path, source: str) -> str:
     if outside:
         raise ValueError("a source lies beside the recipe or below: not an absolute path, not '..'")
     try:
-        text = read_text(path, MAX_SCRIPT)
+        text = read_yaml_text(path, MAX_SCRIPT)
     except ValueError as error:
         raise ValueError(f"{path}: {error}; what is large or binary belongs in a package") from None
     if "\r" in text or text.startswith("\ufeff"):

@@ -19,7 +19,7 @@ RENDERED, BUILT, TESTED = "rendered only", "built", "tested"
 
 def recorded() -> dict[str, Any]:
     """{full name: record} of all recipes that were built or tested."""
-    path = data.folder("recipes") / FILE
+    path = data.find_data_folder("recipes") / FILE
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
 

@@ -41,7 +41,7 @@ class Permissions:
     def write(self, path: Path, text: str) -> None:
         """TEXT into PATH by one rename, with these marks."""
         mode = self.mode | (self.mode & 0o444) >> 2 if text.startswith("#!") else self.mode
-        descriptors.write_file(path, text.encode(), sharing.mode(mode), self.group_number)
+        descriptors.write_file(path, text.encode(), sharing.shared_mode(mode), self.group_number)
 
     def folder(self, top: Path, path: Path) -> None:
         """PATH and what it lies in, as far as TOP, with these marks where they are new."""
@@ -50,7 +50,7 @@ class Permissions:
 
     def mark_files(self, top: Path) -> None:
         """The files below TOP, which is ours and new, get these marks; nothing that a link leads to does."""
-        for visit in descriptors.walk(top):
+        for visit in descriptors.walk_folders(top):
             for name in visit.others:
                 with contextlib.suppress(OSError):  # a link
                     self._mark_file(visit.descriptor, name)
@@ -58,9 +58,9 @@ class Permissions:
     def mark_tree(self, top: Path) -> None:
         """All below TOP, and TOP, get these marks: folders last, since others may act in them from then on."""
         self.mark_files(top)
-        folders = [visit.path for visit in descriptors.walk(top)]
+        folders = [visit.path for visit in descriptors.walk_folders(top)]
         for path in reversed(folders):
-            with descriptors.holding(top / path) as descriptor:
+            with descriptors.hold_folder(top / path) as descriptor:
                 descriptors.set_marks(descriptor, self.folder_mode, self.group_number)
 
     def _mark_file(self, around: int, name: str) -> None:

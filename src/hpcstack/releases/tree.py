@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import write_text
-from hpcstack.core.lease import hold
-from hpcstack.core.quote import line
+from hpcstack.core.lease import hold_lease
+from hpcstack.core.quote import join_lines
 from hpcstack.releases.inventory import inventory_files
 from hpcstack.releases.journal import GENERATION, MAX_JOURNAL, check, read
 from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, SPIDER, STALE, STATE, TCL
@@ -149,7 +149,7 @@ class Tree:
         state = self.root / STATE / name
         with self.acting():
             self.marks.folder(self.root, state)
-            with hold(state / "lease", lambda who: say(f"waiting for another publisher of {name}: {who}")):
+            with hold_lease(state / "lease", lambda who: say(f"waiting for another publisher of {name}: {who}")):
                 yield
 
     @contextlib.contextmanager
@@ -202,7 +202,7 @@ class Tree:
             stale = self.root / SPIDER / STALE
             descriptors.remove_file(stale)  # anew: another's file could not be marked
             with contextlib.suppress(FileExistsError), descriptors.create_file(stale) as file:  # or another change's
-                descriptors.set_marks(file.fileno(), sharing.mode(0o644))
+                descriptors.set_marks(file.fileno(), sharing.shared_mode(0o644))
             for part, final, record in journal["moves"]:
                 _move(Path(part), Path(final), record)
             *before, last = journal["generations"]
@@ -228,7 +228,7 @@ class Tree:
 
     def _file(self, path: Path, text: str) -> None:
         """A modulefile, once: what already exists is not touched."""
-        if not descriptors.exists(path):
+        if not descriptors.path_exists(path):
             self.marks.folder(self.root, path.parent)
             self.marks.write(path, text)
 
@@ -243,13 +243,13 @@ class Tree:
         for version, dates in ledger.dates.items():
             lines = (("deprecate", dates.deprecate), ("remove", dates.remove), ("successor", dates.successor),
                      ("reason", dates.reason))  # fmt: skip
-            files[f"dates/{version}"] = "".join(f"{key}={line(value)}\n" for key, value in lines if value)
+            files[f"dates/{version}"] = "".join(f"{key}={join_lines(value)}\n" for key, value in lines if value)
         files |= inventory_files(f"{ledger.name}#{number}", files)
         for path, text in files.items():
             self.marks.folder(self.root, (part / path).parent)
             self.marks.write(part / path, text)
         descriptors.remove_tree(final)  # of a change that was never written down
-        descriptors.rename(part, final)
+        descriptors.rename_path(part, final)
         descriptors.sync_folder(state)
         return str(number)
 
@@ -289,8 +289,8 @@ class Tree:
 
 def _move(part: Path, final: Path, record: str) -> None:
     """PART at its place. StoreError where what lies there is not the release whose RECORD is meant."""
-    if descriptors.is_folder(part) and not descriptors.exists(final):
-        descriptors.rename(part, final)
+    if descriptors.is_folder(part) and not descriptors.path_exists(final):
+        descriptors.rename_path(part, final)
         descriptors.sync_folder(final.parent)
     try:
         if files.read_text(final / "release.json", MAX_JOURNAL) == record:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import data
 from hpcstack.core.characters import VARIABLE
-from hpcstack.core.quote import sh, unbroken, words
+from hpcstack.core.quote import check_unbroken, quote_sh, quote_words
 from hpcstack.lock.model import UNKNOWN, Lock, LockedPlatform
 from hpcstack.oci.metadata import SINGULARITY, apptainer_files
 from hpcstack.recipe import guard
@@ -103,14 +103,14 @@ def about(stack: Stack, lock: Lock, platform: str) -> dict[str, object]:
 def environment_file(locked: LockedPlatform, stack: Stack) -> str:
     """/etc/environment, which is where Enroot and Pyxis take the image's variables from; a variable a line."""
     merged = locked.environment | stack.variables(locked.environment)
-    return "".join(f"{name}={unbroken(value)}\n" for name, value in merged.items() if VARIABLE.fullmatch(name))
+    return "".join(f"{name}={check_unbroken(value)}\n" for name, value in merged.items() if VARIABLE.fullmatch(name))
 
 
 def profile(locked: LockedPlatform, stack: Stack) -> str:
     """/etc/profile.d/hpcstack.sh: Enroot starts a login shell, and Debian's /etc/profile makes PATH its own."""
     path = (locked.environment | stack.variables(locked.environment)).get("PATH", "")
     return (
-        f"# shellcheck shell=sh\n# The image's own PATH, also in a login shell.\nexport PATH={sh(unbroken(path))}\n"
+        f"# shellcheck shell=sh\n# The image's own PATH, also in a login shell.\nexport PATH={quote_sh(check_unbroken(path))}\n"
         if path
         else "\n"
     )
@@ -121,7 +121,7 @@ def singularity(locked: LockedPlatform, stack: Stack) -> dict[str, str]:
     entrypoint, command = started(locked, stack)
     labels = locked.labels | {"org.hpcstack.stack": stack.full_name} | stack.labels
     files = apptainer_files(locked.environment, entrypoint, command, labels)
-    own = "".join(f"export {name}={sh(value)}\n" for name, value in stack.variables(locked.environment).items())
+    own = "".join(f"export {name}={quote_sh(value)}\n" for name, value in stack.variables(locked.environment).items())
     files[f"{SINGULARITY}/env/90-environment.sh"] = f"#!/bin/sh\n{own}. {HOME}/compat.sh\n"
     return {path.removeprefix(f"{SINGULARITY}/"): text for path, text in files.items()}
 
@@ -140,6 +140,6 @@ def enroot_rc(locked: LockedPlatform, stack: Stack) -> str:
         "rc.j2",
         name=stack.full_name,
         workdir=workdir,
-        entrypoint=words(entrypoint),
-        start=words((*entrypoint, *(command or ((), ("/bin/sh",))[not entrypoint]))),
+        entrypoint=quote_words(entrypoint),
+        start=quote_words((*entrypoint, *(command or ((), ("/bin/sh",))[not entrypoint]))),
     )

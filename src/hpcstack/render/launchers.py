@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.names import STARTED_IN_IMAGE
-from hpcstack.core.quote import sh, unbroken
+from hpcstack.core.quote import check_unbroken, quote_sh
 from hpcstack.render.template import fill, plain
 from hpcstack.site.model import NodeType
 from hpcstack_smoke.node.gpu import BAD_XIDS, EVER_MAX, RESET_XIDS
@@ -114,7 +114,11 @@ def job_template(
     )  # fmt: skip
     lines = text.splitlines()
     for option, value in asked.items():
-        line = [f"#SBATCH --{option}" + (f"={sh(unbroken(value))}" if value else "")] if value is not None else []
+        line = (
+            [f"#SBATCH --{option}" + (f"={quote_sh(check_unbroken(value))}" if value else "")]
+            if value is not None
+            else []
+        )
         place = next((n for n, one in enumerate(lines) if one.startswith(f"#SBATCH --{option}=")), 0)
         if place or line:
             lines[place or 2 : (place or 1) + 1] = line

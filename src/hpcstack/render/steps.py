@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hpcstack.core.quote import words
+from hpcstack.core.quote import quote_words
 from hpcstack.render.template import plain
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _step(kind: str, things: tuple[str, ...], lines: tuple[str, ...], *reads: st
 
 def step_script(step: BuildStep, number: int, total: int) -> str:
     """One step as a script of its own, for engines that run them one by one."""
-    head = f". {HOME}/build/lib.sh\nhpcstack_step {number}/{total} {words([step.title])}\n"
+    head = f". {HOME}/build/lib.sh\nhpcstack_step {number}/{total} {quote_words([step.title])}\n"
     return head + "".join(f"{line}\n" for line in step.lines)
 
 
@@ -166,10 +166,10 @@ def requirements(entries: Iterable[LockedPip]) -> str:
 
 def _apt(packages: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
     if locked.apt is None:
-        install = words(["apt-get", "-q", "install", "-y", "--no-install-recommends", *packages])
+        install = quote_words(["apt-get", "-q", "install", "-y", "--no-install-recommends", *packages])
         line = f"DEBIAN_FRONTEND=noninteractive {install}"
     else:
-        line = words(["hpcstack_apt_locked", *(f"{entry.name}={entry.version}" for entry in locked.apt)])
+        line = quote_words(["hpcstack_apt_locked", *(f"{entry.name}={entry.version}" for entry in locked.apt)])
     if locked.apt == ():
         return ("hpcstack_guard", "hpcstack_guard_check")  # the base has it all
     return (
@@ -183,7 +183,7 @@ def _apt(packages: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
 
 def _conda(stack: Stack, locked: LockedPlatform) -> tuple[str, ...]:
     does = "hpcstack_conda" if locked.conda is None else "hpcstack_conda_locked"
-    return ("hpcstack_guard", words([does, stack.packages.conda.prefix]), "hpcstack_guard_check")
+    return ("hpcstack_guard", quote_words([does, stack.packages.conda.prefix]), "hpcstack_guard_check")
 
 
 def _pip(packages: Packages, locked: LockedPlatform) -> tuple[str, ...]:
@@ -193,19 +193,21 @@ def _pip(packages: Packages, locked: LockedPlatform) -> tuple[str, ...]:
         for of_base in (False, True):
             wanted = [text for text in packages.pip if packages.built_with_base(text) == of_base]
             how = ["--no-build-isolation"] if of_base else []
-            lines += [words(["hpcstack_pip", *install, *how, *wanted])] if wanted else []
+            lines += [quote_words(["hpcstack_pip", *install, *how, *wanted])] if wanted else []
     else:  # every file is named by its hash, so no constraint can say more; the image's own would need hashes, too
         only = ["python3", "-m", "pip", *install, "--no-deps", "--require-hashes"]
         paths = list(split_pip(packages, locked))
         tools = [f"{HOME}/{path}" for path in paths if path.startswith(BUILD_REQUIREMENTS)]
         if tools:
-            lines.append(words(["hpcstack_fetch_build_requirements", *tools]))
+            lines.append(quote_words(["hpcstack_fetch_build_requirements", *tools]))
         for path in paths:
             if path == SOURCE_DISTRIBUTIONS:
-                lines.append(words(["hpcstack_pip_from_source", f"{HOME}/{path}", *install]))
+                lines.append(quote_words(["hpcstack_pip_from_source", f"{HOME}/{path}", *install]))
             elif path in (REQUIREMENTS, REQUIREMENTS_OF_BASE):
                 how = ["--no-build-isolation"] if path == REQUIREMENTS_OF_BASE else []
-                lines.append(f"env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT {words([*only, *how])} -r {HOME}/{path}")
+                lines.append(
+                    f"env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT {quote_words([*only, *how])} -r {HOME}/{path}"
+                )
     return ("hpcstack_guard", *lines, "hpcstack_guard_check")
 
 
@@ -213,7 +215,7 @@ def _source(number: int, source: Source, commit: str) -> tuple[str, ...]:
     fetch = ["hpcstack_source", source.name, source.git, commit, "yes" if source.submodules else "no"]
     return (
         "hpcstack_guard",
-        words(fetch),
+        quote_words(fetch),
         f'(cd "$HPCSTACK_WORK/source/{source.name}" && bash {HOME}/build/source-{number}.sh)',
         f'rm -rf "$HPCSTACK_WORK/source/{source.name}"',
         "hpcstack_guard_check",
@@ -221,7 +223,7 @@ def _source(number: int, source: Source, commit: str) -> tuple[str, ...]:
 
 
 def _files(stack: Stack) -> tuple[str, ...]:
-    installed = (words(["install", "-D", "-m", file.mode, f"{HOME}/files/{n}", file.path])
+    installed = (quote_words(["install", "-D", "-m", file.mode, f"{HOME}/files/{n}", file.path])
                  for n, file in enumerate(stack.files))  # fmt: skip
     return (*installed, 'rm -f "$HPCSTACK_LEFT"')  # the next step looks anew: what a recipe puts there is not guarded
 

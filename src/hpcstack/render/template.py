@@ -16,7 +16,7 @@ def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(data.folder(folder)),
+        loader=jinja2.FileSystemLoader(data.find_data_folder(folder)),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
@@ -25,22 +25,22 @@ def _environment(folder: str, *, html: bool = False) -> jinja2.Environment:
         finalize=_unbroken if folder == "images" else None,  # elsewhere a quoted word may be a script of many lines
     )
     environment.filters.update(
-        sh=quote.sh,
-        words=quote.words,
-        lua=quote.lua,
+        sh=quote.quote_sh,
+        words=quote.quote_words,
+        lua=quote.quote_lua,
         lua_lines=quote.lua_lines,
-        tcl=quote.tcl,
-        dockerfile=quote.dockerfile,
-        argv=quote.argv,
-        line=quote.line,
-        unbroken=quote.unbroken,
+        tcl=quote.quote_tcl,
+        dockerfile=quote.quote_dockerfile,
+        argv=quote.quote_exec_form,
+        line=quote.join_lines,
+        unbroken=quote.check_unbroken,
     )
     return environment
 
 
 def _unbroken(value: object) -> object:
     """No expression of a definition file may end the line that it stands in."""
-    return quote.unbroken(value) if isinstance(value, str) else value
+    return quote.check_unbroken(value) if isinstance(value, str) else value
 
 
 def fill(folder: str, name: str, /, **values: object) -> str:
@@ -56,4 +56,4 @@ def page(folder: str, name: str, /, **values: object) -> str:
 @cache
 def plain(folder: str, name: str) -> str:
     """A file of a data folder that is no template."""
-    return (data.folder(folder) / name).read_text(encoding="utf-8")
+    return (data.find_data_folder(folder) / name).read_text(encoding="utf-8")

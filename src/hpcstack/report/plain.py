@@ -6,7 +6,7 @@ import re
 from html import escape
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 from hpcstack.core.hosts import shown_hosts
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def markdown(report: Report) -> str:
         *([""] if report.caveats() else []),
         f"Image sha256:{cell(report.image_sha256)}, suite {cell(report.suite_name)}, tier {cell(report.tier)}, runtime "
         f"{cell(report.runtime)}, "
-        f"{report.world_size} ranks on {counted(len(report.nodes), 'node')}: {cell(shown_hosts(report.nodes))}. "
+        f"{report.world_size} ranks on {format_count(len(report.nodes), 'node')}: {cell(shown_hosts(report.nodes))}. "
         f"{report.started}, "
         f"{report.seconds:.0f} s.",
         "",

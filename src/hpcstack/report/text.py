@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 from hpcstack.core.hosts import shown_hosts
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def text(report: Report, *, strict: bool = False) -> str:
     """The report for a terminal."""
     lines = [
         f"{report.stack}  image sha256:{report.image_sha256[:12]}  suite {report.suite_name}",
-        f"{counted(len(report.nodes), 'node')}: {shown_hosts(report.nodes)}; {counted(report.world_size, 'rank')}, "
+        f"{format_count(len(report.nodes), 'node')}: {shown_hosts(report.nodes)}; {format_count(report.world_size, 'rank')}, "
         f"{report.backend or 'no'} backend, runtime {report.runtime}; {report.seconds:.0f} s",
         *(f"NOTE {caveat}" for caveat in report.caveats()),
         "",

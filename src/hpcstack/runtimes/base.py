@@ -49,7 +49,7 @@ class Step:
 def shield() -> list[Part]:
     """What stands before a runtime that mounts the image by FUSE: a rank that is told to end still has its files."""
     why = "a signal for the ranks must not end what serves the image"
-    return [Part(("/bin/sh", "-c", data.script("on-node/shield.sh"), "shield"), why)]
+    return [Part(("/bin/sh", "-c", data.read_script("on-node/shield.sh"), "shield"), why)]
 
 
 class Runtime(Protocol):

@@ -29,7 +29,7 @@ class Charliecloud:
         if step.gpus:
             raise InputError("Charliecloud does not bind the driver: no GPU would be seen", "--runtime apptainer")
         out = [SRUN, *step.slurm]
-        start = data.script("on-node/charliecloud.sh").replace("\nRUN\n", f"\n{SHIELDED if step.grace else RUN}\n")
+        start = data.read_script("on-node/charliecloud.sh").replace("\nRUN\n", f"\n{SHIELDED if step.grace else RUN}\n")
         command = (*UNSHIELDED, *step.command) if step.grace else step.command
         out.append(Part(("/bin/sh", "-c", start, "ch-run"), "the image is mounted; the task's variables are there"))
         out += [Part((f"--set-env={name}={value}",), "the image's own") for name, value in kept(step).items()]

@@ -23,7 +23,7 @@ class EnrootRuntime:
         out = [SRUN, *step.slurm, *shield()]
         out.append(
             Part(
-                ("/bin/sh", "-c", data.script(START), "enroot", *own, "--"),
+                ("/bin/sh", "-c", data.read_script(START), "enroot", *own, "--"),
                 "the task's variables go in; the image is mounted",
             )
         )

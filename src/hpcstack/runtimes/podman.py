@@ -25,7 +25,7 @@ class Podman:
     def parts(self, step: Step) -> list[Part]:
         own = kept(step)
         out = [SRUN, *step.slurm]
-        head = ("/bin/sh", "-c", data.script("on-node/podman.sh"), "podman", str(step.image), *own, "--")
+        head = ("/bin/sh", "-c", data.read_script("on-node/podman.sh"), "podman", str(step.image), *own, "--")
         out.append(Part(head, "the image, mounted; the task's variables go in"))
         out += [Part(("--env", f"{name}={value}"), "the image's own") for name, value in own.items()]
         if step.gpus:

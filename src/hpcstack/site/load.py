@@ -19,7 +19,16 @@ from hpcstack.core.characters import CONTROL
 from hpcstack.core.dirs import config_home, data_home, own_user_name
 from hpcstack.core.errors import InputError, ProblemsError, did_you_mean
 from hpcstack.core.names import RUNTIMES
-from hpcstack.core.yaml import MAX_BYTES, Document, WrongKeyError, dotted, parse, problems_of, read_text, wrong_key
+from hpcstack.core.yaml import (
+    MAX_BYTES,
+    Document,
+    WrongKeyError,
+    format_path,
+    parse_yaml,
+    problems_of,
+    read_yaml_text,
+    wrong_key,
+)
 from hpcstack.recipe.fields import Model, Mount
 from hpcstack.recipe.merge import Policy, fragment, merge
 from hpcstack.site.fabric import Baseline, Fabric
@@ -310,7 +319,7 @@ def _force(document: Document, path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> Document:
     try:
-        document = parse(read_text(path, MAX_BYTES), str(path))
+        document = parse_yaml(read_yaml_text(path, MAX_BYTES), str(path))
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     if document.value is None:
@@ -349,7 +358,7 @@ def _merge(
             _merge(into.setdefault(key, {}), value, origins, origin, here)
         else:
             into[key] = value
-            origins[dotted(here)] = origin
+            origins[format_path(here)] = origin
 
 
 __all__ = [

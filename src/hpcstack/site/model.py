@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from hpcstack.core.bounds import ENTRIES, UNPACKED_BYTES, Bounds
 from hpcstack.core.characters import CONTROL
-from hpcstack.core.cpus import spans
+from hpcstack.core.cpus import parse_cpu_list
 from hpcstack.core.errors import did_you_mean
 from hpcstack.recipe.fields import Model
 
@@ -155,7 +155,7 @@ class NodeType(Model):
     @classmethod
     def _cpus(cls, lists: tuple[str, ...]) -> tuple[str, ...]:
         for one in lists:
-            spans(one)
+            parse_cpu_list(one)
         return lists
 
     @property

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hpcstack.core.characters import CONTROL
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 from hpcstack.hardware import facts
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ def _node_types(found: Probe) -> Iterator[str]:
     seen: dict[str, str] = {}
     for nodes in found.nodes:
         if nodes.partition in seen:
-            yield f"  # {nodes.partition} also has {counted(nodes.count, 'node')} like {nodes.type_name}: one is taken"
+            yield f"  # {nodes.partition} also has {format_count(nodes.count, 'node')} like {nodes.type_name}: one is taken"
             continue
         seen[nodes.partition] = nodes.type_name
         default = ", default: true" if nodes.default else ""
-        yield f"  {_key(nodes.partition)}: {{node_type: {nodes.type_name}{default}}} # {counted(nodes.count, 'node')}"
+        yield f"  {_key(nodes.partition)}: {{node_type: {nodes.type_name}{default}}} # {format_count(nodes.count, 'node')}"
     yield ""
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from hpcstack.core import descriptors, sharing
 from hpcstack.core.dirs import cache_home
 from hpcstack.core.errors import StoreError
-from hpcstack.core.files import owner, private_folder
-from hpcstack.core.lease import alive, label, sweep
+from hpcstack.core.files import name_owner, private_folder
+from hpcstack.core.lease import make_label, may_have_living_owner, remove_leftovers
 from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def cache_of(site: Site) -> Store:
     shared = shared_cache(site)
     with shared.acting("no cache"):
         for name in ("partial", "busy", "offline", "keys"):
-            sharing.make_folder(shared.top / name)
+            sharing.make_shared_folder(shared.top / name)
     return shared
 
 
@@ -47,7 +47,7 @@ def own_cache(site: Site) -> Store:
         own = cache_home() / "hpcstack/bases"
         if own.exists() and own.stat().st_uid not in (os.geteuid(), 0):
             raise StoreError(
-                f"the cache {own} belongs to {owner(own)}", "XDG_CACHE_HOME, or build.cachedir in site.yaml"
+                f"the cache {own} belongs to {name_owner(own)}", "XDG_CACHE_HOME, or build.cachedir in site.yaml"
             )
         _close_to_others(own)
         return Store(own)
@@ -63,7 +63,7 @@ def _close_to_others(own: Path) -> None:
     with Store(own).acting("no cache"):
         for folder in (own, own / "steps"):
             descriptors.make_folder(folder, 0o700)
-            with descriptors.holding(folder) as descriptor:
+            with descriptors.hold_folder(folder) as descriptor:
                 about = os.fstat(descriptor)
                 if about.st_uid == os.geteuid() and about.st_mode & 0o7077:
                     os.fchmod(descriptor, 0o700)
@@ -89,8 +89,8 @@ def busy(cache: Store) -> Iterator[None]:
     """Meanwhile nothing of CACHE is collected."""
     folder = cache.top / "busy"
     descriptors.make_folder(folder)
-    sweep(folder, "", descriptors.remove_file)
-    mark = folder / f"{label()}{uuid.uuid4().hex[:8]}"
+    remove_leftovers(folder, "", descriptors.remove_file)
+    mark = folder / f"{make_label()}{uuid.uuid4().hex[:8]}"
     descriptors.create_file(mark, 0o644).close()
     try:
         yield
@@ -101,4 +101,4 @@ def busy(cache: Store) -> Iterator[None]:
 def is_busy(cache: Store) -> bool:
     """Whether somebody imports or builds with what CACHE holds."""
     folder = cache.top / "busy"
-    return any(map(alive, folder.iterdir())) if folder.is_dir() else False
+    return any(map(may_have_living_owner, folder.iterdir())) if folder.is_dir() else False

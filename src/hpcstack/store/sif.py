@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import BuildError
 from hpcstack.core.outputs import new_file
-from hpcstack.core.replacing import replacing
+from hpcstack.core.replacing import replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ PARTITION = ("--datatype", "4", "--parttype", "2", "--partfs", "1", "--partarch"
 def assemble(image: Path, platform: str, sif: Path, runner: Runner, *, force: bool = False) -> Path:
     """IMAGE (a squashfs for PLATFORM) as the file SIF, there only when it is whole."""
     sif = new_file(sif, force=force)
-    with replacing(sif, shared=False) as part:
+    with replace_file(sif, shared=False) as part:
         add = [
             "apptainer",
             "sif",

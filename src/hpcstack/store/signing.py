@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import AnswerIsNo, InputError
 from hpcstack.core.files import read_bytes, write_text
-from hpcstack.core.untrusted import document
+from hpcstack.core.untrusted import parse_untrusted_json
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
@@ -184,7 +184,7 @@ def _is_good(text: bytes, signature: bytes, keys: list[str], runner: Runner) -> 
 
 def _read(text: bytes) -> Statement | None:
     try:
-        found: dict[str, Any] = document(text, MAX_STATEMENT)
+        found: dict[str, Any] = parse_untrusted_json(text, MAX_STATEMENT)
         one = Statement(**found)
     except (TypeError, ValueError):
         return None

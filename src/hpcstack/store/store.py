@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core import descriptors, files, sharing
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of, write_text, writing_below
-from hpcstack.core.lease import hold, label, sweep
+from hpcstack.core.lease import hold_lease, make_label, remove_leftovers
 from hpcstack.store.artifact import IMAGE, Artifact
 from hpcstack.store.artifact_format import REMEDY, check_changeable, read_artifact, write_artifact
 
@@ -164,7 +164,7 @@ class Store:
         with self.acting("the image was not stored"):
             folder = self._incoming()
         try:
-            with descriptors.pinned(folder) as own:
+            with descriptors.pin_path(folder) as own:
                 yield own
         finally:
             descriptors.remove_tree(folder)
@@ -198,7 +198,7 @@ class Store:
             write_text(incoming / ARTIFACT, write_artifact(artifact))
             self._open_to_readers(incoming)
             descriptors.make_folder(final.parent)
-            sharing.make_folder(final.parent)
+            sharing.make_shared_folder(final.parent)
             self._put_in_place(incoming, final, instead=instead)
             descriptors.sync_folder(final.parent)
         if as_newest:
@@ -236,21 +236,21 @@ class Store:
         aside for a moment, where readers find it, and where the next one to come puts it back.
         """
         aside = _aside(final)
-        if descriptors.exists(aside) and descriptors.exists(final):
+        if descriptors.path_exists(aside) and descriptors.path_exists(final):
             descriptors.remove_tree(aside)
-        elif descriptors.exists(aside):
-            descriptors.rename(aside, final)
+        elif descriptors.path_exists(aside):
+            descriptors.rename_path(aside, final)
         made = descriptors.find_name(incoming, self.top / "incoming")
-        if instead and descriptors.exists(final):
-            if not descriptors.exchange(made, final):
-                descriptors.rename(final, aside)
-                descriptors.rename(made, final)
+        if instead and descriptors.path_exists(final):
+            if not descriptors.exchange_names(made, final):
+                descriptors.rename_path(final, aside)
+                descriptors.rename_path(made, final)
                 descriptors.remove_tree(aside)
             return
         try:
-            descriptors.rename(made, final)
+            descriptors.rename_path(made, final)
         except OSError:
-            if not descriptors.exists(final / ARTIFACT):
+            if not descriptors.path_exists(final / ARTIFACT):
                 raise
 
     def point(self, stack: str, key: str, platform: str = "") -> None:
@@ -264,26 +264,26 @@ class Store:
         with self.acting("the pointer was not written"):
             for part in (self.top / "stacks", *([folder.parent, folder] if platform else [])):
                 descriptors.make_folder(part)
-                sharing.make_folder(part)
-            sweep(folder, f".{stack}.", descriptors.remove_file)  # of who was killed
-            descriptors.write_file(folder / stack, f"{key}\n".encode(), sharing.mode(0o644), owner=label())
+                sharing.make_shared_folder(part)
+            remove_leftovers(folder, f".{stack}.", descriptors.remove_file)  # of who was killed
+            descriptors.write_file(folder / stack, f"{key}\n".encode(), sharing.shared_mode(0o644), owner=make_label())
             descriptors.sync_folder(folder)
 
     def _incoming(self) -> Path:
         """A new folder beside the images that is ours alone; those of dead processes are swept."""
         parent = self.top / "incoming"
         descriptors.make_folder(parent)
-        sharing.make_folder(parent)
-        sweep(parent, "", descriptors.remove_tree)
-        folder = parent / f"{label()}{uuid.uuid4().hex[:8]}"
+        sharing.make_shared_folder(parent)
+        remove_leftovers(parent, "", descriptors.remove_tree)
+        folder = parent / f"{make_label()}{uuid.uuid4().hex[:8]}"
         descriptors.make_new_folder(folder)
         return folder
 
     def _open_to_readers(self, incoming: Path) -> None:
         """What lies in INCOMING is whole: it may be read, and is the group's where one shares the store."""
-        with descriptors.open_file(incoming / IMAGE) as image:
-            os.fchmod(image.fileno(), sharing.mode(0o644))
-        with descriptors.holding(incoming) as folder:
+        with descriptors.open_by_descriptor(incoming / IMAGE) as image:
+            os.fchmod(image.fileno(), sharing.shared_mode(0o644))
+        with descriptors.hold_folder(incoming) as folder:
             os.fchmod(folder, 0o755)
         sharing.hand_over(incoming)
 
@@ -295,7 +295,7 @@ class Store:
         with contextlib.ExitStack() as stack:
             with self.acting("the lease was not taken"):
                 stack.enter_context(
-                    hold(path, lambda who: waiting(f"{who} (its lease is {path})") if waiting else None)
+                    hold_lease(path, lambda who: waiting(f"{who} (its lease is {path})") if waiting else None)
                 )
             yield
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import StoreError
 from hpcstack.core.files import remove_tree
-from hpcstack.core.lease import label, sweep
+from hpcstack.core.lease import make_label, remove_leftovers
 from hpcstack.core.sizes import show_bytes
 from hpcstack.store.cache import busy, cache_of
 from hpcstack.store.store import Store
@@ -35,8 +35,8 @@ def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
                 f"{parent} has {show_bytes(free)} free, a build needs about {show_bytes(needed)}",
                 "make room, or name another folder: build.tmpdir in site.yaml, or $TMPDIR",
             )
-        sweep(parent, PREFIX, lambda old: _remove(old, runner))
-        work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{label()}", dir=parent))
+        remove_leftovers(parent, PREFIX, lambda old: _remove(old, runner))
+        work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{make_label()}", dir=parent))
     try:
         with busy(cache_of(site)):
             yield work

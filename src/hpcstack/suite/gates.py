@@ -26,7 +26,7 @@ def table() -> dict[str, Any]:
     """facts/gates.yaml."""
     import yaml
 
-    loaded: dict[str, Any] = yaml.safe_load((data.folder("facts") / "gates.yaml").read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = yaml.safe_load((data.find_data_folder("facts") / "gates.yaml").read_text(encoding="utf-8"))
     return loaded
 
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 from hpcstack.report import Outcome, worst
 from hpcstack.report.model import WORST
 from hpcstack_smoke.agent import function
@@ -102,7 +102,7 @@ def _asked(size: Size) -> Iterable[Check]:
 def _silent(check: Check, size: Size, found: RunFiles, silent: int, tail: str) -> dict[str, Any]:
     """Who left nothing of CHECK: ranks that never came, ranks that were in the middle of it, or just how many."""
     unit = "node" if check.scope in ("node", "after", "restart") else "rank"
-    what = f"{silent} of {counted(size.expected(check.scope), unit)} left no result"
+    what = f"{silent} of {format_count(size.expected(check.scope), unit)} left no result"
     never = sorted(set(range(size.world)) - found.seen) if check.scope == "ranks" else []
     if never and found.seen:
         what += f"; never started: rank {', '.join(map(str, never))}"

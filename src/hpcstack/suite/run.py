@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import state_folder
-from hpcstack.core.errors import InputError, SlurmError, counted, did_you_mean
+from hpcstack.core.errors import InputError, SlurmError, did_you_mean, format_count
 from hpcstack.core.files import write_text, write_tree
 from hpcstack.launch.plan import Plan, bring, plan
 from hpcstack.launch.resources import Resources, Share, node_of, share
@@ -165,7 +165,7 @@ def run_suite(
     line = step_plan(run, artifact, resources, site, runner, runtime=wanted.runtime, suite=suite)
     write_text(run.folder / "command.txt", line.shown() + "\n")
     write_request(request_of(run, artifact, resources, site))
-    say(f"{run.size.world} ranks on {counted(run.size.nodes, 'node')} by {line.runtime} ({line.reason})")
+    say(f"{run.size.world} ranks on {format_count(run.size.nodes, 'node')} by {line.runtime} ({line.reason})")
     began, started = time.monotonic(), datetime.now(timezone.utc).isoformat(timespec="seconds")
     steps = [runner.logged(list(line.argv), run.folder / "step.log", env=line.environment, on_line=watched(say))]
     mpi = selected(run.size.tests, "mpi", run.size.tier, run.size.skip)

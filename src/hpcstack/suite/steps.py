@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import counted
+from hpcstack.core.errors import format_count
 from hpcstack.render.steps import HOME
 
 if TYPE_CHECKING:
@@ -58,6 +58,6 @@ def watched(say: Say, clock: Callable[[], float] = time.monotonic) -> Callable[[
             say(f"{status} {rest}".strip())
         elif clock() - last >= EVERY_S:
             last = clock()
-            say(f"{counted(done, 'check')} done, the last {rest.split(' ')[0]}")
+            say(f"{format_count(done, 'check')} done, the last {rest.split(' ')[0]}")
 
     return line

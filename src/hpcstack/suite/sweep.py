@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import InputError, SlurmError, counted
+from hpcstack.core.errors import InputError, SlurmError, format_count
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill
 from hpcstack.slurm.jobs import cancel, submit
@@ -110,7 +110,7 @@ def usable_nodes(
     if len(found) < 2:
         out = f" ({', '.join(f'{node} is {state}' for node, state in list(left_out.items())[:8])})" if left_out else ""
         raise InputError(
-            f"{counted(len(found), 'node')} that could run a job{out}: a sweep takes two or more",
+            f"{format_count(len(found), 'node')} that could run a job{out}: a sweep takes two or more",
             "sinfo; -p PARTITION, -w NODES",
         )
     return found, left_out

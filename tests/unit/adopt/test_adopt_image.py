@@ -88,7 +88,7 @@ def test_a_name_that_no_recipe_has_is_told_before_anything_is_read(tmp_path: Pat
 
 
 def test_a_stack_of_others_is_not_hidden(tmp_path: Path) -> None:
-    catalog = Catalog([tmp_path, data.folder("recipes")])
+    catalog = Catalog([tmp_path, data.find_data_folder("recipes")])
     with pytest.raises(InputError, match="there is a stack pytorch-24.11 already"):
         _recipe_path(AdoptRequest("x.sqsh", "pytorch", "24.11", tmp_path), catalog)
 

@@ -26,7 +26,7 @@ from support.locks import example_lock
 )
 def test_a_known_line_has_its_advice(tmp_path: Path, site: Site, line: str, advice: str) -> None:
     (tmp_path / "log").write_text(f"== hpcstack step 1/1 run: mine\n{line}\n")
-    lock = example_lock(Catalog([data.folder("recipes")]).find("pytorch-24.11").stack)
+    lock = example_lock(Catalog([data.find_data_folder("recipes")]).find("pytorch-24.11").stack)
     found = explain_failure(Completed(("bash",), 127, (line,)), tmp_path / "log", tmp_path / "kept", lock, site)
     assert advice in found.hint
     assert "the build failed in step 1/1 run: mine" in found.message("the build failed")
@@ -35,6 +35,6 @@ def test_a_known_line_has_its_advice(tmp_path: Path, site: Site, line: str, advi
 @pytest.mark.parametrize("line", ["uvicorn: not found", "No module named uvloop"])
 def test_what_only_looks_like_it_has_none(tmp_path: Path, site: Site, line: str) -> None:
     (tmp_path / "log").write_text(f"{line}\n")
-    lock = example_lock(Catalog([data.folder("recipes")]).find("pytorch-24.11").stack)
+    lock = example_lock(Catalog([data.find_data_folder("recipes")]).find("pytorch-24.11").stack)
     found = explain_failure(Completed(("bash",), 127, (line,)), tmp_path / "log", tmp_path / "kept", lock, site)
     assert found.hint == f"the whole log is {tmp_path}/kept"

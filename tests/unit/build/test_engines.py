@@ -83,7 +83,7 @@ def make_job(folder: Path, base: Path, *steps: BuildStep, splice: str = "auto") 
     work, build = folder / "work", folder / "context/context/hpcstack/build"
     (work / "lent").mkdir(parents=True, mode=0o700)
     build.mkdir(parents=True, exist_ok=True)
-    shutil.copy(data.folder("images") / "lib.sh", build)
+    shutil.copy(data.find_data_folder("images") / "lib.sh", build)
     (build / "guard.sh").touch()
     job = Job(folder / "context", work / "lent", work, base, folder / "cache", work / "image.sqsh", work / "log",
               BuildSite.model_validate({"splice": splice}), Progress(), steps=steps, environment={"DEMO": "a b"})  # fmt: skip

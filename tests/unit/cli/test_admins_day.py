@@ -74,8 +74,8 @@ def test_a_machine_that_does_not_know_the_sites_group_still_launches() -> None:
     """A compute node without the directory's groups, and the doctor that is to say so."""
     from hpcstack.core import sharing
 
-    sharing.share("nobodys-group")
-    assert not sharing.is_shared() and sharing.mode(0o644) == 0o644 and sharing.mask() == 0o022
+    sharing.share_with_group("nobodys-group")
+    assert not sharing.is_shared() and sharing.shared_mode(0o644) == 0o644 and sharing.shared_umask() == 0o022
 
 
 def test_patterns_of_stacks() -> None:
@@ -249,7 +249,7 @@ def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> 
     (tmp_path / "images/private").mkdir(0o700)
     (tmp_path / "images/link").symlink_to("/etc/hostname")
     before = Path("/etc/hostname").stat()
-    sharing.share("daemon")
+    sharing.share_with_group("daemon")
     try:
         sharing.open_old(tmp_path)
         for path in (tmp_path / "images", tmp_path / "images/key"):
@@ -259,7 +259,7 @@ def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> 
         assert stat.S_IMODE((tmp_path / "images/private").stat().st_mode) == 0o700
         assert Path("/etc/hostname").stat() == before, "nothing behind a link"
     finally:
-        sharing.share("")
+        sharing.share_with_group("")
 
 
 def test_offline_the_first_engine_that_can_shut_the_network_out(monkeypatch: pytest.MonkeyPatch) -> None:

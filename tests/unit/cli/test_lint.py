@@ -133,7 +133,7 @@ def test_a_stack_past_its_dates(tmp_path: Path, site: Site) -> None:
 def test_every_recipe_of_the_package_is_clean(site: Site) -> None:
     from hpcstack.core import data
 
-    catalog = Catalog([data.folder("recipes")])
+    catalog = Catalog([data.find_data_folder("recipes")])
     names = catalog.names()
     recipes = [found for path in catalog.files() for found in catalog.read(path)]
     assert len(recipes) >= 20

@@ -78,7 +78,8 @@ def test_a_lock_that_was_changed_by_hand_is_not_built(run: Run, path: Path, stac
 def test_what_was_changed_by_hand_is_not_taken_over_into_the_next_lock(path: Path, stack: Stack, site: Site) -> None:
     """`lock` keeps the packages of platforms that it cannot resolve here: an edit among them would get a checksum."""
     file = LockFile(
-        Catalog([data.folder("recipes")]).find(stack.full_name), site.model_copy(update={"lock_dir": path.parent})
+        Catalog([data.find_data_folder("recipes")]).find(stack.full_name),
+        site.model_copy(update={"lock_dir": path.parent}),
     )
     assert file.read_unedited() == read(path)
     path.write_text(change_base(path.read_text()))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpcstack.core.quote import argv, dockerfile, lua, lua_lines, sh, tcl
+from hpcstack.core.quote import lua_lines, quote_dockerfile, quote_exec_form, quote_lua, quote_sh, quote_tcl
 from hpcstack.render.template import fill
 
 # What a spec may hold: any text without control characters; surrogates are no text.
@@ -24,22 +24,22 @@ LUA = shutil.which("lua5.3") or shutil.which("lua5.4") or shutil.which("lua") or
 @settings(max_examples=60, deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=8))
 def test_a_shell_gives_back_what_was_quoted(texts: list[str]) -> None:
-    line = " ".join(sh(text) for text in texts)
+    line = " ".join(quote_sh(text) for text in texts)
     said = subprocess.run(["sh", "-c", f"printf '%s\\n' {line}"], capture_output=True, check=True).stdout
     assert said.decode() == "".join(f"{text}\n" for text in texts)
 
 
 @given(st.text("{}a' ", max_size=12))
 def test_a_definition_never_holds_a_build_argument(text: str) -> None:
-    assert "{{" not in sh(text) and "}}" not in sh(text)
-    assert shlex.split(sh(text)) == [text]
+    assert "{{" not in quote_sh(text) and "}}" not in quote_sh(text)
+    assert shlex.split(quote_sh(text)) == [text]
 
 
 @pytest.mark.lua
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), min_size=1, max_size=8))
 def test_lua_gives_back_what_was_quoted(texts: list[str]) -> None:
-    program = "\n".join(f"io.write({lua(text)}, '\\0')" for text in texts)
+    program = "\n".join(f"io.write({quote_lua(text)}, '\\0')" for text in texts)
     said = subprocess.run([LUA, "-"], input=program.encode(), capture_output=True, check=True).stdout
     assert said.decode().split("\0")[:-1] == [part for text in texts for part in text.split("\0")]
 
@@ -58,7 +58,7 @@ def test_lua_gives_back_lines(texts: list[str]) -> None:
 
 @given(LINES)
 def test_lua_strings_are_one_line_of_ascii(text: str) -> None:
-    assert re.fullmatch(r'"[ -~]*"', lua(text))
+    assert re.fullmatch(r'"[ -~]*"', quote_lua(text))
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_lua_strings_are_one_line_of_ascii(text: str) -> None:
     [('a"b', '"a\\"b"'), ("$HOME", '"\\$HOME"'), ("a\\b", '"a\\\\b"'), ("{{x}}", '"{{x}}"')],
 )
 def test_dockerfile_values_expand_nothing(text: str, quoted: str) -> None:
-    assert dockerfile(text) == quoted
+    assert quote_dockerfile(text) == quoted
 
 
 @pytest.mark.tcl
 @settings(max_examples=40, deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=8))
 def test_tcl_gives_back_what_was_quoted(texts: list[str]) -> None:
-    program = "fconfigure stdout -encoding utf-8\n" + "\n".join(f"puts {tcl(text)}" for text in texts)
+    program = "fconfigure stdout -encoding utf-8\n" + "\n".join(f"puts {quote_tcl(text)}" for text in texts)
     said = subprocess.run(
         ["tclsh"], input=f"encoding system utf-8\n{program}\n".encode(), capture_output=True, check=True
     ).stdout
@@ -88,15 +88,15 @@ def test_tcl_gives_back_what_was_quoted(texts: list[str]) -> None:
 def test_dockers_own_parser_gives_back_what_was_quoted(texts: list[str]) -> None:
     import dockerfile as docker
 
-    lines = ["FROM scratch", *(f"ENV N{n}={dockerfile(text)}" for n, text in enumerate(texts))]
-    lines += [f"LABEL l{n}={dockerfile(text)}" for n, text in enumerate(texts)]
-    lines += [f"ENTRYPOINT {argv(texts)}"]
+    lines = ["FROM scratch", *(f"ENV N{n}={quote_dockerfile(text)}" for n, text in enumerate(texts))]
+    lines += [f"LABEL l{n}={quote_dockerfile(text)}" for n, text in enumerate(texts)]
+    lines += [f"ENTRYPOINT {quote_exec_form(texts)}"]
     read = docker.parse_string("\n".join(lines))
     assert len(read) == 2 + 2 * len(texts)
     assert read[-1].value == tuple(texts)
     for n, text in enumerate(texts):  # the parser keeps the quotes; what is between them is ours
-        assert read[1 + n].value[:2] == (f"N{n}", dockerfile(text))
-        assert read[1 + len(texts) + n].value[:2] == (f"l{n}", dockerfile(text))
+        assert read[1 + n].value[:2] == (f"N{n}", quote_dockerfile(text))
+        assert read[1 + len(texts) + n].value[:2] == (f"l{n}", quote_dockerfile(text))
 
 
 @settings(max_examples=100, deadline=None)

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack.core.errors import ProblemsError
-from hpcstack.core.yaml import dotted, parse
+from hpcstack.core.yaml import format_path, parse_yaml
 
 
 def test_scalars_stay_the_text_that_was_written() -> None:
-    document = parse("version: 24.10\nno: no\ntime: 12:30:00\nempty:\n", "f.yaml")
+    document = parse_yaml("version: 24.10\nno: no\ntime: 12:30:00\nempty:\n", "f.yaml")
     assert document.value == {"version": "24.10", "no": "no", "time": "12:30:00", "empty": None}
 
 
 def test_places_are_kept() -> None:
-    document = parse("a:\n  - x\n  - b: y\n", "f.yaml")
+    document = parse_yaml("a:\n  - x\n  - b: y\n", "f.yaml")
     assert document.mark(("a", 1, "b")) == ("f.yaml", 3, 8)
-    assert dotted(("a", 1, "b")) == "a[1].b"
+    assert format_path(("a", 1, "b")) == "a[1].b"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_places_are_kept() -> None:
 )
 def test_what_is_refused_says_where(text: str, line: int, column: int, says: str) -> None:
     with pytest.raises(ProblemsError) as caught:
-        parse(text, "f.yaml")
+        parse_yaml(text, "f.yaml")
     problem = caught.value.problems[0]
     assert (problem.line, problem.column) == (line, column)
     assert says in problem.what
@@ -46,19 +46,19 @@ def test_an_alias_bomb_is_refused_before_it_grows() -> None:
         f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)},*{chr(97 + n)}]\n" for n in range(20)
     )
     with pytest.raises(ProblemsError, match="aliases"):
-        parse(bomb, "f.yaml")
+        parse_yaml(bomb, "f.yaml")
 
 
 def test_depth_and_size_are_bounded() -> None:
     with pytest.raises(ProblemsError):
-        parse("[" * 5000, "f.yaml")
+        parse_yaml("[" * 5000, "f.yaml")
     with pytest.raises(ProblemsError, match="larger"):
-        parse("a: " + "x" * (1 << 21), "f.yaml")
+        parse_yaml("a: " + "x" * (1 << 21), "f.yaml")
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
-        parse(text, "f.yaml")
+        parse_yaml(text, "f.yaml")
     except ProblemsError as error:
         assert all(problem.line >= 1 for problem in error.problems)

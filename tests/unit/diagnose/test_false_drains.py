@@ -49,7 +49,7 @@ def test_one_that_decides_otherwise_is_seen(monkeypatch: pytest.MonkeyPatch, tmp
     program.parent.mkdir()
     text = (Path(__file__).parents[3] / "launchers/on-node/health.awk").read_text()
     program.write_text(text.replace("count >= misses", "count >= misses - 1"))
-    monkeypatch.setattr("hpcstack.diagnose.false_drains.folder", lambda _: tmp_path)
+    monkeypatch.setattr("hpcstack.diagnose.false_drains.find_data_folder", lambda _: tmp_path)
     assert not all(one.agrees for one in try_decision(Misses(), looked(misses=3), Runner(), lines=120_000))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
-from hpcstack.core.files import owner
+from hpcstack.core.files import name_owner
 from hpcstack.diagnose.image_cache import look_at_image_cache
 
 
@@ -34,7 +34,7 @@ def test_a_folder_is_one_accounts(tmp_path: Path, mode: int, account: str, statu
     folder = tmp_path / "cache"
     folder.mkdir()
     folder.chmod(mode)
-    found = findings(tmp_path, folder=str(folder), account=account or owner(folder), socket=str(tmp_path / "s"))
+    found = findings(tmp_path, folder=str(folder), account=account or name_owner(folder), socket=str(tmp_path / "s"))
     assert [(code, state) for code, state, _ in found] == [("image-cache", status)] and says in found[0][2]
 
 
@@ -45,5 +45,5 @@ def test_a_folder_that_is_not_there_and_a_service_that_is(tmp_path: Path) -> Non
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
         listening.listen()
-        found = findings(tmp_path, folder=str(folder), account=owner(folder), socket=str(tmp_path / "s"))
+        found = findings(tmp_path, folder=str(folder), account=name_owner(folder), socket=str(tmp_path / "s"))
     assert "answers here" in found[0][2] and os.getuid() == folder.stat().st_uid

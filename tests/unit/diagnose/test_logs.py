@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.core.yaml import parse
+from hpcstack.core.yaml import parse_yaml
 from hpcstack.diagnose.logs import ended_at, explain, literals_of, plain, select_relevant, signatures
 from hpcstack.launch.failure import failure_in
 from support.clock import processor_seconds
@@ -19,7 +19,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 LINES = {
     id_: line
     for name in ("log-lines.yaml", "log-lines-system.yaml")
-    for id_, line in parse((FIXTURES / name).read_text(), name).value.items()
+    for id_, line in parse_yaml((FIXTURES / name).read_text(), name).value.items()
 }
 IDS = [signature.id for signature in signatures()]
 

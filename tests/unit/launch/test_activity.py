@@ -88,7 +88,7 @@ def test_the_shell_reads_gpus_ports_and_asks_for_flights(shell: str, tmp_path: P
         (tmp_path / "dev/nvidia0").touch()
         env |= {"HPCSTACK_DEV": str(tmp_path / "dev")}
         env |= {"PATH": f"{tmp_path}:{env['PATH']}", "HPCSTACK_SYS": str(tmp_path / "sys")}
-        argv = [shell, "-c", data.script("on-node/stacks.sh"), "stacks", job, "", "no-spy"]
+        argv = [shell, "-c", data.read_script("on-node/stacks.sh"), "stacks", job, "", "no-spy"]
         done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=60)
     finally:
         process.kill()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.core.cpus import mask, spans
+from hpcstack.core.cpus import make_cpu_mask, parse_cpu_list
 from hpcstack.core.errors import InputError
 from hpcstack.hardware import facts
 from hpcstack.launch.binding import binding, shared
@@ -23,7 +23,7 @@ NAMES = list(facts.topologies())
 
 
 def cores(cpus: str) -> set[int]:
-    return {one for first, last in spans(cpus) for one in range(first, last + 1)}
+    return {one for first, last in parse_cpu_list(cpus) for one in range(first, last + 1)}
 
 
 def site(folder: Path, topology: str = "dgx-h100", cpus: int = 224, count: int = 8, **node: object) -> Site:
@@ -60,13 +60,13 @@ def test_threads_of_a_core_stay_together() -> None:
 
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_a_mask_is_its_cores(chosen: set[int]) -> None:
-    assert int(mask(",".join(map(str, sorted(chosen)))), 16) == sum(1 << one for one in chosen)
+    assert int(make_cpu_mask(",".join(map(str, sorted(chosen)))), 16) == sum(1 << one for one in chosen)
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1-", "-1", "1,,2", "1;2", "0x3"])
 def test_what_is_no_list_of_cpus_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="list of CPUs"):
-        spans(text)
+        parse_cpu_list(text)
 
 
 def test_a_whole_node_is_bound_and_less_is_not(tmp_path: Path) -> None:

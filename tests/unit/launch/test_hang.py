@@ -145,7 +145,7 @@ def test_a_real_rank_is_found_and_nothing_happens_to_it(shell: str, tmp_path: Pa
 def _look(shell: str, *words: str) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     done = subprocess.run(
-        [shell, "-c", data.script("on-node/stacks.sh"), "stacks", *words],
+        [shell, "-c", data.read_script("on-node/stacks.sh"), "stacks", *words],
         capture_output=True,
         text=True,
         env=environ,

@@ -17,7 +17,7 @@ from support.modules import Place
 
 
 def catalog() -> Catalog:
-    return Catalog([data.folder("recipes")])
+    return Catalog([data.find_data_folder("recipes")])
 
 
 @pytest.fixture

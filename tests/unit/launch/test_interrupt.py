@@ -58,7 +58,7 @@ def _start_command(
 
 def _interrupt(shell: str, job: str, step: str, seconds: int) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-    argv = [shell, "-c", data.script("on-node/interrupt.sh"), "interrupt", job, step, str(seconds)]
+    argv = [shell, "-c", data.read_script("on-node/interrupt.sh"), "interrupt", job, step, str(seconds)]
     done = subprocess.run(argv, capture_output=True, text=True, env=environ, check=True)
     return done.stdout
 

@@ -128,7 +128,7 @@ def test_what_serves_an_image_lives_through_the_ranks_signal(tmp_path: Path, she
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
-    argv = [shell, "-c", data.script("on-node/shield.sh"), "shield", "runtime"]
+    argv = [shell, "-c", data.read_script("on-node/shield.sh"), "shield", "runtime"]
     for _ in range(2):  # the second finds the first one's file
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
         ignored = int(done.stdout.split()[1], 16)
@@ -143,7 +143,7 @@ def test_a_full_disk_leaves_the_tool_itself_first_on_path(tmp_path: Path, shell:
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
-    argv = [shell, "-c", data.script("on-node/shield.sh"), "shield", "runtime"]
+    argv = [shell, "-c", data.read_script("on-node/shield.sh"), "shield", "runtime"]
     done = subprocess.run(
         argv, env=env, capture_output=True, text=True, check=False,
         restore_signals=False,  # SIGXFSZ stays ignored: a write fails, as on a full disk
@@ -174,7 +174,8 @@ def test_mounts_of_site_recipe_and_user_each_once(tmp_path: Path) -> None:
 
 def test_every_template_is_named_and_there() -> None:
     there = {
-        path.name.removesuffix(".sbatch.j2") for path in (data.folder("launchers") / "to-copy/templates").iterdir()
+        path.name.removesuffix(".sbatch.j2")
+        for path in (data.find_data_folder("launchers") / "to-copy/templates").iterdir()
     }
     assert there == set(TEMPLATES)
 

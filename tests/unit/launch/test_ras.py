@@ -121,7 +121,7 @@ def test_it_is_asked_by_its_own_words(shell: str) -> None:
     try:
         assert child.stdout and child.stdout.readline() == "here\n"
         base = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-        argv = [shell, "-c", data.script("on-node/stacks.sh"), "stacks", env["SLURM_JOB_ID"], "", "no-spy"]
+        argv = [shell, "-c", data.read_script("on-node/stacks.sh"), "stacks", env["SLURM_JOB_ID"], "", "no-spy"]
         done = subprocess.run(argv, env=base, capture_output=True, text=True, timeout=60)
     finally:
         child.kill()

@@ -66,9 +66,9 @@ def test_the_prolog_of_a_job_that_waits_outlives_the_installation_it_came_from(
 ) -> None:
     installed = tmp_path / "venv/launchers"
     (installed / "on-node").mkdir(parents=True)
-    source = data.folder("launchers") / "on-node/began.sh"
+    source = data.find_data_folder("launchers") / "on-node/began.sh"
     shutil.copy(source, installed / "on-node")
-    monkeypatch.setattr(data, "folder", lambda name: installed)
+    monkeypatch.setattr(data, "find_data_folder", lambda name: installed)
 
     prolog = Path(record.keep_prolog())
 
@@ -85,7 +85,7 @@ def test_where_nothing_can_be_kept_srun_runs_the_installed_prolog(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    assert record.keep_prolog() == str(data.folder("launchers") / "on-node/began.sh")
+    assert record.keep_prolog() == str(data.find_data_folder("launchers") / "on-node/began.sh")
 
 
 def test_what_is_half_made_is_not_seen_and_what_is_damaged_is_passed_over(state: Path) -> None:

@@ -44,8 +44,8 @@ ON_NODES = (
 TEXTS = {
     **{f"mode {mode}": inner(mode) for mode in STARTED_IN_IMAGE},
     "a rank": rank(),
-    **{f"on-node/{name}": data.script(f"on-node/{name}") for name in ON_NODES},
-    "in-image/added.sh": data.script("in-image/added.sh"),
+    **{f"on-node/{name}": data.read_script(f"on-node/{name}") for name in ON_NODES},
+    "in-image/added.sh": data.read_script("in-image/added.sh"),
 }
 
 
@@ -58,7 +58,7 @@ def test_shellcheck_finds_nothing(name: str) -> None:
 
 def test_no_fragment_is_forgotten() -> None:
     """Each is looked at: as it is, in a mode, or in what holds it. What needs or holds another says so first."""
-    top = data.folder("launchers")
+    top = data.find_data_folder("launchers")
     held = {"left-out.sh", "task-names.sh", "podman-tidy.sh", "ranks.sh"}
     ranks = {"rank.sh", "rendezvous.sh", *(f"{mode}.sh" for mode in STARTED_IN_IMAGE)}
     assert {path.name for path in top.rglob("*.sh")} == {"added.sh", *ranks, *ON_NODES, *held}

@@ -15,7 +15,7 @@ from support.locks import base_lock
 
 
 def of(name: str) -> Lock:
-    return base_lock(Catalog([data.folder("recipes")]).find(name).stack)
+    return base_lock(Catalog([data.find_data_folder("recipes")]).find(name).stack)
 
 
 def with_pip(lock: Lock, **versions: str) -> Lock:

@@ -22,7 +22,7 @@ from hpcstack.recipe.catalog import Catalog
 from hpcstack.render.readback import check
 from hpcstack.resolve.make_lock import lock_to_look_at
 
-CATALOG = Catalog([data.folder("recipes")])
+CATALOG = Catalog([data.find_data_folder("recipes")])
 HPCSTACK = Path(sys.executable).parent / "hpcstack"
 DEFINITIONS = ("apptainer.def", "Dockerfile", "enroot.sh", "modulefile.lua", "modulefile.tcl", "srun.sh", "sbatch.sh")
 

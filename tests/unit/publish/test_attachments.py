@@ -39,7 +39,7 @@ def test_the_lock_of_the_image_comes_with_the_release(
     monkeypatch.setattr(attachments, "read_distribution", lambda *_: Distribution("debian", "12"))
     monkeypatch.setattr("hpcstack.store.sbom.document", lambda *_: "{}")
     texts = {"same": lock.text(), "later": lock.model_copy(update={"template_version": "0"}).text(), "torn": "{"}
-    recipe, folder = Catalog([data.folder("recipes")]).find(stack.full_name), tmp_path / "image"
+    recipe, folder = Catalog([data.find_data_folder("recipes")]).find(stack.full_name), tmp_path / "image"
     for path, which in ((folder / "lock.json", kept), (lock_path(recipe, site), beside)):
         path.parent.mkdir(parents=True, exist_ok=True)
         if which:

@@ -183,11 +183,11 @@ def test_one_tests_and_a_colleague_promotes(place: Place, tmp_path: Path, monkey
     artifact = place.artifact(place.stack())
     made = report(artifact, good())
     assert reports.share_report(made, place.store) is None, "a store that no group shares"
-    sharing.share(grp.getgrgid(os.getegid()).gr_name)
+    sharing.share_with_group(grp.getgrgid(os.getegid()).gr_name)
     try:
         shared = reports.share_report(made, place.store)
     finally:
-        sharing.share("")
+        sharing.share_with_group("")
     assert shared and shared.stat().st_mode & 0o020
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "the colleague"))
     assert reports.reports("pytorch-24.11", artifact.sha256, place.store) == [made]

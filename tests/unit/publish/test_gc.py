@@ -91,7 +91,7 @@ def test_a_kill_leaves_no_half_of_a_step(site: Site, monkeypatch: pytest.MonkeyP
 
 
 def test_what_another_machine_has_left_goes_after_a_week(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = str(replace(lease.me(), boot="00000000")).rpartition("+")[0]
+    other = str(replace(lease.identify_process(), boot="00000000")).rpartition("+")[0]
     step(site, f".{other}+k")
     assert kept(site, 0) == {f".{other}+k": "somebody may be writing it"}
     now = time.time()

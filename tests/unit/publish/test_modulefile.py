@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
-from hpcstack.core.quote import line
+from hpcstack.core.quote import join_lines
 from hpcstack.publish.modulefile import Release, extensions, help_text, modulefile, modulefile_tcl, whatis
 from hpcstack.recipe.catalog import Catalog
 from support.modules import Place, bash
 
-STACK = Catalog([data.folder("recipes")]).find("pytorch-24.11").stack
+STACK = Catalog([data.find_data_folder("recipes")]).find("pytorch-24.11").stack
 RELEASE = Release(STACK, 3, "/store/i.sqsh", "0" * 64, "/store/r", "nvcr.io/nvidia/pytorch:24.11-py3",
                   environment={"CUDA_VERSION": "12.6.3.001"})  # fmt: skip
 # Modulefile functions that print what they are given, each call between marks
@@ -83,7 +83,7 @@ def test_a_control_character_in_what_is_set_is_refused(field: str, sign: str) ->
 
 def test_whatis_lines_are_short_and_single() -> None:
     long = replace(RELEASE, stand_in="x" * 300, holds=(("CUDA", "1\n2"),))
-    assert all(len(text) <= 100 and text == line(text) for text in whatis(long))
+    assert all(len(text) <= 100 and text == join_lines(text) for text in whatis(long))
 
 
 def test_extensions_are_the_images_own_versions() -> None:

@@ -18,7 +18,7 @@ import pytest
 from hpcstack.core import data
 from support.conda import channel
 
-SCRIPT = data.folder("images") / "conda.py"
+SCRIPT = data.find_data_folder("images") / "conda.py"
 
 
 class Quiet(SimpleHTTPRequestHandler):

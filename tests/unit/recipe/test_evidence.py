@@ -29,13 +29,13 @@ def test_a_record_counts_for_its_spec(stack: Stack, record: dict[str, object] | 
 
 
 def test_the_records_of_the_package_are_of_its_recipes_and_of_many_families() -> None:
-    catalog = Catalog([data.folder("recipes")])
+    catalog = Catalog([data.find_data_folder("recipes")])
     recipes = {recipe.stack.full_name: recipe.stack for path in catalog.files() for recipe in catalog.read(path)}
     records = recorded()
     assert set(records) <= set(recipes), f"ci/evidence.py write drops what is gone from {FILE}"
     proven = {recipes[name].name for name in records if evidence(recipes[name], records).startswith("tested")}
     assert len(proven) >= 8, proven
-    assert json.loads((data.folder("recipes") / FILE).read_text()) == records
+    assert json.loads((data.find_data_folder("recipes") / FILE).read_text()) == records
 
 
 def test_why_a_recipe_was_not_built_counts_for_its_spec(stack: Stack) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcstack.core.errors import InputError, ProblemsError
-from hpcstack.core.yaml import Document, parse
+from hpcstack.core.yaml import Document, parse_yaml
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.merge import Policy, expand, merge, plain
 
@@ -24,8 +24,8 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def test_mappings_merge_lists_append_and_the_rest_is_replaced() -> None:
-    under = parse("a: {x: 1, y: 2}\nb: [p]\nc: old\nd: {gone: 1, stays: 2}\n", "under")
-    over = parse("a: {y: 3}\nb: [q]\nc: new\nd: {gone: }\n", "over")
+    under = parse_yaml("a: {x: 1, y: 2}\nb: [p]\nc: old\nd: {gone: 1, stays: 2}\n", "under")
+    over = parse_yaml("a: {y: 3}\nb: [q]\nc: new\nd: {gone: }\n", "over")
     merged = merge(under, over)
     assert merged.value == {"a": {"x": "1", "y": "3"}, "b": ["p", "q"], "c": "new", "d": {"stays": "2"}}
     assert merged.mark(("a", "x")) == ("under", 1, 8)
@@ -35,10 +35,10 @@ def test_mappings_merge_lists_append_and_the_rest_is_replaced() -> None:
 
 
 def test_a_list_is_replaced_where_it_says_so() -> None:
-    merged = merge(parse("b: [p, q]\n", "under"), parse("b: {replace: [r]}\nc: {replace: [s]}\n", "over"))
+    merged = merge(parse_yaml("b: [p, q]\n", "under"), parse_yaml("b: {replace: [r]}\nc: {replace: [s]}\n", "over"))
     assert plain(merged).value == {"b": ["r"], "c": ["s"]}
     assert plain(merged).mark(("b", 0)) == ("over", 1, 15)
-    assert plain(merge(merged, parse("b: [t]\nc: [u]\n", "third"))).value == {"b": ["r", "t"], "c": ["s", "u"]}
+    assert plain(merge(merged, parse_yaml("b: [t]\nc: [u]\n", "third"))).value == {"b": ["r", "t"], "c": ["s", "u"]}
 
 
 def test_a_replaced_list_stays_so_through_extends_and_matrix(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_a_file_of_many_stacks_must_be_named_by_one(tmp_path: Path) -> None:
 def test_a_policy_lies_under_and_over_every_recipe(tmp_path: Path) -> None:
     write(tmp_path, "demo-1", HEAD + 'name: demo\nversion: "1"\nenvironment: {A: recipe, B: recipe}\n')
     policy = Policy(
-        parse("environment: {A: default, C: default}\n", "site.yaml"),
-        parse("environment: {B: forced}\nlabels: {org.example.site: here}\n", "/etc/hpcstack/site.yaml"),
+        parse_yaml("environment: {A: default, C: default}\n", "site.yaml"),
+        parse_yaml("environment: {B: forced}\nlabels: {org.example.site: here}\n", "/etc/hpcstack/site.yaml"),
     )
     recipe = Catalog([tmp_path], policy).find("demo-1")
     values = {name: setting.set for name, setting in recipe.stack.environment.items()}
@@ -185,7 +185,7 @@ def test_only_stack_words_are_replaced(text: str) -> None:
 def test_a_policy_fills_names_and_drops_what_it_forbids(tmp_path: Path) -> None:
     write(tmp_path, "demo-1", HEAD + 'name: demo\nversion: "1"\nenvironment: {A: x}\n')
     write(tmp_path, "demo-2", HEAD + 'name: demo\nversion: "2"\n')
-    policy = Policy(None, parse('environment: {A: , S: "${stack.version}", P: {prepend: [b]}}\n', "s"))
+    policy = Policy(None, parse_yaml('environment: {A: , S: "${stack.version}", P: {prepend: [b]}}\n', "s"))
     catalog = Catalog([tmp_path], policy)
     for version in ("1", "2"):
         environment = catalog.find(f"demo-{version}").stack.environment

@@ -146,7 +146,7 @@ def test_the_checksum_is_of_the_meaning(tmp_path: Path) -> None:
 
 
 def test_every_recipe_of_the_package_is_good() -> None:
-    catalog = Catalog([data.folder("recipes")])
+    catalog = Catalog([data.find_data_folder("recipes")])
     assert {"pytorch-24.11", "pytorch-25.10"} <= set(catalog.names())
     for path in catalog.files():
         assert all(isinstance(recipe.stack, Stack) for recipe in catalog.read(path))

@@ -28,7 +28,7 @@ def test_it_is_a_schema(options: tuple[str, ...]) -> None:
 
 def test_every_recipe_file_of_the_package_fits_it() -> None:
     validator = jsonschema.Draft202012Validator(schema())
-    for path in sorted(data.folder("recipes").glob("*.yaml")):
+    for path in sorted(data.find_data_folder("recipes").glob("*.yaml")):
         found = yaml.load(path.read_text(), yaml.BaseLoader)
         errors = [f"{path.name}: {error.json_path}: {error.message}" for error in validator.iter_errors(found)]
         assert errors == []
@@ -36,7 +36,7 @@ def test_every_recipe_file_of_the_package_fits_it() -> None:
 
 def test_every_effective_spec_fits_it() -> None:
     validator = jsonschema.Draft202012Validator(schema())
-    catalog = Catalog([data.folder("recipes")])
+    catalog = Catalog([data.find_data_folder("recipes")])
     for path in catalog.files():
         for recipe in catalog.read(path):
             found = recipe.stack.model_dump(mode="json", by_alias=True, exclude_defaults=True)

@@ -136,7 +136,7 @@ def current_ledger(place: Place, name: str) -> Path:
 @pytest.fixture
 def believed() -> Iterator[None]:
     yield
-    sharing.believe(())
+    sharing.trust_publishers(())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to somebody else")
@@ -148,9 +148,9 @@ def test_records_count_where_a_publisher_has_written_them(tmp_path: Path, what: 
     path = current_ledger(place, "pytorch") if what == "ledger.json" else next(tmp_path.rglob(what))
     os.chown(path, 65534, 65534)
     released(place)  # nobody is named: whoever may write there is believed
-    sharing.believe(("nobody",))
+    sharing.trust_publishers(("nobody",))
     released(place)
-    sharing.believe(("daemon",))
+    sharing.trust_publishers(("daemon",))
     with pytest.raises(StoreError, match="belongs to nobody, who is no publisher of this site"):
         released(place)
 
@@ -160,7 +160,7 @@ def test_a_seal_that_was_taken_away_is_missed_where_publishers_are_named(tmp_pat
     place = Place(tmp_path)
     place.publish()
     (place.store.top / "releases/pytorch/24.11-r1/seal.json").unlink()
-    sharing.believe(("root", str(os.geteuid())))
+    sharing.trust_publishers(("root", str(os.geteuid())))
     assert "has no seal of its publisher's" in released(place).doubt
 
 
@@ -168,7 +168,7 @@ def test_who_is_no_publisher_renews_no_seal(tmp_path: Path, believed: None, monk
     """His seal would be believed by nobody, and would keep everybody from launching."""
     place = Place(tmp_path)
     place.publish()
-    sharing.believe(("a-name-that-nobody-has",))
+    sharing.trust_publishers(("a-name-that-nobody-has",))
     monkeypatch.setattr(os, "geteuid", lambda: 4747)
     assert not sharing.may_publish()
     seal = take_seal(released_image(place))
@@ -197,9 +197,9 @@ def test_two_publishers_are_both_believed(tmp_path: Path, believed: None) -> Non
     place.publish("miniforge-26.3")
     for name, user in (("pytorch", 1), ("miniforge", 65534)):
         os.chown(current_ledger(place, name), user, user)
-    sharing.believe(("daemon", "nobody", "a-name-that-nobody-has"))
+    sharing.trust_publishers(("daemon", "nobody", "a-name-that-nobody-has"))
     assert {place.tree.ledger(name).name for name in place.tree.names()} == {"pytorch", "miniforge"}
-    sharing.believe(("daemon",))
+    sharing.trust_publishers(("daemon",))
     assert place.tree.ledger("pytorch").entries
     with pytest.raises(StoreError, match="no publisher of this site"):
         place.tree.ledger("miniforge")

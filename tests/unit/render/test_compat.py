@@ -9,7 +9,7 @@ import pytest
 
 from hpcstack.core import data
 
-SCRIPT = data.folder("images") / "compat.sh"
+SCRIPT = data.find_data_folder("images") / "compat.sh"
 VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Mon Jan  1 00:00:00 UTC 2024\nGCC version:  gcc 12.2.0\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (root@host)\n"
 

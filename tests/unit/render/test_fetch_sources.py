@@ -19,7 +19,7 @@ import pytest
 from hpcstack.core import data
 from support.index import Quiet, add_sdist, serve_index
 
-SCRIPT = str(data.folder("images") / "fetch_sources.py")
+SCRIPT = str(data.find_data_folder("images") / "fetch_sources.py")
 FILE = "My_Project-1.0.tar.gz"
 
 

@@ -19,7 +19,7 @@ HOSTILE = 'it\'s `$(touch /tmp/no)` "so" # said'
 
 def scripts(folder: Path, **fabric: Any) -> dict[str, str]:
     """The wrapper and the script to copy of pytorch-24.11, at a site on Slingshot."""
-    stack = Catalog([data.folder("recipes")]).find("pytorch-24.11").stack
+    stack = Catalog([data.find_data_folder("recipes")]).find("pytorch-24.11").stack
     document = {
         "store": "/cluster/store", "lock_dir": "/cluster/locks", "module_root": "/cluster/modules", "mounts": ["/scratch:/scratch"],
         "node_types": {"gh200": {"gpus": {"model": "H100", "count": 4}}},

@@ -17,8 +17,8 @@ import pytest
 
 from hpcstack.core import data
 
-LIB = (data.folder("images") / "lib.sh").read_text()
-PROGRAM = (data.folder("images") / "live_indexes.py").read_text()
+LIB = (data.find_data_folder("images") / "lib.sh").read_text()
+PROGRAM = (data.find_data_folder("images") / "live_indexes.py").read_text()
 
 
 def look(folder: Path, *indexes: str, conf: str = "", **env: str) -> list[str]:

@@ -28,7 +28,7 @@ from hpcstack.render.steps import steps
 from hpcstack.site.load import Site
 from support.locks import example_lock
 
-CATALOG = Catalog([data.folder("recipes")])
+CATALOG = Catalog([data.find_data_folder("recipes")])
 NAMES = sorted(CATALOG.names())
 COMMON = (
     "/smoke/",
@@ -221,7 +221,7 @@ def test_the_template_version_is_that_of_the_templates() -> None:
     beside = ("mount.sh", "overlay.sh", "enclose.py", "supervise.py")  # run by the machine that builds
     images = (
         path
-        for path in sorted(data.folder("images").iterdir())
+        for path in sorted(data.find_data_folder("images").iterdir())
         if path.is_file() and path.name not in (*before, *beside)
     )
     own |= {path.name: path.read_text() for path in images}
@@ -236,7 +236,7 @@ def test_the_template_version_is_that_of_the_templates() -> None:
 
 def test_condas_installer_is_taken_by_its_hash() -> None:
     """N17: a locked stack's own tools are locked, too."""
-    text = (data.folder("images") / "lib.sh").read_text()
+    text = (data.find_data_folder("images") / "lib.sh").read_text()
     (install,) = re.findall(r"python3 -m pip install (?:[^\n]*\\\n)*[^\n]*rattler\.txt", text)
     assert {"--require-hashes", "--no-deps", "--only-binary"} <= set(install.split())
     (wanted,) = re.findall(r"HPCSTACK_RATTLER='(.*?)'", text, re.DOTALL)

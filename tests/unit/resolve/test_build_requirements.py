@@ -68,7 +68,7 @@ def find(tmp_path: Path, index: str, *names: str, wanted: str = "") -> dict[str,
     report, answer, of_base = tmp_path / "report.json", tmp_path / "answer.json", tmp_path / "of-base"
     report.write_text(json.dumps({"install": rows}))
     of_base.mkdir()
-    script = str(data.folder("images") / "build_requirements.py")
+    script = str(data.find_data_folder("images") / "build_requirements.py")
     own = {"PIP_INDEX_URL": index, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1", "WANTED": wanted}
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **own}
     argv = [sys.executable, script, str(report), str(of_base), str(tmp_path / "work"), str(answer)]

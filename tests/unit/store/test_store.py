@@ -295,7 +295,7 @@ def test_a_process_that_proc_hides_is_not_taken_for_dead(
         raise refusal
 
     monkeypatch.setattr(os, "kill", kill)
-    assert lease.known(replace(lease.me(), pid="4194999", start="123")) is lives
+    assert lease.is_alive(replace(lease.identify_process(), pid="4194999", start="123")) is lives
 
 
 def test_a_users_own_store_lies_over_the_sites(tmp_path: Path, image: Path) -> None:

@@ -15,7 +15,7 @@ from hpcstack.build.engines.base import ANSWERS, Job, missing, proxies
 from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import HpcstackError, MissingToolError
 from hpcstack.core.process import Completed, Runner
-from hpcstack.core.quote import dockerfile
+from hpcstack.core.quote import quote_dockerfile
 from hpcstack.oci.metadata import file
 from hpcstack.render.steps import HOME
 
@@ -34,7 +34,7 @@ RUN env -u BASH_ENV -u ENV /bin/bash /opt/hpcstack/{script}
 
 def changes(environment: dict[str, str]) -> list[str]:
     """What makes an imported tree an image with the base's variables."""
-    return [f"ENV {name}={dockerfile(value)}" for name, value in environment.items() if VARIABLE.fullmatch(name)]
+    return [f"ENV {name}={quote_dockerfile(value)}" for name, value in environment.items() if VARIABLE.fullmatch(name)]
 
 
 def left_out(job: Job) -> list[str]:

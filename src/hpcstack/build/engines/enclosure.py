@@ -57,7 +57,7 @@ class Enclosure:
 
 def script(name: str) -> str:
     """The path of images/NAME."""
-    return str(data.folder("images") / name)
+    return str(data.find_data_folder("images") / name)
 
 
 def _python(name: str) -> list[str]:
@@ -87,7 +87,7 @@ def give_to_builder(top: Path) -> None:
     number = builders_id()
     if number is None:
         return
-    for visit in descriptors.walk(top, anyones=True):
+    for visit in descriptors.walk_folders(top, anyones=True):
         os.fchown(visit.descriptor, number, number)
         for name in visit.others:
             os.chown(name, number, number, dir_fd=visit.descriptor, follow_symlinks=False)
@@ -99,7 +99,7 @@ def open_to_builder(work: Path) -> None:
     number = builders_id()
     if number is None:
         return
-    with descriptors.holding(work) as descriptor:
+    with descriptors.hold_folder(work) as descriptor:
         os.fchown(descriptor, -1, number)
         os.fchmod(descriptor, 0o710)
     for entry in work.iterdir():
@@ -119,7 +119,7 @@ def give_folder_to_builder(folder: Path) -> None:
     """The FOLDER itself belongs to who runs the steps."""
     number = builders_id()
     if number is not None:
-        with descriptors.holding(folder) as descriptor:
+        with descriptors.hold_folder(folder) as descriptor:
             os.fchown(descriptor, number, number)
 
 
@@ -136,7 +136,7 @@ def make_cache(folder: Path) -> None:
     that takes on its owner's rights."""
     descriptors.make_folder(folder, 0o700)
     give_folder_to_builder(folder)
-    with descriptors.holding(folder) as descriptor:
+    with descriptors.hold_folder(folder) as descriptor:
         if os.fstat(descriptor).st_mode & 0o7077:
             os.fchmod(descriptor, 0o700)
 
@@ -144,7 +144,7 @@ def make_cache(folder: Path) -> None:
 def list_shown(job: Job, runner: Runner) -> list[str]:
     """What of the machine an enclosure shows beside the system's folders: Python, our scripts, the programs that mount
     and pack, with their libraries."""
-    shown = [Path(sys.executable), Path(sys.prefix), Path(sys.base_prefix), data.folder("images")]
+    shown = [Path(sys.executable), Path(sys.prefix), Path(sys.base_prefix), data.find_data_folder("images")]
     tools = [runner.which(name) for name in TOOLS if runner.has(name)]
     for tool in (*tools, *bundled_squashfuses()):
         shown += with_libraries(Path(tool).resolve())
@@ -216,7 +216,7 @@ def try_enclosed(folder: Path, command: list[str], runner: Runner) -> Completed:
     """COMMAND as who runs the steps, in an enclosure that shows FOLDER, one of ours, and is gone when it ends."""
     give_to_builder(folder)
     with tempfile.TemporaryDirectory(prefix="hpcstack-") as own:
-        shown = _outside_of_system([data.folder("images")])
+        shown = _outside_of_system([data.find_data_folder("images")])
         argv = _words_to_make(Path(own, "root"), Path(own, "pid"), shown, [folder])
         return runner.output([*argv, "--", *command])
 

@@ -17,7 +17,7 @@ from hpcstack.build.engines.base import EPOCH, Job, squash_argv
 from hpcstack.build.engines.enclosure import prepare_output
 from hpcstack.core.errors import BuildError, StoreError
 from hpcstack.core.process import Completed
-from hpcstack.core.replacing import replacing
+from hpcstack.core.replacing import replace_file
 from hpcstack.core.sizes import show_bytes
 from hpcstack.oci.pack import OWN_TIMES
 from hpcstack.squashfs.codec import Unreadable, options
@@ -103,7 +103,7 @@ class Packing:
         argv = [*to_read_all(), *OWN_TIMES, "mksquashfs", str(layer)]
         more = ["-noappend", "-quiet", "-no-progress", "-all-root", "-no-exports", "-xattrs", "-mkfs-time", str(EPOCH),
                 "-mem", MEMORY, *self.words]  # fmt: skip
-        with contextlib.suppress(_NotPacked), replacing(final) as part:
+        with contextlib.suppress(_NotPacked), replace_file(final) as part:
             with self.runner.fed([*argv, str(part), *more], self.job.work / "pack.log") as self.running:
                 done = self.running.finish()
             if done.status:

@@ -53,7 +53,7 @@ def has_no_conda(base: Path, layers: Sequence[Path]) -> bool:
             if image.may_hold(CONDA_META.encode()):
                 return False
         return not any(
-            CONDA_META in visit.folders for layer in layers for visit in descriptors.walk(layer, anyones=True)
+            CONDA_META in visit.folders for layer in layers for visit in descriptors.walk_folders(layer, anyones=True)
         )
     except (OSError, Unreadable, StoreError):
         return False
@@ -62,7 +62,7 @@ def has_no_conda(base: Path, layers: Sequence[Path]) -> bool:
 def _find_touched(upper: Path, modes_below: Callable[[str], list[int]]) -> Iterator[str]:
     """The same from the image's root on. MODES_BELOW says what kinds of things have a name in what is below UPPER."""
     new: set[str] = set()  # folders that are not there below: they hide nothing, and what they hold replaces nothing
-    for visit in descriptors.walk(upper, anyones=True):
+    for visit in descriptors.walk_folders(upper, anyones=True):
         if visit.path == OWN_AROUND and OWN_NAME in visit.folders:
             visit.folders.remove(OWN_NAME)
         if visit.path:

@@ -28,8 +28,8 @@ from hpcstack.build.engines.enclosure import (
 from hpcstack.core import descriptors
 from hpcstack.core.errors import BuildError
 from hpcstack.core.files import remove_tree
-from hpcstack.core.lease import label, sweep
-from hpcstack.core.replacing import replacing
+from hpcstack.core.lease import make_label, remove_leftovers
+from hpcstack.core.replacing import replace_file
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import DIR
 from hpcstack.squashfs.read import Squashfs
@@ -63,7 +63,7 @@ def base_folder(job: Job) -> Path:
 def lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
     """The base of JOB, mounted or unpacked, in an enclosure. BuildError where it is neither."""
     make_cache(job.cache)
-    sweep(job.cache, ".", remove_tree)
+    remove_leftovers(job.cache, ".", remove_tree)
     kept = base_folder(job)
     why = ""
     if not kept.is_dir():
@@ -121,7 +121,7 @@ def _to_mount(job: Job) -> Path:
         return job.base
     copy = job.cache / f"{base_folder(job).name}.sqsh"
     if not copy.exists():
-        with replacing(copy) as part:
+        with replace_file(copy) as part:
             splice(job.base, [], part, EPOCH, rooted=True)
     touch(copy)
     return copy
@@ -139,7 +139,7 @@ def unpacked(job: Job, runner: Runner) -> Iterator[tuple[Path, Enclosure]]:
 
 def unpack(job: Job, kept: Path, runner: Runner) -> None:
     """The base of JOB as the folder KEPT, all of it the builder's own. BuildError where that cannot be done."""
-    part = kept.with_name(f".{label()}{kept.name}")
+    part = kept.with_name(f".{make_label()}{kept.name}")
     argv = ["unsquashfs", "-quiet", "-no-progress", "-no-xattrs", "-dest", str(part), str(job.base)]
     done = runner.logged(argv, job.log)
     if done.status:
@@ -179,7 +179,7 @@ def _own(root: Path) -> None:
     if os.geteuid():
         return
     number = builders_id() or 0
-    for visit in descriptors.walk(root, anyones=True):
+    for visit in descriptors.walk_folders(root, anyones=True):
         mode = stat.S_IMODE(os.fstat(visit.descriptor).st_mode)
         os.fchown(visit.descriptor, number, number)
         os.fchmod(visit.descriptor, mode)
@@ -212,7 +212,7 @@ def put_in_place(part: Path, final: Path, runner: Runner) -> None:
 def give_modes(job: Job, layers: list[str], upper: Path) -> None:
     """The folders of UPPER, which lies over LAYERS, newest first, get the modes that they have there, or 755: what the
     cache around it hands on (set-group-id, an ACL, the umask) is none of the image's."""
-    places = [visit.path for visit in descriptors.walk(upper, anyones=True)]
+    places = [visit.path for visit in descriptors.walk_folders(upper, anyones=True)]
     with contextlib.ExitStack() as opened:
         image = None
         with contextlib.suppress(Unreadable):

@@ -55,7 +55,7 @@ from hpcstack.core import descriptors
 from hpcstack.core.bounds import MAX_DEPTH
 from hpcstack.core.errors import BuildError, StoreError
 from hpcstack.core.files import remove_tree, without_links
-from hpcstack.core.lease import label
+from hpcstack.core.lease import make_label
 from hpcstack.render.steps import ALL, HOME, SHARED, BuildStep, step_script
 from hpcstack.store.cache import touch
 
@@ -169,7 +169,7 @@ class Layered:
             key = step_key(key, step, files)
             files = {path: data for path, data in files.items() if path not in brought}
             brought |= set(files)
-            name = f".{label()}{key}-fresh" if job.fresh else key
+            name = f".{make_label()}{key}-fresh" if job.fresh else key
             if (job.cache / name).is_dir():
                 touch(job.cache / name)
                 job.progress(f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)")
@@ -201,7 +201,7 @@ class Layered:
         library of the base's all are looked at where its layer says that it may have."""
         guarded, offline = CHECK in step.lines, job.offline or not step.network
         began = _mark_beginning(job)
-        part = job.cache / f".{label()}{key}"
+        part = job.cache / f".{make_label()}{key}"
         upper = part / "upper"
         descriptors.make_new_folder(part, 0o755)
         upper.mkdir()
@@ -292,7 +292,7 @@ class Layered:
 
 def _check_depth(upper: Path) -> None:
     """BuildError where a step has put folders so deep into one another that no image holds them."""
-    for visit in descriptors.walk(upper, anyones=True):
+    for visit in descriptors.walk_folders(upper, anyones=True):
         if visit.path.count("/") >= MAX_DEPTH:
             raise BuildError(f"a step made folders more than {MAX_DEPTH} deep in one another, below /{visit.path[:80]}",
                              "no layer of an image may: look at what it runs")  # fmt: skip
@@ -415,7 +415,7 @@ def with_layers(job: Job, runner: Runner) -> Job:
 def takes_layers(folder: Path, runner: Runner) -> bool:
     """Whether an overlay of an ordinary user keeps in FOLDER what a step may do: a file and a folder that go, and one
     in the place of another, for which a filesystem needs attributes of users."""
-    tried = Path(tempfile.mkdtemp(prefix=f".{label()}", dir=folder))
+    tried = Path(tempfile.mkdtemp(prefix=f".{make_label()}", dir=folder))
     try:
         for name in ("lower/folder", "upper", "work", "merged"):
             (tried / name).mkdir(parents=True)
