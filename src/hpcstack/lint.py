@@ -10,8 +10,8 @@ from hpcstack.core import data
 from hpcstack.core.errors import InputError, Problem, did_you_mean
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.known import base_environment
-from hpcstack.recipe.guard import APT_VARIABLES, GUARDED_APT, GUARDED_PIP, PIP_VARIABLES, variable
-from hpcstack.recipe.packages import project
+from hpcstack.recipe.guard import APT_VARIABLES, GUARDED_APT, GUARDED_PIP, PIP_VARIABLES, find_variable
+from hpcstack.recipe.packages import normalize_project
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -63,15 +63,17 @@ def _nvidias(recipe: Recipe, environment: Mapping[str, str]) -> bool:
 
 
 def _pip(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
-    guarded = [(n, text) for n, text in enumerate(recipe.stack.packages.pip) if GUARDED_PIP.match(project(text))]
+    guarded = [
+        (n, text) for n, text in enumerate(recipe.stack.packages.pip) if GUARDED_PIP.match(normalize_project(text))
+    ]
     environment = base_environment(recipe, lock) if guarded else {}
     if not guarded or not _nvidias(recipe, environment):
         return
     from packaging.requirements import Requirement
 
     for n, text in guarded:
-        name, wanted = project(text), Requirement(text)
-        has = environment.get(variable(name, PIP_VARIABLES), "")
+        name, wanted = normalize_project(text), Requirement(text)
+        has = environment.get(find_variable(name, PIP_VARIABLES), "")
         if name.startswith(("nvidia-", "cuda-")) or (wanted.specifier and not _meets(has, wanted)):
             brings = f"{name} {has}" if has else f"a {name} of NVIDIA's own"
             what = f"would replace what the base brings ({brings}), or fail the build: leave it out, or loosen it"
@@ -94,7 +96,7 @@ def _apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
     guarded = [(n, package) for n, package in enumerate(recipe.stack.packages.apt) if GUARDED_APT.match(package)]
     environment = base_environment(recipe, lock) if guarded else {}
     for n, package in guarded:
-        name = variable(package, APT_VARIABLES)
+        name = find_variable(package, APT_VARIABLES)
         has = environment.get(name, "")
         # NVIDIA's framework images bring all of these; a plain CUDA image only what its variables name.
         if (

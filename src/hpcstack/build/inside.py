@@ -43,7 +43,7 @@ def run_in_base(
     job = replace(job, environment=lock.platform(platform).environment)
     folder = work / script / "hpcstack"
     ours = {f"build/{name}": plain("images", name) for name in ("lib.sh", "live_indexes.py")}
-    ours["build/guard.sh"] = guard.shell(allow_replace)
+    ours["build/guard.sh"] = guard.render_guard(allow_replace)
     write_tree(folder, {**ours, **files, f"build/{script}": plain("images", script)}, on_disk=False)
     done = engine.run_inside(f"build/{script}", folder, job, bench.runner)
     redact_log(job.log, bench.site)

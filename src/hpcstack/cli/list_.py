@@ -17,10 +17,10 @@ def command(session: Session, words: tuple[str, ...], as_json: bool) -> None:
     WORDs narrow the list to stacks that name all of them.
     """
     from hpcstack.core.errors import ProblemsError
-    from hpcstack.recipe.evidence import evidence, explain_lack, recorded
+    from hpcstack.recipe.evidence import describe_evidence, explain_lack, read_evidence
 
     rows = []
-    whole, records, seen = session.store.stacks(), recorded(), set()
+    whole, records, seen = session.store.stacks(), read_evidence(), set()
     for path in session.catalog.files():
         try:
             recipes = session.catalog.read(path)
@@ -40,7 +40,7 @@ def command(session: Session, words: tuple[str, ...], as_json: bool) -> None:
                     "summary": stack.summary,
                     "base": stack.base.image,
                     "recipe": str(path),
-                    "evidence": evidence(stack, records),
+                    "evidence": describe_evidence(stack, records),
                     "why_not": explain_lack(stack, records),
                     "built": bool(built),
                     "stand_in": built.stand_in if built else "",

@@ -22,7 +22,7 @@ from hpcstack.core.dirs import data_home
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import read_text, write_text
 from hpcstack.core.quote import quote_sh
-from hpcstack.recipe.fields import requirement
+from hpcstack.recipe.fields import check_requirement
 from hpcstack.render.site_files import CA_FILE, variables
 from hpcstack.render.template import plain
 from hpcstack.runtimes import Step, choose
@@ -70,7 +70,7 @@ def plan_packages(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[
     wanted = tuple(line for one in wanted for line in _lines(one))
     for one in wanted:
         try:
-            requirement(one)
+            check_requirement(one)
         except ValueError as error:
             if "," in one and not set("<>=!~[") & set(one):
                 each = " ".join(f"--with {name}" for name in one.split(","))

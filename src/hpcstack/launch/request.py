@@ -16,7 +16,7 @@ from hpcstack.launch.resources import machine_of
 from hpcstack.launch.run import PlannedLaunch
 from hpcstack.launch.script import JOB_ONLY
 from hpcstack.launch.staging import plan_staging
-from hpcstack.recipe.fields import mount
+from hpcstack.recipe.fields import check_mount
 from hpcstack.site.model import PLATFORMS
 from hpcstack.slurm.query import allocation, minutes, read_options
 
@@ -106,7 +106,7 @@ def absolute_mount(said: str) -> str:
         what = "read-only mounts are not offered" if target.endswith((":ro", ":rw")) else "SOURCE:TARGET is needed"
         raise InputError(f"--mount {said}: {what}", f"--mount {source}:{target.partition(':')[0] or '/data'}")
     try:
-        return mount(f"{source}:{target}")
+        return check_mount(f"{source}:{target}")
     except ValueError as error:
         raise InputError(f"--mount {error}", f"e.g. --mount {Path.cwd()}/data:/data") from None
 

@@ -17,7 +17,14 @@ from pydantic import ValidationError
 from hpcstack.core.errors import InputError, Problem, ProblemsError, did_you_mean
 from hpcstack.core.yaml import MAX_BYTES, Document, format_path, parse_yaml, problems_of, read_yaml_text
 from hpcstack.recipe.fields import MAX_SCRIPT
-from hpcstack.recipe.merge import Policy, expand, filled, inheritable, merge, plain
+from hpcstack.recipe.merge import (
+    Policy,
+    expand_matrix,
+    fill_tokens,
+    merge_documents,
+    resolve_replacements,
+    strip_own_keys,
+)
 from hpcstack.recipe.model import Stack
 
 if TYPE_CHECKING:
@@ -134,7 +141,7 @@ class Catalog:
                         yield path, document
 
     def _expanded(self, path: Path, chain: tuple[Path, ...]) -> list[Document]:
-        return expand(self._whole(path, chain))
+        return expand_matrix(self._whole(path, chain))
 
     def _whole(self, path: Path, chain: tuple[Path, ...]) -> Document:
         """The file PATH over all that it extends. CHAIN are the files that are being read for it."""
@@ -148,10 +155,10 @@ class Catalog:
         if not isinstance(name, str) or not EXTENDED.fullmatch(name):
             raise ProblemsError([document.problem(("extends",), "name one stack or template, e.g. extends: _ngc")])
         try:
-            parent = inheritable(self._parent(document, name, path, (*chain, path.resolve())))
+            parent = strip_own_keys(self._parent(document, name, path, (*chain, path.resolve())))
         except ProblemsError as error:
             raise ProblemsError([*error.problems, *([] if chain else _own_problems(document))]) from None
-        whole = merge(parent, document)
+        whole = merge_documents(parent, document)
         del whole.value["extends"]
         return whole
 
@@ -199,12 +206,12 @@ class Catalog:
     def _recipe(self, path: Path, document: Document) -> Recipe:
         """The validated recipe; ProblemsError holds all that is wrong with it."""
         if self.policy.defaults:
-            document = merge(self.policy.defaults, document)
+            document = merge_documents(self.policy.defaults, document)
         if self.policy.force:
-            document = merge(document, self.policy.force)
+            document = merge_documents(document, self.policy.force)
         if self.policy.defaults or self.policy.force:
-            document = filled(document)
-        document, problems = _with_sources(plain(document))
+            document = fill_tokens(document)
+        document, problems = _with_sources(resolve_replacements(document))
         try:
             stack = Stack.model_validate(document.value)
         except ValidationError as error:
@@ -270,8 +277,8 @@ def _own_problems(document: Document) -> list[Problem]:
     del alone.value["extends"]
     found: set[Problem] = set()
     try:
-        for each in expand(alone):
-            each, problems = _with_sources(plain(each))
+        for each in expand_matrix(alone):
+            each, problems = _with_sources(resolve_replacements(each))
             found.update(problems)
             try:
                 Stack.model_validate(each.value)

@@ -17,14 +17,14 @@ FILE = "evidence.json"
 RENDERED, BUILT, TESTED = "rendered only", "built", "tested"
 
 
-def recorded() -> dict[str, Any]:
+def read_evidence() -> dict[str, Any]:
     """{full name: record} of all recipes that were built or tested."""
     path = data.find_data_folder("recipes") / FILE
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
 
 
-def evidence(stack: Stack, records: dict[str, Any]) -> str:
+def describe_evidence(stack: Stack, records: dict[str, Any]) -> str:
     """`tested on a stand-in`, `built on a stand-in`, or `rendered only`."""
     record = _record_of(stack, records)
     if not record or "why_not" in record:

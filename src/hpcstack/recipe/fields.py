@@ -38,14 +38,14 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
-def one_line(text: str) -> str:
+def check_one_line(text: str) -> str:
     """TEXT, refused if it holds a newline or a control character: it goes into shells and modulefiles."""
     if CONTROL.search(text):
         raise ValueError("newlines and control characters are not allowed here")
     return _encodable(text)
 
 
-def script(text: str) -> str:
+def check_script(text: str) -> str:
     """TEXT of several lines, which reaches bash as a file; refused if it holds a control character."""
     if IN_SCRIPTS.search(text):
         raise ValueError("control characters are not allowed here")
@@ -64,7 +64,7 @@ def _encodable(text: str) -> str:
 
 def value_of_variable(text: str) -> str:
     """TEXT as a variable's value that every runtime takes as it is."""
-    if found := re.search(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", one_line(text)):
+    if found := re.search(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", check_one_line(text)):
         raise ValueError(f"Enroot would replace {found[0]} when the container starts; write the value itself")
     if re.fullmatch(r"[\"'].*[\"']\s*", text):
         raise ValueError("Enroot would take away the quotes around the value; write it without them")
@@ -82,16 +82,16 @@ def part_of_variable(text: str) -> str:
 
 def value_of_label(text: str) -> str:
     """TEXT as a label that a definition file keeps as it is."""
-    if "{{" in one_line(text) or "}}" in text:
+    if "{{" in check_one_line(text) or "}}" in text:
         raise ValueError("{{ and }} are build arguments to Apptainer, and cannot be in a label")
     if text != text.strip() or not text:
         raise ValueError("a label is not empty and neither begins nor ends with a blank")
     return text
 
 
-def absolute(text: str) -> str:
+def check_absolute(text: str) -> str:
     """TEXT as an absolute path of the image, without `..`."""
-    parts = one_line(text).split("/")
+    parts = check_one_line(text).split("/")
     if not text.startswith("/") or any(part in ("", ".", "..") for part in parts[1:]):
         raise ValueError("write an absolute path of the image, without '.', '..', '//' or a '/' at its end")
     if any(text == place or text.startswith(f"{place}/") for place in RESERVED):
@@ -99,14 +99,14 @@ def absolute(text: str) -> str:
     return text
 
 
-def prefix(text: str) -> str:
+def check_prefix(text: str) -> str:
     """TEXT as a folder of the image that goes on PATH."""
-    if ":" in absolute(text):
+    if ":" in check_absolute(text):
         raise ValueError("a ':' would split PATH")
     return text
 
 
-def requirement(text: str) -> str:
+def check_requirement(text: str) -> str:
     """TEXT as a pip requirement that an index can answer."""
     if PLAIN_REQUIREMENT.fullmatch(text):
         return text  # as nearly all are: the parser, which is slow to load, has nothing to add
@@ -115,7 +115,7 @@ def requirement(text: str) -> str:
     if len(text) > MAX_REQUIREMENT:
         raise ValueError(f"longer than {MAX_REQUIREMENT} characters")
     try:
-        parsed = Requirement(one_line(text))
+        parsed = Requirement(check_one_line(text))
     except RecursionError:
         raise ValueError("not a pip requirement, e.g. deepspeed==0.16.2: nested too deeply") from None
     except InvalidRequirement as error:
@@ -126,37 +126,37 @@ def requirement(text: str) -> str:
     return text
 
 
-def apt(text: str) -> str:
+def check_apt(text: str) -> str:
     if not APT.fullmatch(text):
         raise ValueError("not an apt package, e.g. infiniband-diags or infiniband-diags=50.0-2")
     return text
 
 
-def conda(text: str) -> str:
-    if not CONDA.fullmatch(one_line(text)):
+def check_conda(text: str) -> str:
+    if not CONDA.fullmatch(check_one_line(text)):
         raise ValueError("not a conda package, e.g. numpy, numpy=2.1 or numpy>=2,<3")
     return text
 
 
-def channel(text: str) -> str:
-    if not CHANNEL.fullmatch(one_line(text)):
+def check_channel(text: str) -> str:
+    if not CHANNEL.fullmatch(check_one_line(text)):
         raise ValueError("not a conda channel, e.g. conda-forge or https://conda.example.org/hpc")
     return text
 
 
-def git(text: str) -> str:
-    if not GIT.fullmatch(one_line(text)):
+def check_git(text: str) -> str:
+    if not GIT.fullmatch(check_one_line(text)):
         raise ValueError("write https://HOST/PATH, ssh://HOST/PATH or file:///PATH, without a password or token")
     return text
 
 
-def commit(text: str) -> str:
+def check_commit(text: str) -> str:
     if text and not COMMIT.fullmatch(text):
         raise ValueError("write all 40 hex digits of the commit; a tag or branch goes into `ref`")
     return text
 
 
-def command(text: str) -> str:
+def check_command(text: str) -> str:
     if not COMMAND.fullmatch(text):
         raise ValueError("not a command's name: letters, digits and . _ + -")
     if text in SHADOWS:
@@ -165,27 +165,27 @@ def command(text: str) -> str:
     return text
 
 
-Line = Annotated[str, AfterValidator(one_line)]
-Script = Annotated[str, AfterValidator(script)]
+Line = Annotated[str, AfterValidator(check_one_line)]
+Script = Annotated[str, AfterValidator(check_script)]
 Value = Annotated[str, AfterValidator(value_of_variable)]
 Part = Annotated[str, AfterValidator(part_of_variable)]
 Label = Annotated[str, AfterValidator(value_of_label)]
-ImagePath = Annotated[str, AfterValidator(absolute)]
-Prefix = Annotated[str, AfterValidator(prefix)]
-Requirement = Annotated[str, AfterValidator(requirement)]
-AptPackage = Annotated[str, AfterValidator(apt)]
-CondaPackage = Annotated[str, AfterValidator(conda)]
-Channel = Annotated[str, AfterValidator(channel)]
-GitUrl = Annotated[str, AfterValidator(git)]
-Commit = Annotated[str, AfterValidator(commit)]
-Command = Annotated[str, AfterValidator(command)]
+ImagePath = Annotated[str, AfterValidator(check_absolute)]
+Prefix = Annotated[str, AfterValidator(check_prefix)]
+Requirement = Annotated[str, AfterValidator(check_requirement)]
+AptPackage = Annotated[str, AfterValidator(check_apt)]
+CondaPackage = Annotated[str, AfterValidator(check_conda)]
+Channel = Annotated[str, AfterValidator(check_channel)]
+GitUrl = Annotated[str, AfterValidator(check_git)]
+Commit = Annotated[str, AfterValidator(check_commit)]
+Command = Annotated[str, AfterValidator(check_command)]
 
 
-def mount(text: str) -> str:
+def check_mount(text: str) -> str:
     """SOURCE:TARGET as every runtime can mount it; ValueError for what one of them would take for something else."""
     if not re.fullmatch(r"/[^:,$`\"'\\\s]*:/[^:,$`\"'\\\s]*", text):
         raise ValueError(f"{text!r} is not SOURCE:TARGET of two absolute paths without blanks, quotes, $ or ','")
     return text
 
 
-Mount = Annotated[str, AfterValidator(mount)]
+Mount = Annotated[str, AfterValidator(check_mount)]

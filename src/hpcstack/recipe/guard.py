@@ -57,7 +57,7 @@ def is_guarded_apt(name: str, allowed: tuple[str, ...] = ()) -> bool:
     return bool(GUARDED_APT.match(name)) and not any(name.startswith(prefix) for prefix in free)
 
 
-def variable(name: str, variables: dict[str, str]) -> str:
+def find_variable(name: str, variables: dict[str, str]) -> str:
     """The variable of the longest prefix of NAME that VARIABLES knows; empty where there is none."""
     found = [prefix for prefix in variables if name == prefix or name.startswith(prefix)]
     return variables[max(found, key=len)] if found else ""
@@ -82,7 +82,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = 
 LIBRARIES = re.compile("|".join(fnmatch.translate(glob) for _, _, globs in FAMILIES.values() for glob in globs))
 
 
-def shell(allowed: tuple[str, ...] = ()) -> str:
+def render_guard(allowed: tuple[str, ...] = ()) -> str:
     """The patterns as lines of bash, for images/lib.sh; what a recipe ALLOWS to be replaced is not looked at."""
     plain = {name: re.sub(r"([.+])", r"\\\1", name) for name in allowed}
     pip = [pattern for name in allowed for pattern in FAMILIES.get(name, ((plain[name],), (), ()))[0]]

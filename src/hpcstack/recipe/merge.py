@@ -30,7 +30,7 @@ class Policy:
     force: Document | None = None
 
 
-def merge(under: Document, over: Document) -> Document:
+def merge_documents(under: Document, over: Document) -> Document:
     """OVER on top of UNDER: mappings key by key, lists appended, anything else replaced.
 
     `{replace: [...]}` in place of a list drops what is inherited; a key without a value drops the key.
@@ -106,7 +106,7 @@ def _copied(out: Document, part: Part, path: Path, *, plain: bool = False, drop:
     return copied if isinstance(value, dict) else list(copied.values()) if isinstance(value, list) else value
 
 
-def plain(document: Document) -> Document:
+def resolve_replacements(document: Document) -> Document:
     """DOCUMENT when nothing more is merged over it: `{replace: [...]}` is the list itself."""
     if not any(path[-1] == "replace" for path in document.keys):
         return document
@@ -115,14 +115,14 @@ def plain(document: Document) -> Document:
     return out
 
 
-def inheritable(document: Document) -> Document:
+def strip_own_keys(document: Document) -> Document:
     """DOCUMENT without what a child must say itself."""
     out = Document(document.file, marks=document.marks, keys=document.keys)
     out.value = {key: value for key, value in document.value.items() if key not in OWN}
     return out
 
 
-def fragment(document: Document, path: Path) -> Document:
+def extract_fragment(document: Document, path: Path) -> Document:
     """The part of DOCUMENT at PATH as a document of its own."""
     value: Any = document.value
     for part in path:
@@ -132,13 +132,13 @@ def fragment(document: Document, path: Path) -> Document:
     return out
 
 
-def expand(document: Document) -> list[Document]:
+def expand_matrix(document: Document) -> list[Document]:
     """One document for each stack of a file: the matrix multiplied out, `${stack...}` replaced.
 
     All that is wrong with the matrix is in the ProblemsError that it raises.
     """
     if "matrix" not in document.value:
-        return [filled(document)]
+        return [fill_tokens(document)]
     problems = list(islice(_wrong(document), MOST_PROBLEMS))
     if problems:
         raise ProblemsError(problems)
@@ -155,7 +155,7 @@ def expand(document: Document) -> list[Document]:
     for choice in product(*(list(matrix[axis]) for axis in axes)):
         chosen = dict(zip(axes, choice, strict=True))
         if not any(_matches(rule, chosen) for rule in excluded):
-            out.append(filled(_chosen(document, chosen)))
+            out.append(fill_tokens(_chosen(document, chosen)))
     if not out:
         raise ProblemsError([document.problem(("matrix", "exclude"), "nothing is left: every stack is excluded")])
     return out
@@ -175,7 +175,7 @@ def _chosen(document: Document, chosen: dict[str, str]) -> Document:
         out.value[axis] = value
         out.marks[(axis,)] = out.keys[(axis,)] = document.keys.get(where, document.mark(where))
         if isinstance(values, dict):
-            out = merge(out, fragment(document, where))
+            out = merge_documents(out, extract_fragment(document, where))
     return out
 
 
@@ -241,7 +241,7 @@ def _wrong_exclude(document: Document, matrix: dict[str, Any]) -> Iterator[Probl
                 yield document.problem((*path, axis), what)
 
 
-def filled(document: Document) -> Document:
+def fill_tokens(document: Document) -> Document:
     """DOCUMENT with `${stack.name}`, `${stack.version}` and `${stack.variant}` replaced in its values."""
     said = {token: document.value.get(token) or "" for token in TOKENS}
     problems: list[Problem] = []

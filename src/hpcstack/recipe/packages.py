@@ -74,13 +74,13 @@ class Packages(Model):
     def built_with_base(self, name: str) -> bool:
         """Whether a source distribution of pip's project NAME is built with what the base has, in no environment of its
         own."""
-        named = {project(one) for one in self.no_build_isolation}
-        return project(name) in (named | set(BUILT_AGAINST_TORCH))
+        named = {normalize_project(one) for one in self.no_build_isolation}
+        return normalize_project(name) in (named | set(BUILT_AGAINST_TORCH))
 
     @field_validator("pip", mode="after")
     @classmethod
     def _pip_once(cls, requirements: tuple[str, ...]) -> tuple[str, ...]:
-        return _once(requirements, project)
+        return _once(requirements, normalize_project)
 
     @field_validator("apt", mode="after")
     @classmethod
@@ -94,7 +94,7 @@ class Packages(Model):
         return sources
 
 
-def project(requirement: str) -> str:
+def normalize_project(requirement: str) -> str:
     """The canonical name of the project that a pip requirement names (PEP 503)."""
     match = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
     return re.sub(r"[-_.]+", "-", match[0] if match else requirement).lower()

@@ -65,7 +65,7 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
     """What is copied to /opt/hpcstack: the build's functions, the smoke suite, and Enroot's files."""
     locked = lock.platform(platform)
     files = {
-        "build/guard.sh": guard.shell(stack.packages.allow_replace),
+        "build/guard.sh": guard.render_guard(stack.packages.allow_replace),
         "build/lib.sh": plain("images", "lib.sh"),
         "build/live_indexes.py": plain("images", "live_indexes.py"),
         "compat.sh": plain("images", "compat.sh"),

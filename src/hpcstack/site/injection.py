@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from hpcstack.recipe.fields import Line, Model, Mount, Value, mount
+from hpcstack.recipe.fields import Line, Model, Mount, Value, check_mount
 
 
 class Reasoned(Model):
@@ -35,7 +35,7 @@ def known_settings(settings: dict[str, Reasoned]) -> dict[str, Reasoned]:
 
 def host_path(text: str) -> str:
     """TEXT as an absolute path of the nodes that every runtime can mount."""
-    mount(f"{text}:/x")
+    check_mount(f"{text}:/x")
     if posixpath.normpath(text) != text or text == "/":
         raise ValueError(f"{text!r}: write an absolute path without '.', '..', '//' or a '/' at its end")
     return text

@@ -30,7 +30,7 @@ from hpcstack.core.yaml import (
     wrong_key,
 )
 from hpcstack.recipe.fields import Model, Mount
-from hpcstack.recipe.merge import Policy, fragment, merge
+from hpcstack.recipe.merge import Policy, extract_fragment, merge_documents
 from hpcstack.site.fabric import Baseline, Fabric
 from hpcstack.site.model import (
     PLATFORMS,
@@ -298,13 +298,13 @@ def _policy(documents: list[Document], forced: list[dict[str, Any]]) -> Policy:
         for kind, so_far in parts.items():
             stated = document.value.get("policy")
             if isinstance(stated, dict) and isinstance(stated.get(kind), dict):
-                part = fragment(document, ("policy", kind))
-                parts[kind] = merge(so_far, part) if so_far else part
+                part = extract_fragment(document, ("policy", kind))
+                parts[kind] = merge_documents(so_far, part) if so_far else part
     for values in forced:
         for kind, so_far in list(parts.items()):
             if said := (values.get("policy") or {}).get(kind):
                 above = Document(f"{SYSTEM} (force)", said)
-                parts[kind] = merge(so_far, above) if so_far else above
+                parts[kind] = merge_documents(so_far, above) if so_far else above
     return Policy(parts["defaults"], parts["force"])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hpcstack.core import data
 from hpcstack.recipe.catalog import Catalog
-from hpcstack.recipe.evidence import FILE, evidence, explain_lack, recorded
+from hpcstack.recipe.evidence import FILE, describe_evidence, explain_lack, read_evidence
 from hpcstack.recipe.model import Stack
 
 
@@ -25,15 +25,15 @@ from hpcstack.recipe.model import Stack
 )
 def test_a_record_counts_for_its_spec(stack: Stack, record: dict[str, object] | None, said: str) -> None:
     records = {stack.full_name: {"spec_sha256": stack.checksum(), **record}} if record else {}
-    assert evidence(stack, records) == said
+    assert describe_evidence(stack, records) == said
 
 
 def test_the_records_of_the_package_are_of_its_recipes_and_of_many_families() -> None:
     catalog = Catalog([data.find_data_folder("recipes")])
     recipes = {recipe.stack.full_name: recipe.stack for path in catalog.files() for recipe in catalog.read(path)}
-    records = recorded()
+    records = read_evidence()
     assert set(records) <= set(recipes), f"ci/evidence.py write drops what is gone from {FILE}"
-    proven = {recipes[name].name for name in records if evidence(recipes[name], records).startswith("tested")}
+    proven = {recipes[name].name for name in records if describe_evidence(recipes[name], records).startswith("tested")}
     assert len(proven) >= 8, proven
     assert json.loads((data.find_data_folder("recipes") / FILE).read_text()) == records
 

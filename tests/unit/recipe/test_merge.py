@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.yaml import Document, parse_yaml
 from hpcstack.recipe.catalog import Catalog
-from hpcstack.recipe.merge import Policy, expand, merge, plain
+from hpcstack.recipe.merge import Policy, expand_matrix, merge_documents, resolve_replacements
 
 HEAD = 'apiVersion: hpcstack/v1\nsummary: s\nbase: {image: "nvcr.io/nvidia/pytorch:24.11-py3"}\n'
 
@@ -26,7 +26,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 def test_mappings_merge_lists_append_and_the_rest_is_replaced() -> None:
     under = parse_yaml("a: {x: 1, y: 2}\nb: [p]\nc: old\nd: {gone: 1, stays: 2}\n", "under")
     over = parse_yaml("a: {y: 3}\nb: [q]\nc: new\nd: {gone: }\n", "over")
-    merged = merge(under, over)
+    merged = merge_documents(under, over)
     assert merged.value == {"a": {"x": "1", "y": "3"}, "b": ["p", "q"], "c": "new", "d": {"stays": "2"}}
     assert merged.mark(("a", "x")) == ("under", 1, 8)
     assert merged.mark(("a", "y")) == ("over", 1, 8)
@@ -35,10 +35,15 @@ def test_mappings_merge_lists_append_and_the_rest_is_replaced() -> None:
 
 
 def test_a_list_is_replaced_where_it_says_so() -> None:
-    merged = merge(parse_yaml("b: [p, q]\n", "under"), parse_yaml("b: {replace: [r]}\nc: {replace: [s]}\n", "over"))
-    assert plain(merged).value == {"b": ["r"], "c": ["s"]}
-    assert plain(merged).mark(("b", 0)) == ("over", 1, 15)
-    assert plain(merge(merged, parse_yaml("b: [t]\nc: [u]\n", "third"))).value == {"b": ["r", "t"], "c": ["s", "u"]}
+    merged = merge_documents(
+        parse_yaml("b: [p, q]\n", "under"), parse_yaml("b: {replace: [r]}\nc: {replace: [s]}\n", "over")
+    )
+    assert resolve_replacements(merged).value == {"b": ["r"], "c": ["s"]}
+    assert resolve_replacements(merged).mark(("b", 0)) == ("over", 1, 15)
+    assert resolve_replacements(merge_documents(merged, parse_yaml("b: [t]\nc: [u]\n", "third"))).value == {
+        "b": ["r", "t"],
+        "c": ["s", "u"],
+    }
 
 
 def test_a_replaced_list_stays_so_through_extends_and_matrix(tmp_path: Path) -> None:
@@ -169,17 +174,17 @@ VALUES = st.recursive(
 def test_merging_with_nothing_changes_nothing(low: dict[str, object], high: dict[str, object]) -> None:
     empty = Document("e", {})
     under, over = Document("u", low), Document("o", high)
-    assert merge(under, empty).value == low and merge(empty, over).value == high
-    merged = merge(under, over).value
+    assert merge_documents(under, empty).value == low and merge_documents(empty, over).value == high
+    merged = merge_documents(under, over).value
     assert set(merged) == {*low, *high}
-    assert merge(merge(under, over), empty).value == merged
+    assert merge_documents(merge_documents(under, over), empty).value == merged
 
 
 @given(st.text(max_size=30))
 def test_only_stack_words_are_replaced(text: str) -> None:
     document = Document("f", {"name": "n", "version": "v", "summary": text})
     if "${stack." not in text:
-        assert expand(document)[0].value["summary"] == text
+        assert expand_matrix(document)[0].value["summary"] == text
 
 
 def test_a_policy_fills_names_and_drops_what_it_forbids(tmp_path: Path) -> None:
