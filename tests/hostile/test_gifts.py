@@ -33,7 +33,7 @@ from hpcstack.recipe.model import Stack
 from hpcstack.render.site_files import lent_files
 from hpcstack.report import Outcome, Report, html, junit, markdown, prometheus
 from hpcstack.site.load import Site
-from hpcstack.site.logins import build_for, redact, secrets
+from hpcstack.site.logins import build_for, list_secrets, redact_logins
 from hpcstack.store.signing import Statement, sign, signature_of, statement_of, verify
 from support.bundles import RECIPE, make_bundle
 from support.clock import processor_seconds
@@ -267,22 +267,22 @@ def test_m1_logins_as_people_write_them(tmp_path: Path, url: str) -> None:
     site = make_site(tmp_path, build={"proxy": {"https": url}, "pip": {"index_url": url}})
     lent = lent_files(site, build_for(site, "evil.example"))["hpcstack-site.sh"]
     assert not any(word in lent for word in words) and ("proxy" in lent or ".site" in lent)
-    said = redact(f"a {url} b", site)
+    said = redact_logins(f"a {url} b", site)
     assert not any(word in said for word in words if word in url and word not in ("kret99", "ret99")), said
     import base64
 
     encoded = base64.b64encode(b"user:Sekret99").decode()
     first = make_site(tmp_path, build={"proxy": {"https": ODD_LOGINS[0]}})
-    assert encoded not in redact(f"Proxy-Authorization: Basic {encoded}", first)
+    assert encoded not in redact_logins(f"Proxy-Authorization: Basic {encoded}", first)
 
 
 def test_m1_logs_hold_no_login(tmp_path: Path) -> None:
     site = make_site(tmp_path, build=LOGINS)
     said = "\n".join(f"Looking in {word} and https://x:{word}@h/ {word}x" for word in PASSWORDS)
-    clean = redact(said + "\nhttps://other:unknown@elsewhere/", site)
+    clean = redact_logins(said + "\nhttps://other:unknown@elsewhere/", site)
     assert not any(word in clean for word in (*PASSWORDS, "unknown")) and "elsewhere" in clean
-    assert {"s3cr@t", "tok3nt0ken"} <= set(secrets(site))
-    assert redact("nothing here: git@github.com:x/y 100%", site) == "nothing here: git@github.com:x/y 100%"
+    assert {"s3cr@t", "tok3nt0ken"} <= set(list_secrets(site))
+    assert redact_logins("nothing here: git@github.com:x/y 100%", site) == "nothing here: git@github.com:x/y 100%"
 
 
 def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(

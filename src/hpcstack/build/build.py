@@ -20,7 +20,7 @@ from hpcstack.releases.records import read_releases
 from hpcstack.releases.tree import Tree
 from hpcstack.render.image import CONTEXT
 from hpcstack.render.steps import HOME, steps
-from hpcstack.site.logins import redact
+from hpcstack.site.logins import redact_logins
 from hpcstack.store.artifact import IMAGE, Artifact
 from hpcstack.store.contents import read_file
 from hpcstack.store.workspace import workspace
@@ -205,7 +205,7 @@ def make_image(
     finally:
         with store.acting("the log was not kept"):
             write_text(
-                kept, redact(read_log(job.log), request.site), sharing.log_mode()
+                kept, redact_logins(read_log(job.log), request.site), sharing.log_mode()
             )  # also where the disk was full just now
 
 

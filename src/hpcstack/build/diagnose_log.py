@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.build.job import read_log
-from hpcstack.site.logins import redact
+from hpcstack.site.logins import redact_logins
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ def explain_failure(failed: Completed, log: Path, kept: Path, lock: Lock, site: 
         where = ""
         how = f"\n  > {failed.command()}  (exit {failed.status})"
 
-    lines = [redact(line, site) for line in failed.tail if not MARK.match(line)]
+    lines = [redact_logins(line, site) for line in failed.tail if not MARK.match(line)]
     lines += [f"{name} came with {by}" for name, by in _find_requirements(text).items()]
 
     advice = _advise_on_full_disk(log.parent)

@@ -9,7 +9,7 @@ from hpcstack.build.engines.base import Job
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import write_tree
 from hpcstack.render.site_files import CA_FILE, lent_files
-from hpcstack.site.logins import build_for, redact
+from hpcstack.site.logins import build_for, redact_logins
 from hpcstack.store.cache import own_cache
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def redact_log(log: Path, site: Site) -> None:
     clean = log.with_name(f"{log.name}.clean")
     with log.open(encoding="utf-8", errors="replace") as lines, clean.open("w", encoding="utf-8") as out:
         for line in iter(lambda: lines.readline(1 << 16), ""):
-            out.write(redact(line, site))
+            out.write(redact_logins(line, site))
     clean.replace(log)
 
 

@@ -41,7 +41,7 @@ class Session:
         from hpcstack.core import sharing
         from hpcstack.site import load as site
 
-        loaded = site.load(self.site_file)
+        loaded = site.load_site(self.site_file)
         sharing.share_with_group(loaded.site.group)
         sharing.trust_publishers(loaded.site.modules.publishers)
         return loaded

@@ -27,7 +27,7 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
     from hpcstack.core.errors import InputError
     from hpcstack.core.files import writing_below
     from hpcstack.core.outputs import write_output
-    from hpcstack.site.discover import probe
+    from hpcstack.site.discover import probe_site
     from hpcstack.site.write import site_text
 
     path = Path(output)
@@ -35,7 +35,7 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
         raise InputError(f"{path} is a folder", f"name a file in it: {path}/hpcstack/site.yaml")
     if output and path.exists() and not force:
         raise InputError(f"{path} already exists", "name another file, or say --force")
-    text = site_text(probe(session.runner), socket.gethostname().partition(".")[0], name)
+    text = site_text(probe_site(session.runner), socket.gethostname().partition(".")[0], name)
     if not output:
         echo(text.rstrip("\n"))
         return

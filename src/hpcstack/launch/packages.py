@@ -26,7 +26,7 @@ from hpcstack.recipe.fields import check_requirement
 from hpcstack.render.site_files import CA_FILE, variables
 from hpcstack.render.template import plain
 from hpcstack.runtimes import Step, choose
-from hpcstack.site.logins import build_for, redact
+from hpcstack.site.logins import build_for, redact_logins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -169,11 +169,11 @@ def _install(
         argv = [word for one in runtime.parts(step) for word in one.words]
         done = runner.logged(argv, part / "install.log", env=runtime.environment(step), on_line=progress)
     log = part / "install.log"
-    write_text(log, redact(log.read_text(encoding="utf-8", errors="replace"), site), 0o600)
+    write_text(log, redact_logins(log.read_text(encoding="utf-8", errors="replace"), site), 0o600)
     if done.status:
         kept = part.parent / "failed.log"
         shutil.copy(log, kept)
-        raise BuildError(redact(_why(done.tail, wanted), site), f"the whole log is {kept}")
+        raise BuildError(redact_logins(_why(done.tail, wanted), site), f"the whole log is {kept}")
 
 
 def _lend(folder: Path, site: Site, registry: str) -> None:

@@ -72,7 +72,7 @@ class Probe:
     cpu: str = ""
 
 
-def probe(runner: Runner, root: Path = Path("/")) -> Probe:
+def probe_site(runner: Runner, root: Path = Path("/")) -> Probe:
     """Ask Slurm, the driver, /sys, Pyxis, Enroot, Apptainer and Lmod. ROOT is / but in tests."""
     devices = _said(runner, NVIDIA).splitlines()
     name, _, driver = devices[0].partition(", ") if devices else ("", "", "")

@@ -234,14 +234,14 @@ class Loaded:
     policy: Policy = field(default_factory=Policy)
 
 
-def defaults(environ: Mapping[str, str]) -> dict[str, Any]:
+def make_defaults(environ: Mapping[str, str]) -> dict[str, Any]:
     """The built-in layer: everything below the user's own data folder."""
     top = f"{data_home(environ)}/hpcstack"
     store = f"{top}/store"
     return {"store": store, "user_store": store, "lock_dir": f"{top}/locks", "module_root": f"{top}/modules"}
 
 
-def layers(environ: Mapping[str, str], explicit: str = "") -> list[Path]:
+def find_layers(environ: Mapping[str, str], explicit: str = "") -> list[Path]:
     """The files that are there, weakest first; a file that was named must be there."""
     found = [path for path in (SYSTEM, config_home(environ) / "hpcstack/site.yaml") if path.is_file()]
     for named, how in ((environ.get("HPCSTACK_SITE", ""), "$HPCSTACK_SITE"), (explicit, "--site")):
@@ -252,15 +252,15 @@ def layers(environ: Mapping[str, str], explicit: str = "") -> list[Path]:
     return found
 
 
-def load(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded:
+def load_site(explicit: str = "", environ: Mapping[str, str] | None = None) -> Loaded:
     """The site of this caller. All problems of a layer are in the ProblemsError that it raises."""
     environ = os.environ if environ is None else environ
     merged: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
-    _merge(merged, defaults(environ), origins, Origin())
+    _merge(merged, make_defaults(environ), origins, Origin())
     forced: list[tuple[dict[str, Any], Origin]] = []
     documents: list[Document] = []
-    for path in layers(environ, explicit):
+    for path in find_layers(environ, explicit):
         document = _read(path)
         if "force" in document.value:
             forced.append((_force(document, path), Origin(path, forced=True)))
@@ -372,7 +372,7 @@ __all__ = [
     "RegistrySite",
     "Site",
     "StagingSite",
-    "defaults",
-    "layers",
-    "load",
+    "make_defaults",
+    "find_layers",
+    "load_site",
 ]

@@ -33,10 +33,10 @@ def _without(value: Any) -> Any:
         return {key: _without(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without(item) for item in value]
-    return plain(value) if isinstance(value, str) else value
+    return strip_login(value) if isinstance(value, str) else value
 
 
-def plain(url: str) -> str:
+def strip_login(url: str) -> str:
     """URL without what is before its last `@`, without its query and without conda's tokens: a password may hold
     anything, also what it should not. A token that stands in a path as any other word cannot be told from one."""
     scheme, there, rest = url.partition("://")
@@ -48,7 +48,7 @@ def plain(url: str) -> str:
     return f"{scheme}://{rest}" if there and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) else rest
 
 
-def secrets(site: Site) -> list[str]:
+def list_secrets(site: Site) -> list[str]:
     """The passwords and tokens in the site's URLs, as they are written and as they are sent; the longest first."""
     found = {text for url in _texts(site.build.model_dump(mode="json")) for text in _of(url)}
     return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
@@ -80,8 +80,8 @@ def _of(url: str) -> Iterator[str]:
     yield from (value for part in query for value in re.split(r"[&=#]", part)[1::2])
 
 
-def redact(text: str, site: Site) -> str:
+def redact_logins(text: str, site: Site) -> str:
     """TEXT for a log: no login of the site's is in it, nor of any other URL."""
-    for secret in secrets(site):
+    for secret in list_secrets(site):
         text = text.replace(secret, HIDDEN)
     return IN_URL.sub(f"{HIDDEN}@", text)

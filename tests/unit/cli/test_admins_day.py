@@ -16,7 +16,7 @@ from hpcstack.launch import record
 from hpcstack.launch.jobs import ended_how
 from hpcstack.launch.record import Launch, explain_made
 from hpcstack.recipe.catalog import Catalog
-from hpcstack.site.load import Site, load
+from hpcstack.site.load import Site, load_site
 
 
 class Answering(Runner):
@@ -59,7 +59,7 @@ def test_doctor_looks_at_what_the_site_names(tmp_path: Path) -> None:
 def test_a_wrong_site_is_told_at_its_line(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "site.yaml").write_text(text)
     with pytest.raises(ProblemsError) as error:
-        load(str(tmp_path / "site.yaml"), {"HOME": str(tmp_path)})
+        load_site(str(tmp_path / "site.yaml"), {"HOME": str(tmp_path)})
     assert says in error.value.message
 
 

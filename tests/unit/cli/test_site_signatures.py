@@ -11,7 +11,7 @@ import pytest
 from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.process import Runner
 from hpcstack.render.launchers import importer
-from hpcstack.site.load import load
+from hpcstack.site.load import load_site
 from hpcstack.store import signing
 from support.modules import Place
 
@@ -98,7 +98,7 @@ def test_a_launch_of_what_is_not_signed_is_refused(tmp_path: Path, monkeypatch: 
 def test_a_site_that_says_nothing_sensible(tmp_path: Path, said: str) -> None:
     (tmp_path / "site.yaml").write_text(f"signatures: {said}\n")
     with pytest.raises(ProblemsError):
-        load(str(tmp_path / "site.yaml"), {"HOME": str(tmp_path)})
+        load_site(str(tmp_path / "site.yaml"), {"HOME": str(tmp_path)})
 
 
 def test_a_wrong_key_takes_no_good_signature_away(tmp_path: Path) -> None:

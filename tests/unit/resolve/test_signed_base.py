@@ -21,7 +21,7 @@ from hpcstack.oci.signed import read_key
 from hpcstack.recipe.model import Stack
 from hpcstack.resolve.base import resolve
 from hpcstack.resolve.signed_base import record_signature, refuse_unsigned
-from hpcstack.site.load import Site, load
+from hpcstack.site.load import Site, load_site
 from support.ngc_registry import REGISTRY, NgcRegistry, resolve_here
 
 REPOSITORY = "nvidia/pytorch"
@@ -63,7 +63,7 @@ def site_with(tmp_path: Path, ngc: NgcRegistry, key: Path | str, *, required: bo
         "build": {"ca_bundle": str(ngc.ca)}, "policy": {"require_signed_base": required},
     }  # fmt: skip
     (tmp_path / "site.yaml").write_text(json.dumps(said))
-    return load(str(tmp_path / "site.yaml")).site
+    return load_site(str(tmp_path / "site.yaml")).site
 
 
 class Said(Progress):

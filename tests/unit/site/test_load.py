@@ -27,7 +27,7 @@ def put(path: Path, text: str) -> str:
 
 
 def test_without_a_file_everything_is_below_home(environ: dict[str, str], tmp_path: Path) -> None:
-    loaded = load.load(environ=environ)
+    loaded = load.load_site(environ=environ)
     assert loaded.site.store == tmp_path / "home/.local/share/hpcstack/store"
     assert str(loaded.origins["store"]) == "built-in"
 
@@ -37,7 +37,7 @@ def test_each_layer_overrides_the_weaker_key_by_key(environ: dict[str, str], tmp
     put(tmp_path / "home/.config/hpcstack/site.yaml", "name: b\nbuild: {tmpdir: /b}\nstore: /b\n")
     environ["HPCSTACK_SITE"] = put(tmp_path / "env.yaml", "name: c\nbuild: {tmpdir: /c}\n")
     explicit = put(tmp_path / "explicit.yaml", "name: d\n")
-    loaded = load.load(explicit, environ)
+    loaded = load.load_site(explicit, environ)
     assert (loaded.site.name, loaded.site.build.tmpdir, str(loaded.site.store)) == ("d", "/c", "/b")
     assert (loaded.site.build.compression, loaded.site.runtime) == ("gzip", "pyxis")
     assert str(loaded.origins["build.tmpdir"]) == str(tmp_path / "env.yaml")
@@ -47,7 +47,7 @@ def test_each_layer_overrides_the_weaker_key_by_key(environ: dict[str, str], tmp
 def test_what_etc_forces_nothing_overrides(environ: dict[str, str], tmp_path: Path) -> None:
     put(tmp_path / "etc.yaml", "store: /a\nforce: {store: /forced}\n")
     explicit = put(tmp_path / "explicit.yaml", "store: /mine\n")
-    loaded = load.load(explicit, environ)
+    loaded = load.load_site(explicit, environ)
     assert str(loaded.site.store) == "/forced"
     assert loaded.origins["store"].forced
 
@@ -56,29 +56,29 @@ def test_a_signature_that_etc_requires_is_required_of_everybody(environ: dict[st
     wants = "{policy: {require_signed_base: true, defaults: {environment: {A: '1'}}}}"
     put(tmp_path / "etc.yaml", f"store: /a\nforce: {wants}\n")
     explicit = put(tmp_path / "explicit.yaml", "policy: {require_signed_base: false}\n")
-    loaded = load.load(explicit, environ)
+    loaded = load.load_site(explicit, environ)
     assert loaded.site.policy.require_signed_base and loaded.site.policy.defaults == {"environment": {"A": "1"}}
-    assert not load.load("", {**environ, "HPCSTACK_SITE": ""}).site.policy.force
+    assert not load.load_site("", {**environ, "HPCSTACK_SITE": ""}).site.policy.force
 
 
 def test_force_elsewhere_is_refused_and_not_ignored(environ: dict[str, str], tmp_path: Path) -> None:
     explicit = put(tmp_path / "explicit.yaml", "force: {store: /mine}\n")
     with pytest.raises(ProblemsError, match="explicit.yaml:1:1: force: `force` counts in"):
-        load.load(explicit, environ)
+        load.load_site(explicit, environ)
 
 
 def test_a_site_that_cannot_be_read(environ: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "explicit.yaml"
     path.write_bytes(b"name: \xff\n")
     with pytest.raises(InputError, match="not UTF-8"):
-        load.load(str(path), environ)
+        load.load_site(str(path), environ)
 
 
 def test_a_named_file_must_be_there(environ: dict[str, str]) -> None:
     with pytest.raises(InputError, match="--site"):
-        load.load("/nowhere.yaml", environ)
+        load.load_site("/nowhere.yaml", environ)
     with pytest.raises(InputError, match="HPCSTACK_SITE"):
-        load.load("", environ | {"HPCSTACK_SITE": "/nowhere.yaml"})
+        load.load_site("", environ | {"HPCSTACK_SITE": "/nowhere.yaml"})
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_named_file_must_be_there(environ: dict[str, str]) -> None:
 def test_a_wrong_site_says_where(environ: dict[str, str], tmp_path: Path, text: str, says: str) -> None:
     explicit = put(tmp_path / "explicit.yaml", text)
     with pytest.raises(ProblemsError) as caught:
-        load.load(explicit, environ)
+        load.load_site(explicit, environ)
     assert says in str(caught.value)
 
 
@@ -122,7 +122,7 @@ def test_the_policies_of_all_layers_are_one(tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text("policy: {defaults: {packages: {pip: [numpy]}, environment: {A: first}}}\n")
     second.write_text("policy: {defaults: {packages: {pip: [scipy]}, environment: {A: second}}}\n")
-    loaded = load.load(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
+    loaded = load.load_site(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
     assert loaded.policy.defaults and loaded.policy.defaults.value["packages"]["pip"] == ["numpy", "scipy"]
     assert str(loaded.policy.defaults.mark(("environment", "A"))) == f"{second}:1"
     assert loaded.site.policy.defaults["packages"]["pip"] == ["numpy", "scipy"]  # what is shown is what counts
@@ -148,7 +148,7 @@ def test_a_wrong_site_says_so(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "site.yaml"
     path.write_text(text)
     with pytest.raises(ProblemsError) as caught:
-        load.load(str(path), {"HOME": str(tmp_path)})
+        load.load_site(str(path), {"HOME": str(tmp_path)})
     assert says in caught.value.message, caught.value.message
 
 
@@ -156,7 +156,7 @@ def test_two_layers_of_nonsense_are_refused(tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text("policy: [x]\n")
     second.write_text("policy: {}\n")
-    loaded = load.load(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
+    loaded = load.load_site(str(second), {"HOME": str(tmp_path), "HPCSTACK_SITE": str(first)})
     assert loaded.policy.defaults is None
 
 
@@ -164,7 +164,7 @@ def test_who_may_not_write_the_store_has_one_of_his_own(environ: dict[str, str],
     """admin 10: "must be writable by you"; and with a site.yaml of his own the site's stacks vanish."""
     store = tmp_path / "store"
     explicit = put(tmp_path / "explicit.yaml", f"store: {store}\nuser_store: {tmp_path}/of-{{user}}/hpcstack\n")
-    site = load.load(explicit, environ).site
+    site = load.load_site(explicit, environ).site
     assert site.own_store == store and site.own_lock_dir == site.lock_dir, "one that is not there is the site's to make"
     store.mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -174,14 +174,14 @@ def test_who_may_not_write_the_store_has_one_of_his_own(environ: dict[str, str],
         name = pwd.getpwuid(os.geteuid()).pw_name
         assert site.own_store == tmp_path / f"of-{name}/hpcstack"
         assert site.own_lock_dir == site.own_store / "locks"
-        plain = load.load(put(tmp_path / "plain.yaml", f"store: {store}\n"), environ).site
+        plain = load.load_site(put(tmp_path / "plain.yaml", f"store: {store}\n"), environ).site
         assert plain.own_store == tmp_path / "home/.local/share/hpcstack/store"
 
 
 def test_a_store_of_users_that_is_one_for_all_is_refused(environ: dict[str, str], tmp_path: Path) -> None:
     explicit = put(tmp_path / "explicit.yaml", "user_store: /scratch/all\n")
     with pytest.raises(InputError, match="one folder for all users"):
-        load.load(explicit, environ)
+        load.load_site(explicit, environ)
 
 
 def test_a_module_tree_for_each_architecture(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hpcstack.core.process import Completed, Runner
 from hpcstack.site import load as site
-from hpcstack.site.discover import Nodes, Probe, probe, read_gres, read_mpi, read_sinfo
+from hpcstack.site.discover import Nodes, Probe, probe_site, read_gres, read_mpi, read_sinfo
 from hpcstack.site.write import site_text
 
 SINFO = (
@@ -56,13 +56,13 @@ def dgx(root: Path) -> Probe:
         ("enroot", "version"): "4.1.2",
         ("nvidia-smi", "topo", "-m"): "GPU0 X NV18 NV18\n",
     }
-    return probe(Said(said), root)
+    return probe_site(Said(said), root)
 
 
 def load(folder: Path, text: str) -> site.Site:
     path = folder / "site.yaml"
     path.write_text(text)
-    return site.load(str(path), {"HOME": str(folder)}).site
+    return site.load_site(str(path), {"HOME": str(folder)}).site
 
 
 def test_a_gpu_cluster(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_gpu_cluster(tmp_path: Path) -> None:
 
 
 def test_a_machine_with_nothing(tmp_path: Path) -> None:
-    text = site_text(probe(Said({}), tmp_path), "box")
+    text = site_text(probe_site(Said({}), tmp_path), "box")
     loaded = load(tmp_path, text)
     assert (loaded.name, loaded.runtime, loaded.node_types, loaded.fabric.kind) == ("box", "auto", {}, "")
     assert "Slurm was not there to ask" in text and "No InfiniBand" in text
@@ -136,7 +136,7 @@ def test_sinfo_and_mpi_of_several_releases() -> None:
     ids=range(5),
 )
 def test_tools_that_talk_nonsense_give_a_file_that_loads(tmp_path: Path, said: dict[tuple[str, ...], str]) -> None:
-    text = site_text(probe(Said(said), tmp_path), "box")
+    text = site_text(probe_site(Said(said), tmp_path), "box")
     loaded = load(tmp_path, text)
     assert "evil" not in loaded.name
 
@@ -146,4 +146,4 @@ def test_a_program_that_cannot_be_run_is_no_reason_to_stop(tmp_path: Path, monke
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert probe(Runner(), tmp_path).nodes == ()
+    assert probe_site(Runner(), tmp_path).nodes == ()
