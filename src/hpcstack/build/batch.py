@@ -14,7 +14,7 @@ from hpcstack.core.errors import BuildError, InputError, SlurmError, format_coun
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill
 from hpcstack.site.own_command import hpcstack_on
-from hpcstack.slurm.jobs import cancel, submit
+from hpcstack.slurm.jobs import cancel_jobs, submit_job
 from hpcstack.store.store import open_store
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def build_on_slurm(
             path = logs / (f"build-{turn}.sbatch" if turn else "build.sbatch")
             with store.acting("the job was not written"):
                 write_text(path, text)
-            job = submit(path, runner, hint="hpcstack build --partition names another one")
+            job = submit_job(path, runner, hint="hpcstack build --partition names another one")
             where = f" for {platform} in {place}" if several else ""
             progress(f"job {job}: {format_count(len(stacks), 'build')}{where}, at most {limit} at once; logs in {logs}")
             elements += [
@@ -124,7 +124,7 @@ def build_on_slurm(
         return _follow(elements, runner, progress)
     except BaseException:
         if elements:
-            cancel(sorted({one.job for one in elements}), runner)
+            cancel_jobs(sorted({one.job for one in elements}), runner)
         raise
 
 

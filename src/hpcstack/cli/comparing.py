@@ -14,10 +14,10 @@ from hpcstack.cli.session import Session, answer, say
 def compare(session: Session, names: tuple[str, ...], wanted: Any, options: dict[str, Any], *, as_json: bool) -> None:
     """Both on the same nodes. Outside an allocation, salloc gets one and this verb runs again in it."""
     from hpcstack.cli.testing import one
-    from hpcstack.slurm.query import allocation
+    from hpcstack.slurm.query import find_allocation
     from hpcstack.suite.compare import compare_reports
 
-    if options["runtime"] != "local" and not allocation(os.environ):
+    if options["runtime"] != "local" and not find_allocation(os.environ):
         _in_allocation(session, options)
     found = [one(session, name, wanted, options) for name in names]
     reports = [report for report, _ in found]

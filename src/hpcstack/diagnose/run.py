@@ -25,7 +25,7 @@ from hpcstack.oci.credentials import IDENTITY, find_login
 from hpcstack.publish.load_test import LMOD
 from hpcstack.render.template import plain
 from hpcstack.runtimes import choose
-from hpcstack.slurm.query import partitions, read_pmi
+from hpcstack.slurm.query import query_partitions, read_pmi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -126,7 +126,7 @@ def _cluster(
     if not runner.has("srun"):
         yield skipped("slurm", where, "there is no srun on this machine")
         return
-    known = partitions(runner)
+    known = query_partitions(runner)
     if not known:
         said = runner.output(["sinfo"], timeout=20).tail[-1:]
         yield wrong("slurm", where, f"sinfo does not answer: {' '.join(said)}")
@@ -249,7 +249,7 @@ def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
         if not name.isdecimal() and not _known(pwd.getpwnam, name):
             said = f"modules.publishers: there is no user {name}, so releases that {name} published are refused"
             yield wrong("named", where, said, "FAIL", key="modules.publishers")
-    slurms = partitions(runner)
+    slurms = query_partitions(runner)
     for name, partition in site.partitions.items():
         node, has = site.node_types[partition.node_type], slurms.get(name)
         promised = node.gpus.count if node.gpus else 0

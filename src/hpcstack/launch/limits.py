@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, did_you_mean
-from hpcstack.slurm.query import Limits, minutes
+from hpcstack.slurm.query import Limits, parse_minutes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ def check(resources: Resources, known: Mapping[str, Limits]) -> None:
 def _check_time(text: str) -> None:
     """Raise InputError where Slurm would not read TEXT as a time limit."""
     is_unlimited = text.lower() in ("unlimited", "infinite")
-    if text and not is_unlimited and minutes(text) is None:
+    if text and not is_unlimited and parse_minutes(text) is None:
         raise InputError(f"--time {text}: {_time_as_slurm_writes_it(text)}")
 
 
@@ -54,7 +54,7 @@ def _find_excess(resources: Resources, limits: Limits) -> str:
     if (cpus := tasks * (resources.cpus_per_task or 1)) > limits.cpus > 0:
         return f"{cpus} CPUs per node ({tasks} x {resources.cpus_per_task or 1}): partition {name} has {limits.cpus}"
     if resources.time and limits.minutes:
-        asked = minutes(resources.time)  # None: unlimited
+        asked = parse_minutes(resources.time)  # None: unlimited
         if asked is None or asked > limits.minutes:
             return f"--time {resources.time}: partition {name} gives at most {limits.minutes} minutes"
     feature = resources.constraint

@@ -17,7 +17,7 @@ from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, of_mode, t
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import health, watched, with_compat, with_host_libraries
 from hpcstack.runtimes import Part, Runtime, Step, choose
-from hpcstack.slurm.query import allocation, partitions, pmi_type
+from hpcstack.slurm.query import find_allocation, pmi_type, query_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,7 +118,7 @@ def plan(
     chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
     if resources.ntasks:
         resources = with_even_tasks(mode, resources)
-    here, inside = chosen.name == "local", {} if job else allocation(os.environ)
+    here, inside = chosen.name == "local", {} if job else find_allocation(os.environ)
     taken, node = share(resources, site, inside, here=here), node_of(resources, site, inside)
     _check(mode, command, resources, chosen, site, extras, inside, job=job)
     refusal = None if here else _slurm_refusal(mode, resources, taken, inside, runner)
@@ -361,7 +361,7 @@ def _slurm_refusal(
         if inside:
             limits.check_allocation(resources, inside)
         else:
-            limits.check(resources, partitions(runner))
+            limits.check(resources, query_partitions(runner))
     except InputError as error:
         return error
     return None

@@ -18,7 +18,7 @@ from hpcstack.launch.script import JOB_ONLY
 from hpcstack.launch.staging import plan_staging
 from hpcstack.recipe.fields import check_mount
 from hpcstack.site.model import PLATFORMS
-from hpcstack.slurm.query import allocation, minutes, read_options
+from hpcstack.slurm.query import find_allocation, parse_minutes, parse_srun_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ class LaunchRequest:
 
 def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Site, runner: Runner) -> PlannedLaunch:
     """REQUEST with its image and plan. InputError for what cannot be launched."""
-    inside = {} if request.batch else allocation(os.environ)
+    inside = {} if request.batch else find_allocation(os.environ)
     machine = os.uname().machine if request.runtime == "local" else machine_of(request.resources, site, inside)
     there = site.for_architecture(machine) if machine else site
     chosen, layer = find_image(request.name, catalog, there, os.environ, PLATFORMS.get(machine, ""))
@@ -113,7 +113,7 @@ def absolute_mount(said: str) -> str:
 
 def check_grace(grace: int, limit: str) -> None:
     """InputError where the ranks would be told before they began."""
-    if grace and limit and (most := minutes(limit) or 0) and grace >= most * 60:
+    if grace and limit and (most := parse_minutes(limit) or 0) and grace >= most * 60:
         raise InputError(f"--grace {grace}: the job has {most * 60} s in all (--time {limit})", "a smaller --grace")
 
 
@@ -135,7 +135,7 @@ def check_srun_options(passed: Sequence[str], own: Sequence[str], runner: Runner
     tools = ("srun", "sbatch") if batch else ("srun",)
     known: set[str] = set()
     for tool in tools:
-        known |= read_options("\n".join(runner.output([tool, "--help"]).tail))
+        known |= parse_srun_options("\n".join(runner.output([tool, "--help"]).tail))
     for word in passed if known else ():
         option = word.partition("=")[0]
         if option not in known and not batch and option in JOB_ONLY:

@@ -24,8 +24,8 @@ from hpcstack.launch.script import allocation, directives, on_terminal, outline,
 from hpcstack.launch.stderr import Screen, Stderr
 from hpcstack.launch.variables import all_of
 from hpcstack.runtimes import RUNTIMES
-from hpcstack.slurm.jobs import refusal, submit
-from hpcstack.slurm.query import allocation as allocation_of
+from hpcstack.slurm.jobs import find_refusal, submit_job
+from hpcstack.slurm.query import find_allocation as allocation_of
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
@@ -228,7 +228,7 @@ class PlannedLaunch:
         self._write_script(folder, directives(self.plan))
         script = folder / record.SCRIPT
         try:
-            job = submit(script, self.runner, env={"HPCSTACK_RUN": str(folder)})
+            job = submit_job(script, self.runner, env={"HPCSTACK_RUN": str(folder)})
         except SlurmError:
             record.end(folder, OWN_FAILURE)
             raise
@@ -274,4 +274,4 @@ class PlannedLaunch:
         if not self.runner.has("sbatch") or self.plan.argv[0] != "srun" or allocation_of(os.environ):
             return ""
         with record.scratch(self.script(batch=True)) as path:
-            return refusal(path, self.runner)
+            return find_refusal(path, self.runner)

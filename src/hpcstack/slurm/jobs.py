@@ -18,7 +18,7 @@ KEPT = ("SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_CLUSTERS", "SLURM_JWT")
 OF_A_LAUNCH = ("HPCSTACK_END", "HPCSTACK_END_JOB", "HPCSTACK_GRACE")
 
 
-def submit(script: Path, runner: Runner, *, env: Mapping[str, str] | None = None, hint: str = "") -> str:
+def submit_job(script: Path, runner: Runner, *, env: Mapping[str, str] | None = None, hint: str = "") -> str:
     """The number of the job that SCRIPT became. It takes nothing over from a job that this shell may be in.
 
     SlurmError with sbatch's own words where it is refused; HINT says what to type then.
@@ -32,13 +32,13 @@ def submit(script: Path, runner: Runner, *, env: Mapping[str, str] | None = None
     return job
 
 
-def refusal(script: Path, runner: Runner) -> str:
+def find_refusal(script: Path, runner: Runner) -> str:
     """What sbatch would say against SCRIPT, asked without a job; empty where it would take it."""
     done = runner.output([*_outside_jobs(), "sbatch", "--test-only", str(script)])
     return f"sbatch would refuse it: {' '.join(done.tail[-2:])}" if done.status else ""
 
 
-def cancel(jobs: Sequence[str], runner: Runner) -> None:
+def cancel_jobs(jobs: Sequence[str], runner: Runner) -> None:
     """Take JOBS back. Nothing is said of one that Slurm no longer knows."""
     if jobs:
         with contextlib.suppress(HpcstackError, OSError):

@@ -42,14 +42,14 @@ def read_partitions(sinfo: str) -> dict[str, Limits]:
         gpus = sum(map(int, GPUS.findall(fields[5])))
         features = frozenset(fields[6].split(",")) - {"(null)", ""}
         out[name] = replace(
-            known, up=fields[1] == "up", default=fields[0].endswith("*"), minutes=minutes(fields[2]) or 0,
+            known, up=fields[1] == "up", default=fields[0].endswith("*"), minutes=parse_minutes(fields[2]) or 0,
             nodes=known.nodes + int(fields[3]), cpus=max(known.cpus, int(re.sub(r"\D", "", fields[4]) or 0)),
             gpus=max(known.gpus, gpus), features=known.features | features,
         )  # fmt: skip
     return out
 
 
-def minutes(text: str) -> int | None:
+def parse_minutes(text: str) -> int | None:
     """A time as Slurm writes it (30, 30:00, 1:30:00, 2-0, 2-12:30), in minutes, rounded up; None where it is none.
 
     https://slurm.schedmd.com/sbatch.html, --time.
@@ -67,7 +67,7 @@ def minutes(text: str) -> int | None:
     return -(-seconds // 60)
 
 
-def read_options(srun_help: str) -> frozenset[str]:
+def parse_srun_options(srun_help: str) -> frozenset[str]:
     """The long options that srun knows, its plugins' among them."""
     return frozenset(OPTION.findall(srun_help))
 
@@ -78,7 +78,7 @@ def read_pmi(mpi_list: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in words if word != "none"))
 
 
-def partitions(runner: Runner) -> dict[str, Limits]:
+def query_partitions(runner: Runner) -> dict[str, Limits]:
     """All partitions, or none where Slurm does not answer."""
     if not runner.has("sinfo"):
         return {}
@@ -94,6 +94,6 @@ def pmi_type(runner: Runner) -> str:
     )
 
 
-def allocation(environ: Mapping[str, str]) -> Mapping[str, str]:
+def find_allocation(environ: Mapping[str, str]) -> Mapping[str, str]:
     """The variables of the job that this shell is in; empty where it is in none."""
     return environ if environ.get("SLURM_JOB_ID") else {}

@@ -9,7 +9,7 @@ from hpcstack.core.dirs import state_folder
 from hpcstack.core.files import write_text
 from hpcstack.launch.resources import machine_of
 from hpcstack.site.model import PLATFORMS
-from hpcstack.slurm.query import allocation
+from hpcstack.slurm.query import find_allocation
 from hpcstack.store.find import newest_image
 from hpcstack.store.store import open_store
 from hpcstack.suite import gates, history
@@ -50,7 +50,7 @@ def run_and_judge(
 ) -> tuple[Report, Path]:
     """One run of the image of STACK that was built last, judged; report.json in its folder, its line in the history."""
     store = open_store(site)
-    platform = PLATFORMS.get(machine_of(resources, site, allocation(os.environ)), "")
+    platform = PLATFORMS.get(machine_of(resources, site, find_allocation(os.environ)), "")
     image = newest_image(stack.full_name, store, platform)
     report, folder = run_suite(stack, image, wanted, resources, site, runner, say)
     write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")  # before anything can go wrong

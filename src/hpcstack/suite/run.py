@@ -20,7 +20,7 @@ from hpcstack.render.launchers import inner
 from hpcstack.report import Outcome, Report
 from hpcstack.runtimes import choose
 from hpcstack.site.injection import HOST_PLACE
-from hpcstack.slurm.query import allocation
+from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import mpi_step
 from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, host_rows, outcomes
@@ -86,7 +86,7 @@ def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, h
     folder = parent / f"{stamp}-{uuid.uuid4().hex[:6]}"
     with Store(site.own_store).acting("no folder for the run"):
         folder.mkdir(parents=True)
-    taken = share(resources, site, allocation(os.environ), here=here)
+    taken = share(resources, site, find_allocation(os.environ), here=here)
     ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
     tests, skip = ",".join(wanted.tests or stack.tests), ",".join(wanted.skip)
     return SuiteRun(
@@ -101,7 +101,7 @@ def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, h
 
 def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Site) -> Request:
     """What the suite in the image reads: what was asked for, and what the site promises of its nodes."""
-    size, node = run.size, None if run.here else node_of(resources, site, allocation(os.environ))
+    size, node = run.size, None if run.here else node_of(resources, site, find_allocation(os.environ))
     brought = () if run.here else bring(site, node, artifact, size.nodes)
     mapped = tuple(dict.fromkeys(name for one in brought for name in one.mapped))
     return Request(
@@ -178,7 +178,7 @@ def run_suite(
         found.add({"rows": [{"code": one.code, "where": "here", "status": "SKIP", "evidence": why} for one in mpi]})
     if not found.rows and not found.hosts:
         raise SlurmError(_nothing(steps[0]), f"see {run.folder / 'step.log'} and {run.folder / 'command.txt'}")
-    node = None if here else node_of(resources, site, allocation(os.environ))
+    node = None if here else node_of(resources, site, find_allocation(os.environ))
     judged = outcomes(run.size, found, _tail(run.folder, steps[0]))
     report = Report(
         stack=artifact.stack, image=str(artifact.image), image_sha256=artifact.sha256,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hpcstack.core.errors import InputError, SlurmError, format_count
 from hpcstack.core.files import write_text
 from hpcstack.render.template import fill
-from hpcstack.slurm.jobs import cancel, submit
+from hpcstack.slurm.jobs import cancel_jobs, submit_job
 from hpcstack.store.find import newest_image
 from hpcstack.suite.bisect import Bisection, Measured
 from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, slow_pairs, tournament
@@ -143,9 +143,9 @@ def submit_groups(
         )
         write_text(script, text)
         try:
-            made.append(Group(nodes, report, submit(script, runner)))
+            made.append(Group(nodes, report, submit_job(script, runner)))
         except BaseException:  # interrupted, or a full disk: nothing is left in the queue
-            cancel([group.job for group in made], runner)
+            cancel_jobs([group.job for group in made], runner)
             raise
     return made
 
@@ -167,12 +167,12 @@ def follow(groups: Sequence[Group], runner: Runner, say: Callable[[str], None], 
                 shown = " and ".join(group.nodes) if len(group.nodes) < 3 else f"{group.nodes[0]} to {group.nodes[-1]}"
                 say(f"{len(groups) - len(left)} of {len(groups)}: {shown}")
             if left and time.monotonic() > until:
-                cancel(list(left), runner)
+                cancel_jobs(list(left), runner)
                 return {job: f"not ended in time ({running.get(job, 'Slurm did not say').strip()})" for job in left}
             if left:
                 time.sleep(POLL_S)
     except KeyboardInterrupt:
-        cancel(list(left), runner)
+        cancel_jobs(list(left), runner)
         raise
     return {}
 

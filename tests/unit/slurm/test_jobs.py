@@ -8,7 +8,7 @@ import pytest
 
 from hpcstack.core.errors import MissingToolError, SlurmError
 from hpcstack.core.process import Runner
-from hpcstack.slurm.jobs import refusal, submit
+from hpcstack.slurm.jobs import find_refusal, submit_job
 
 SBATCH = """#!/bin/sh
 env | sort >"${0%/*}/seen"
@@ -32,7 +32,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_job_this_shell_is_in_is_left_out(tools: Path) -> None:
-    assert submit(tools / "job.sh", Runner(), env={"HPCSTACK_RUN": "/r"}) == "17"
+    assert submit_job(tools / "job.sh", Runner(), env={"HPCSTACK_RUN": "/r"}) == "17"
     seen = dict(line.split("=", 1) for line in (tools / "seen").read_text().splitlines() if "=" in line)
     assert {"SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "HPCSTACK_RUN"} <= seen.keys()
     assert not {"SLURM_JOB_ID", "SLURM_NNODES", "HPCSTACK_GRACE"} & seen.keys()
@@ -40,12 +40,12 @@ def test_the_job_this_shell_is_in_is_left_out(tools: Path) -> None:
 
 def test_a_refusal_is_slurms_own(tools: Path) -> None:
     with pytest.raises(SlurmError, match="sbatch refused: sbatch: error: no") as refused:
-        submit(tools / "refused.sh", Runner(), hint="do this")
+        submit_job(tools / "refused.sh", Runner(), hint="do this")
     assert refused.value.hint == "do this"
-    assert refusal(tools / "job.sh", Runner()) == "sbatch would refuse it: sbatch: error: no such partition"
+    assert find_refusal(tools / "job.sh", Runner()) == "sbatch would refuse it: sbatch: error: no such partition"
 
 
 def test_no_slurm_is_a_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingToolError, match="sbatch is not installed"):
-        submit(tmp_path / "job.sh", Runner())
+        submit_job(tmp_path / "job.sh", Runner())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hpcstack.core.errors import InputError
 from hpcstack.launch import limits
 from hpcstack.launch.resources import Resources
-from hpcstack.slurm.query import Limits, minutes, read_options, read_partitions, read_pmi
+from hpcstack.slurm.query import Limits, parse_minutes, parse_srun_options, read_partitions, read_pmi
 
 SINFO = """\
 batch*|up|1-00:00:00|12|64|gpu:h100:8(S:0-1)|ib,h100
@@ -36,19 +36,19 @@ def test_partitions_with_their_real_limits() -> None:
     ],
 )  # fmt: skip
 def test_times_as_slurm_writes_them(text: str, found: int | None) -> None:
-    assert minutes(text) == found
+    assert parse_minutes(text) == found
 
 
 @given(st.text())
 def test_no_answer_of_slurm_is_too_strange(text: str) -> None:
     read_partitions(text)
-    read_options(text)
+    parse_srun_options(text)
     read_pmi(text)
-    minutes(text)
+    parse_minutes(text)
 
 
 def test_options_and_pmi_types() -> None:
-    assert read_options("  -n, --ntasks=ntasks     number\n      --overlap          Force\n") == {
+    assert parse_srun_options("  -n, --ntasks=ntasks     number\n      --overlap          Force\n") == {
         "--ntasks",
         "--overlap",
     }
