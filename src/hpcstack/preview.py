@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcstack.core.quote import join_lines
-from hpcstack.lock.known import lacking
+from hpcstack.lock.known import list_lacking
 from hpcstack.publish.modulefile import Network, Release, fits, modulefile, modulefile_tcl, wrappers
 from hpcstack.recipe.adopted import describe_adopted
 from hpcstack.releases.layout import dates_file
@@ -24,7 +24,7 @@ def render_stack(stack: Stack, lock: Lock, site: Site, platform: str) -> tuple[d
     files = stack_files(stack, lock, site, platform)
     if not stack.adopted:
         readback.check(stack, lock, platform, files["apptainer.def"])
-    return files, lacking(stack, platform) if lock.not_looked_up else []
+    return files, list_lacking(stack, platform) if lock.not_looked_up else []
 
 
 def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str, str]:
@@ -37,7 +37,7 @@ def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str
         **wrappers(release),
         **launcher_files(stack, site, release.environment),
     }
-    return add_note(files, lacking(stack, platform)) if lock.not_looked_up else files
+    return add_note(files, list_lacking(stack, platform)) if lock.not_looked_up else files
 
 
 def add_note(files: dict[str, str], lines: list[str]) -> dict[str, str]:

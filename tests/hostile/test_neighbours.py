@@ -77,7 +77,7 @@ def test_c1_a_lock_is_not_read_through_a_link(lock: Lock, tmp_path: Path) -> Non
     (tmp_path / "real").write_text(lock.text())
     (tmp_path / "a.lock.json").symlink_to(tmp_path / "real")
     with pytest.raises(InputError, match="symbolic link"):
-        model.read(tmp_path / "a.lock.json")
+        model.read_lock(tmp_path / "a.lock.json")
 
 
 def test_c1_lint_says_so_and_goes_on(contributed: Path, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_c2_nor_does_a_lock_or_a_step_say_it(lock: Lock, tmp_path: Path, variabl
     next(iter(found["base"]["platforms"].values()))["environment"] = {variable: "x"}
     (tmp_path / "a.lock.json").write_text(json.dumps(found))
     with pytest.raises(InputError, match="not a lock"):
-        model.read(tmp_path / "a.lock.json")
+        model.read_lock(tmp_path / "a.lock.json")
     assert kept(Step(image=tmp_path, command=("true",), image_environment={variable: "x", "A": "1"})) == {"A": "1"}
 
 
@@ -174,7 +174,7 @@ def test_c2_a_lock_that_somebody_wrote_says_no_more_than_a_registry_may(
     platform[where] = {"PATH": text} if where in ("environment", "labels") else text if where == "workdir" else [text]
     path.write_text(json.dumps(found))
     with pytest.raises(InputError, match="not a lock"):
-        model.read(path)
+        model.read_lock(path)
 
 
 @pytest.mark.parametrize("bad", ["\n", "\r", "\0", "\x85", "\u2028"])

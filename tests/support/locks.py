@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcstack.hardware import facts
 from hpcstack.lock.check import with_open_items
-from hpcstack.lock.model import TEMPLATE_VERSION, Lock, LockedBase, LockedPlatform, read
+from hpcstack.lock.model import TEMPLATE_VERSION, Lock, LockedBase, LockedPlatform, read_lock
 from hpcstack.recipe.model import Stack
 
 RECORDED = Path(__file__).resolve().parents[1] / "golden/locks"
@@ -17,7 +17,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def example_lock(stack: Stack) -> Lock:
     """The recorded lock of STACK, else one of its base alone."""
     path = RECORDED / f"{stack.full_name}.lock.json"
-    return read(path) if path.exists() else base_lock(stack)
+    return read_lock(path) if path.exists() else base_lock(stack)
 
 
 def base_lock(stack: Stack) -> Lock:

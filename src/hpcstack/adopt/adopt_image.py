@@ -21,7 +21,7 @@ from hpcstack.core.quote import join_lines
 from hpcstack.core.untrusted import UNSAFE
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.model import TEMPLATE_VERSION, UNKNOWN, AdoptedContents, Lock, LockedBase, LockedPlatform
-from hpcstack.lock.model import read as read_lock
+from hpcstack.lock.model import read_lock as read_lock
 from hpcstack.recipe.catalog import SUFFIX, Catalog, Recipe
 from hpcstack.recipe.fields import NAME, VERSION
 from hpcstack.render.image import KERNEL_NAMES

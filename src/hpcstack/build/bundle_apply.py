@@ -180,7 +180,7 @@ def _extracted(tar: tarfile.TarFile, manifest: Manifest, part: Path, progress: P
 def _placed(part: Path, manifest: Manifest, site: Site, recipes: Path | None, progress: Progress) -> Applied:
     """All of it looked at first; then what does not exist yet is written, the lock last."""
     name, platform = manifest.stack, manifest.platform
-    lock = model.read(part / "lock" / f"{name}{LOCK_SUFFIX}")
+    lock = model.read_lock(part / "lock" / f"{name}{LOCK_SUFFIX}")
     if lock.stack != name:
         raise ValueError(f"its lock is of {lock.stack}")
     lock.platform(platform)

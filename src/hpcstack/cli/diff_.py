@@ -50,13 +50,13 @@ def command(
             unlocked = after if high[1] is None else before
             raise InputError(f"{unlocked} has no lock to compare", f"hpcstack lock {unlocked}")
         say(f"only the specs are compared: {after if high[1] is None else before} is not locked")
-    changes = diff.locks(low[1], high[1]) if low[1] and high[1] else []
+    changes = diff.diff_locks(low[1], high[1]) if low[1] and high[1] else []
     if low[0] and high[0]:
-        changes += diff.specs(_spec(low[0]), _spec(high[0]))
+        changes += diff.diff_specs(_spec(low[0]), _spec(high[0]))
 
     def text() -> str:
         if as_markdown:
-            return diff.markdown(changes, before, after)
+            return diff.format_changes(changes, before, after)
         rows = [(c.section, c.name, c.before or "-", c.after or "-") for c in changes]
         return table(rows, ("", "", before, after)) if rows else "no difference"
 
@@ -98,7 +98,7 @@ def _read_any(name: str) -> Lock:
         raise InputError(f"{name}: {error.strerror}", "name a lock, or a stack: hpcstack list") from None
     if len(content) > model.MAX_LOCK:
         raise InputError(f"{name} is larger than a lock can be ({model.MAX_LOCK >> 20} MiB)", "name a lock")
-    return model.parse(content, name).lock
+    return model.parse_lock(content, name).lock
 
 
 def _committed(session: Session, name: str, revision: str) -> tuple[Recipe | None, Lock | None]:
@@ -113,4 +113,4 @@ def _committed(session: Session, name: str, revision: str) -> tuple[Recipe | Non
     if done.status:
         said = done.tail[-1] if done.tail else f"git ended with {done.status}"
         raise InputError(f"git has no {path} of {revision}: {said}", f"git -C {path.parent} log -- {path.name}")
-    return None, model.parse(done.stdout.encode(), f"{path.name} of {revision}").lock
+    return None, model.parse_lock(done.stdout.encode(), f"{path.name} of {revision}").lock

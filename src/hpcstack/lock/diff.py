@@ -23,7 +23,7 @@ class Difference:
     after: str
 
 
-def locks(before: Lock, after: Lock) -> list[Difference]:
+def diff_locks(before: Lock, after: Lock) -> list[Difference]:
     """All differences of two locks, section by section."""
     out = list(_rows("base", _base(before), _base(after)))
     for platform in [name for name in before.base.platforms if name in after.base.platforms]:
@@ -36,12 +36,12 @@ def locks(before: Lock, after: Lock) -> list[Difference]:
     return [*dict.fromkeys(out), *_rows("source", before.sources, after.sources)]
 
 
-def specs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+def diff_specs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
     """All differences of two effective specs, as `model_dump` gives them."""
     return list(_rows("spec", dict(_flat(before, "")), dict(_flat(after, ""))))
 
 
-def holds(before: Mapping[str, str], after: Mapping[str, str]) -> list[Difference]:
+def diff_contents(before: Mapping[str, str], after: Mapping[str, str]) -> list[Difference]:
     """The differences of what two bases hold ({CUDA: 12.6.3, ...}); what only one side says is not a difference."""
     both = [name for name in before if name in after]
     return list(_rows("holds", {n: before[n] for n in both}, {n: after[n] for n in both}))
@@ -87,7 +87,7 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def markdown(changes: list[Difference], before: str, after: str) -> str:
+def format_changes(changes: list[Difference], before: str, after: str) -> str:
     """A table for a pull request."""
     rows = [f"| | | {_cell(before)} | {_cell(after)} |", "|---|---|---|---|"]
     rows += [f"| {c.section} | {_cell(c.name)} | {_cell(c.before)} | {_cell(c.after)} |" for c in changes]
@@ -99,7 +99,7 @@ def _cell(text: str) -> str:
     return f"`{escaped}`" if escaped and "`" not in escaped else escaped
 
 
-def newer(tag: str, tags: list[str]) -> list[str]:
+def find_newer_tags(tag: str, tags: list[str]) -> list[str]:
     """Those of TAGS that are TAG with higher numbers (24.11-py3 -> 25.01-py3), oldest first."""
     shape, own = _shape(tag), _numbers(tag)
     return sorted({other for other in tags if _shape(other) == shape and _numbers(other) > own}, key=_numbers)

@@ -42,7 +42,7 @@ class LockFile:
         return found.lock if found and not found.edited else None
 
     def _read_file(self) -> model.ReadLock | None:
-        return model.read_file(self.path) if self.path.exists() else None
+        return model.read_lock_file(self.path) if self.path.exists() else None
 
     def _staleness(self, found: model.ReadLock) -> list[str]:
         """Why what was FOUND is not what was locked for the recipe."""

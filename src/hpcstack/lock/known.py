@@ -42,7 +42,7 @@ def _environment(image: str, platform: str) -> dict[str, str]:
     return {"PATH": PATH, **image_environment(image, platform)}
 
 
-def lacking(stack: Stack, platform: str) -> list[str]:
+def list_lacking(stack: Stack, platform: str) -> list[str]:
     """What `known_lock` could not look up, a line each, and what to type for it."""
     image = stack.base.image
     known = sorted(image_environment(image, platform))

@@ -188,7 +188,7 @@ class ReadLock:
     edited: bool
 
 
-def parse(content: bytes, where: str) -> ReadLock:
+def parse_lock(content: bytes, where: str) -> ReadLock:
     """The lock that CONTENT is. InputError, which names WHERE it came from, for anything else."""
     try:
         found = _LockInFile.model_validate_json(content)
@@ -202,18 +202,18 @@ def parse(content: bytes, where: str) -> ReadLock:
     return ReadLock(lock, edited=found.checksum not in (None, f"sha256:{lock.digest()}"))
 
 
-def read_file(path: Path) -> ReadLock:
+def read_lock_file(path: Path) -> ReadLock:
     """The lock in PATH. InputError where there is none."""
     try:
         content = read_bytes(path, MAX_LOCK)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", _lock_anew(str(path))) from None
-    return parse(content, str(path))
+    return parse_lock(content, str(path))
 
 
-def read(path: Path) -> Lock:
+def read_lock(path: Path) -> Lock:
     """The lock in PATH, edited or not. InputError where there is none."""
-    return read_file(path).lock
+    return read_lock_file(path).lock
 
 
 def _lock_anew(where: str) -> str:

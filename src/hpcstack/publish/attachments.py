@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError
-from hpcstack.lock.model import read as read_lock
+from hpcstack.lock.model import read_lock as read_lock
 from hpcstack.lock.path import lock_path
 from hpcstack.store import sbom
 from hpcstack.store.contents import read_distribution

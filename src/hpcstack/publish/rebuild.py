@@ -15,7 +15,7 @@ from hpcstack.build.engines import ENGINES, engine
 from hpcstack.build.request import BuildRequest
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import digest_of, read_bytes
-from hpcstack.lock.model import MAX_LOCK, parse
+from hpcstack.lock.model import MAX_LOCK, parse_lock
 from hpcstack.publish.damage import find_damage
 from hpcstack.publish.make_release import sign_and_check
 from hpcstack.recipe.model import Stack
@@ -113,7 +113,7 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
         raise InputError(f"{release} was adopted: hpcstack did not build its image", FROM_BACKUP)
     path = release_folder(publisher.store, name, entry.release) / "lock.json"
     try:
-        lock = parse(read_bytes(path, MAX_LOCK), str(path)).lock
+        lock = parse_lock(read_bytes(path, MAX_LOCK), str(path)).lock
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}", FROM_BACKUP) from None
     if lock.digest() != record.lock_sha256:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import ProblemsError
 from hpcstack.hardware.facts import facts_of
-from hpcstack.lock.diff import holds, newer
+from hpcstack.lock.diff import diff_contents, find_newer_tags
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.known import base_environment
 
@@ -52,10 +52,10 @@ def find_newer(recipes: Sequence[Recipe], site: Site, registry: Registry) -> Ite
         repository = f"{base.registry}/{base.repository}"
         if repository not in tags:
             tags[repository] = registry.tags(base)
-        found = newer(base.tag, tags[repository]) if base.tag else []
+        found = find_newer_tags(base.tag, tags[repository]) if base.tag else []
         changes: list[Difference] = []
         if found:
             had = facts_of(base_environment(recipe, LockFile(recipe, site).read()))
             latest = base.model_copy(update={"image": f"{repository}:{found[-1]}", "platforms": base.platforms[:1]})
-            changes = list(holds(had, registry.facts(latest)))
+            changes = list(diff_contents(had, registry.facts(latest)))
         yield NewerBase(recipe.stack.full_name, repository, base.tag, found[-1] if found else "", found, changes)

@@ -13,7 +13,7 @@ import pytest
 from hpcstack.cli import main
 from hpcstack.core import data
 from hpcstack.lock.file import LockFile
-from hpcstack.lock.model import TEMPLATE_VERSION, Lock, read
+from hpcstack.lock.model import TEMPLATE_VERSION, Lock, read_lock
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
 from hpcstack.site.load import Site
@@ -81,20 +81,20 @@ def test_what_was_changed_by_hand_is_not_taken_over_into_the_next_lock(path: Pat
         Catalog([data.find_data_folder("recipes")]).find(stack.full_name),
         site.model_copy(update={"lock_dir": path.parent}),
     )
-    assert file.read_unedited() == read(path)
+    assert file.read_unedited() == read_lock(path)
     path.write_text(change_base(path.read_text()))
     assert file.read() is not None and file.read_unedited() is None
 
 
 def test_a_lock_of_an_older_hpcstack_has_no_checksum_and_is_current(run: Run, path: Path, stack: Stack) -> None:
-    path.write_text(read(path).text())
+    path.write_text(read_lock(path).text())
     assert run("lock", stack.full_name, "--check")[0] == 0
 
 
 def test_a_lock_that_was_laid_out_anew_is_the_same(path: Path) -> None:
-    lock = read(path)
+    lock = read_lock(path)
     path.write_text(json.dumps(json.loads(path.read_text()), indent=4))
-    assert read(path) == lock and isinstance(read(path), Lock) and read(path).digest() == lock.digest()
+    assert read_lock(path) == lock and isinstance(read_lock(path), Lock) and read_lock(path).digest() == lock.digest()
 
 
 def test_any_file_can_be_compared(run: Run, path: Path, stack: Stack) -> None:
@@ -102,7 +102,7 @@ def test_any_file_can_be_compared(run: Run, path: Path, stack: Stack) -> None:
     status, said = run("diff", "yesterday", stack.full_name, "--json")
     assert status == 0 and json.loads(said) == []  # an index's digest alone is no difference to who runs the image
 
-    other = path.read_text().replace(read(path).base.tag, "24.12-py3")
+    other = path.read_text().replace(read_lock(path).base.tag, "24.12-py3")
     Path("yesterday").write_text(other)
     status, said = run("diff", "yesterday", stack.full_name)
     assert status == 0 and "24.12-py3" in said
@@ -110,7 +110,7 @@ def test_any_file_can_be_compared(run: Run, path: Path, stack: Stack) -> None:
 
 def test_what_a_shell_hands_over_as_a_pipe_can_be_compared(run: Run, path: Path, stack: Stack) -> None:
     reader, writer = os.pipe()
-    os.write(writer, path.read_text().replace(read(path).base.tag, "24.12-py3").encode())
+    os.write(writer, path.read_text().replace(read_lock(path).base.tag, "24.12-py3").encode())
     os.close(writer)
     status, said = run("diff", f"/dev/fd/{reader}", stack.full_name)
     os.close(reader)
@@ -119,7 +119,7 @@ def test_what_a_shell_hands_over_as_a_pipe_can_be_compared(run: Run, path: Path,
 
 def test_a_lock_is_compared_with_what_was_committed(run: Run, path: Path, stack: Stack) -> None:
     now = path.read_text()
-    path.write_text(now.replace(read(path).base.tag, "24.12-py3"))
+    path.write_text(now.replace(read_lock(path).base.tag, "24.12-py3"))
     commit_all("the lock of yesterday")
     path.write_text(now)
     status, said = run("diff", stack.full_name, "--git", "HEAD")

@@ -8,7 +8,7 @@ import pytest
 
 from hpcstack.core import data
 from hpcstack.lock import diff
-from hpcstack.lock.diff import Difference, markdown, newer
+from hpcstack.lock.diff import Difference, find_newer_tags, format_changes
 from hpcstack.lock.model import Lock, LockedPip
 from hpcstack.recipe.catalog import Catalog
 from support.locks import base_lock
@@ -25,7 +25,7 @@ def with_pip(lock: Lock, **versions: str) -> Lock:
 
 
 def test_two_months() -> None:
-    rows = {(c.section, c.name): (c.before, c.after) for c in diff.locks(of("pytorch-25.10"), of("pytorch-26.08"))}
+    rows = {(c.section, c.name): (c.before, c.after) for c in diff.diff_locks(of("pytorch-25.10"), of("pytorch-26.08"))}
     assert rows["base", "image"] == ("nvcr.io/nvidia/pytorch:25.10-py3", "nvcr.io/nvidia/pytorch:26.08-py3")
     assert rows["holds", "CUDA"] == ("13.0.2.006", "13.4.1.012")
     assert rows["holds", "NCCL"] == ("2.27.7", "2.30.7+cuda13.3")
@@ -33,14 +33,14 @@ def test_two_months() -> None:
 
 def test_packages_that_came_went_and_changed() -> None:
     before, after = with_pip(of("pytorch-25.10"), a="1", b="1"), with_pip(of("pytorch-25.10"), b="2", c="1")
-    assert diff.locks(before, after) == [
+    assert diff.diff_locks(before, after) == [
         Difference("pip", "a", "1", ""), Difference("pip", "b", "1", "2"), Difference("pip", "c", "", "1"),
     ]  # fmt: skip
-    assert diff.locks(before, before) == []
+    assert diff.diff_locks(before, before) == []
 
 
 def test_markdown_is_a_table_that_no_text_breaks() -> None:
-    text = markdown([Difference("spec", "run", "a | b", "<x>\nline")], "old", "new")
+    text = format_changes([Difference("spec", "run", "a | b", "<x>\nline")], "old", "new")
     assert text.splitlines()[2] == "| spec | `run` | `a \\| b` | `&lt;x>\\nline` |".replace("\\n", " ")
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 5 for line in text.splitlines())
 
@@ -58,4 +58,4 @@ def test_markdown_is_a_table_that_no_text_breaks() -> None:
     ],
 )  # fmt: skip
 def test_newer_tags_of_the_same_shape(tag: str, tags: list[str], expected: list[str]) -> None:
-    assert newer(tag, tags) == expected
+    assert find_newer_tags(tag, tags) == expected

@@ -16,7 +16,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import InputError, RegistryError
 from hpcstack.core.process import Runner
 from hpcstack.lock.check import find_staleness
-from hpcstack.lock.known import known_lock, lacking
+from hpcstack.lock.known import known_lock, list_lacking
 from hpcstack.preview import stack_files
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.render.readback import check
@@ -82,7 +82,7 @@ def test_every_recipe_renders_without_a_lock(tmp_path: Path, name: str) -> None:
         files = stack_files(stack, lock, site, platform)
         check(stack, lock, platform, files["apptainer.def"])
         assert set(DEFINITIONS) <= set(files) and "sha256:0000" not in "".join(files.values())
-        assert len(lacking(stack, platform)) >= 3
+        assert len(list_lacking(stack, platform)) >= 3
 
 
 def test_such_a_text_is_never_built_nor_kept(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hpcstack.core.errors import InputError
 from hpcstack.lock.check import Staleness, find_drift, find_open_items, find_staleness
-from hpcstack.lock.model import TEMPLATE_VERSION, Lock, read
+from hpcstack.lock.model import TEMPLATE_VERSION, Lock, read_lock
 from hpcstack.oci.client import Answer
 from hpcstack.recipe.model import Base, Stack
 from hpcstack.resolve.base import resolve
@@ -52,7 +52,7 @@ def test_same_lock_same_bytes(stack: Stack, tmp_path: Path) -> None:
     lock = resolve(stack, Fixed())
     path = tmp_path / "x.lock.json"
     path.write_text(lock.text())
-    assert read(path).text() == lock.text() == resolve(stack, Fixed()).text()
+    assert read_lock(path).text() == lock.text() == resolve(stack, Fixed()).text()
 
 
 def test_a_changed_recipe_makes_it_stale(stack: Stack) -> None:
@@ -75,7 +75,7 @@ def test_a_file_that_is_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "x.lock.json"
     path.write_text('{"format": "hpcstack/lock/v1"}')
     with pytest.raises(InputError, match="not a lock"):
-        read(path)
+        read_lock(path)
 
 
 def test_a_lock_of_other_templates_has_drifted(stack: Stack) -> None:
