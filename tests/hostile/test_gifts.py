@@ -34,7 +34,7 @@ from hpcstack.render.site_files import lent_files
 from hpcstack.report import Outcome, Report, html, junit, markdown, prometheus
 from hpcstack.site.load import Site
 from hpcstack.site.logins import build_for, list_secrets, redact_logins
-from hpcstack.store.signing import Statement, sign, signature_of, statement_of, verify
+from hpcstack.store.signing import Statement, sign_image, signature_of, statement_of, verify_signature
 from support.bundles import RECIPE, make_bundle
 from support.clock import processor_seconds
 
@@ -395,23 +395,23 @@ def image_of(tmp_path: Path, name: str, content: bytes) -> Path:
 def test_low_a_signature_is_of_a_stack_and_its_lock(tmp_path: Path, key: str) -> None:
     image = image_of(tmp_path, "a", b"image")
     what = Statement(digest_of(image), "pytorch-24.11", "1" * 64)
-    sign(image, key, Runner(), what)
-    good, said = verify(image, f"{key}.pub", Runner(), what)
+    sign_image(image, key, Runner(), what)
+    good, said = verify_signature(image, f"{key}.pub", Runner(), what)
     assert good and "Good" in said and "signed 20" in said
     for other, named in (
         (replace(what, stack="pytorch-25.10"), "stack"), (replace(what, lock_sha256="2" * 64), "lock sha256"),
         (replace(what, sha256="3" * 64), "sha256"),
     ):  # fmt: skip
-        good, said = verify(image, f"{key}.pub", Runner(), other)
+        good, said = verify_signature(image, f"{key}.pub", Runner(), other)
         assert not good and f"signed with {named}" in said
 
 
 def test_low_a_good_signature_of_another_image_does_not_count(tmp_path: Path, key: str) -> None:
     one, other = image_of(tmp_path, "a", b"image"), image_of(tmp_path, "b", b"evil")
-    sign(one, key, Runner(), Statement(digest_of(one), "pytorch-24.11"))
+    sign_image(one, key, Runner(), Statement(digest_of(one), "pytorch-24.11"))
     for place in (signature_of, statement_of):
         place(other).write_bytes(place(one).read_bytes())
-    good, said = verify(other, f"{key}.pub", Runner(), Statement(digest_of(other), "pytorch-24.11"))
+    good, said = verify_signature(other, f"{key}.pub", Runner(), Statement(digest_of(other), "pytorch-24.11"))
     assert not good and "sha256" in said
 
 
@@ -419,7 +419,7 @@ def test_low_a_good_signature_of_another_image_does_not_count(tmp_path: Path, ke
 def test_low_what_is_no_signature(tmp_path: Path, key: str, how: str) -> None:
     image = image_of(tmp_path, "a", b"image")
     what = Statement(digest_of(image), "pytorch-24.11")
-    sign(image, key, Runner(), what)
+    sign_image(image, key, Runner(), what)
     public = f"{key}.pub"
     if how == "statement":
         statement_of(image).write_text(statement_of(image).read_text().replace("24.11", "24.12"))
@@ -441,9 +441,9 @@ def test_low_what_is_no_signature(tmp_path: Path, key: str, how: str) -> None:
         signature_of(image).rename(tmp_path / "sig")
         signature_of(image).symlink_to(tmp_path / "sig")
         with pytest.raises(InputError):
-            verify(image, public, Runner(), what)
+            verify_signature(image, public, Runner(), what)
         return
-    good, said = verify(image, public, Runner(), what)
+    good, said = verify_signature(image, public, Runner(), what)
     assert not good and said
 
 

@@ -300,7 +300,7 @@ def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
     monkeypatch.setattr(contents, "MAX_SIZE", 1 << 20)
     image = bring_in(tmp_path, tar([member("opt/hpcstack/stack.json", bytes(5 << 20))]))
     with pytest.raises(HpcstackError, match="larger than"):
-        contents.read_file(image, "opt/hpcstack/stack.json")
+        contents.read_image_file(image, "opt/hpcstack/stack.json")
     assert own_name(image) == "" and about(str(image), Store(tmp_path))["about"]
 
 

@@ -28,7 +28,7 @@ from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.steps import HOME
 from hpcstack.store.contents import read_optional
 from hpcstack.store.store import LOCK
-from hpcstack.store.workspace import workspace
+from hpcstack.store.workspace import make_workspace
 
 if TYPE_CHECKING:
     from hpcstack.adopt.lua_module import LuaModule
@@ -74,7 +74,7 @@ class Adoption:
 def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Adoption:
     """The image of REQUEST in the store, beside its recipe and its lock. Nothing is left where it cannot be done."""
     path = _recipe_path(request, catalog)
-    with workspace(bench.site, bench.runner, LEAST_BYTES) as work:
+    with make_workspace(bench.site, bench.runner, LEAST_BYTES) as work:
         source, image = _image_of(request.source, work, bench)
         before = _identity(image)
         bench.progress(f"reading {image}")

@@ -17,7 +17,7 @@ from hpcstack.oci.reference import Reference, parse
 from hpcstack.oci.sources import open_source
 from hpcstack.recipe.model import Base
 from hpcstack.render.image import KERNEL_NAMES
-from hpcstack.store.cache import busy, cache_of, offline_folder, shared_cache, touch
+from hpcstack.store.cache import cache_of, hold_cache, mark_used, offline_folder, shared_cache
 
 if TYPE_CHECKING:
     from hpcstack.build.workbench import Workbench
@@ -45,7 +45,7 @@ def base_of(lock: Lock, platform: str, bench: Workbench) -> Path:
     digest = lock.platform(platform).digest
     final = imported_base(lock, platform, bench.site)
     if final.exists():
-        touch(final)
+        mark_used(final)
         return final
 
     of_the_site = shared_cache(bench.site).top / final.name
@@ -88,7 +88,7 @@ def _import(reference: Reference, platform: str, final: Path, bench: Workbench, 
         if once and final.exists():
             return Imported(final, final.stat().st_size, source.image, 0.0, 0)
         began = time.monotonic()
-        with busy(cache):
+        with hold_cache(cache):
             done = pack_image(
                 source, final, cache.top / "partial" / digest.replace(":", "-"), site.build.compression,
                 bench.runner, progress,

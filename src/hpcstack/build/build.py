@@ -22,8 +22,8 @@ from hpcstack.render.image import CONTEXT
 from hpcstack.render.steps import HOME, steps
 from hpcstack.site.logins import redact_logins
 from hpcstack.store.artifact import IMAGE, Artifact
-from hpcstack.store.contents import read_file
-from hpcstack.store.workspace import workspace
+from hpcstack.store.contents import read_image_file
+from hpcstack.store.workspace import make_workspace
 from hpcstack_smoke import __version__ as suite_version
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _build_once(
             progress(f"into your own store, {store.top}: {store.below.top} is not yours to write")
         progress(f"building {name} with {request.engine.name} ({request.why}; key {request.key[:12]})")
         kept = store.top / "logs" / f"{name}-{request.key[:12]}.log"
-        with workspace(request.site, bench.runner, request.needed_bytes) as work, store.incoming() as incoming:
+        with make_workspace(request.site, bench.runner, request.needed_bytes) as work, store.incoming() as incoming:
             job = make_image(work, request, base, bench, how, kept, incoming / IMAGE)
             if complete:
                 request = complete(request, job.image)
@@ -213,7 +213,7 @@ def _inspect(request: BuildRequest, job: Job) -> Artifact:
     """What the finished image says of itself, read out of the squashfs."""
 
     def read(path: str) -> str:
-        return read_file(job.image, path)
+        return read_image_file(job.image, path)
 
     about = json.loads(read(f"{HOME}/stack.json"))
     if about != json.loads(request.files[f"{CONTEXT}/stack.json"]):

@@ -29,7 +29,7 @@ from hpcstack.recipe.catalog import SUFFIX, Recipe
 from hpcstack.render.steps import pip_files
 from hpcstack.store import sbom
 from hpcstack.store.contents import read_distribution
-from hpcstack.store.workspace import workspace
+from hpcstack.store.workspace import make_workspace
 
 if TYPE_CHECKING:
     from hpcstack.build.workbench import Workbench
@@ -48,11 +48,11 @@ def create(
     _can_be_bundled(request)
     output = new_file(output, force=True)
     base = base_of(request.lock, request.platform, bench)
-    with workspace(request.site, bench.runner, needed_bytes(locked)) as work:
+    with make_workspace(request.site, bench.runner, needed_bytes(locked)) as work:
         packages = _fetch(work, request, base, bench)
         texts = {f"lock/{request.stack.full_name}{LOCK_SUFFIX}": request.lock.text(), **_recipes(recipe)}
         if artifact:
-            texts[f"sbom/{request.stack.full_name}.cdx.json"] = sbom.document(
+            texts[f"sbom/{request.stack.full_name}.cdx.json"] = sbom.make_sbom(
                 artifact, read_distribution(artifact.image)
             )
         write_tree(work / "texts", texts, on_disk=False)

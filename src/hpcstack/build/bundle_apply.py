@@ -25,7 +25,7 @@ from hpcstack.oci.manifest import MAX_SIZE
 from hpcstack.oci.tar import Header
 from hpcstack.recipe.catalog import EXTENDED, SUFFIX, Catalog
 from hpcstack.render.image import KERNEL_NAMES
-from hpcstack.store.cache import busy, cache_of, offline_folder
+from hpcstack.store.cache import cache_of, hold_cache, offline_folder
 from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def _base_in(folder: Path, manifest: Manifest, wanted: str, site: Site, progress
 def _link_to_base_here(link: Path, about: BundleMember, site: Site, progress: Progress) -> None:
     """LINK to the base that ABOUT names, of an earlier bundle or of an import. InputError where none has its bytes."""
     cache = cache_of(site)
-    with busy(cache):  # nothing of it is collected meanwhile
+    with hold_cache(cache):  # nothing of it is collected meanwhile
         brought = sorted(cache.top.glob(f"offline/*/base-{about.sha256}.sqsh"))
         imported = [path for path in cache.top.glob(link.name) if _size_of(path) == about.size]
         for path in (*brought, *imported):

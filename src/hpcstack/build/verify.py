@@ -21,7 +21,7 @@ from hpcstack.store import signing
 from hpcstack.store.contents import read_optional
 from hpcstack.store.find import find_file, find_image, find_stored, is_file
 from hpcstack.store.signing import Statement, signature_of
-from hpcstack.store.workspace import workspace
+from hpcstack.store.workspace import make_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,7 +142,7 @@ def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | N
     digests = []
     for number in (1, 2):
         bench.progress(f"build {number} of 2 with {request.engine.name}")
-        with workspace(request.site, bench.runner, request.needed_bytes) as work:
+        with make_workspace(request.site, bench.runner, request.needed_bytes) as work:
             kept = bench.store.top / "logs" / f"{request.stack.full_name}-reproducible-{number}.log"
             job = make_image(work, request, base, bench, How(fresh=True), kept)
             digests.append(digest_of(job.image))
@@ -179,4 +179,4 @@ def check_signature(
     what = statement(text, store, stack)
     if keys and not key and image.suffix != ".sif":
         return (image, *signing.verify_by(image, keys, runner, what))
-    return (image, *signing.verify(image, key, runner, what))
+    return (image, *signing.verify_signature(image, key, runner, what))

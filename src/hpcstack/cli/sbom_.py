@@ -21,7 +21,7 @@ def command(session: Session, image: str, output: Path | None) -> None:
     from hpcstack.store.find import find_image
 
     found = find_image(image_named(session, image), session.store)
-    text = sbom.document(found, read_distribution(found.image))
+    text = sbom.make_sbom(found, read_distribution(found.image))
     if output is None:
         echo(text.rstrip("\n"))
         return

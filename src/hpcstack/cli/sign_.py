@@ -30,5 +30,5 @@ def command(session: Session, image: str, key: str, as_json: bool) -> None:
     if good and not signing.is_trusted(key, wanted.keys, session.runner):
         raise AnswerIsNo(f"{path} has a signature that this site trusts, and it does not trust this key",
                          "signatures.keys in site.yaml names the keys that count")  # fmt: skip
-    signature = signing.sign(path, key, session.runner, what)
+    signature = signing.sign_image(path, key, session.runner, what)
     answer({"image": str(path), "signature": str(signature)}, as_json, lambda: str(signature))

@@ -188,7 +188,7 @@ def sign_and_check(artifact: Artifact, publisher: Publisher) -> None:
             raise InputError(f"signatures.sign_with, {wanted.sign_with}, belongs to none of signatures.keys",
                              "add its public half to signatures.keys in site.yaml")  # fmt: skip
         what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256, adopted=artifact.adopted)
-        publisher.say(f"signed: {signing.sign(artifact.image, wanted.sign_with, runner, what)}")
+        publisher.say(f"signed: {signing.sign_image(artifact.image, wanted.sign_with, runner, what)}")
     if wanted.required and (why := signing.why_untrusted(artifact, wanted.keys, runner)):
         raise AnswerIsNo(f"this site publishes only signed images; {artifact.stack}: {why}",
                          f"hpcstack sign {artifact.key[:12]}, with a key of site.yaml's signatures.keys")  # fmt: skip

@@ -82,7 +82,7 @@ def build_stack(recipe: Recipe, options: BuildOptions, bench: Workbench) -> Buil
 
         artifact, built = build(request, bench, How(fresh=options.no_cache, offline=options.offline))
     if sif:
-        from hpcstack.store.sif import assemble
+        from hpcstack.store.sif import assemble_sif
 
-        sif = assemble(artifact.image, artifact.platform, Path(options.sif), bench.runner)
+        sif = assemble_sif(artifact.image, artifact.platform, Path(options.sif), bench.runner)
     return BuiltStack(artifact, built, request, sif)

@@ -32,7 +32,7 @@ from hpcstack.resolve.answers import (
     want_files,
 )
 from hpcstack.store.cache import cache_of
-from hpcstack.store.workspace import workspace
+from hpcstack.store.workspace import make_workspace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,7 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
     if reason := engine.usable(bench.runner):
         raise MissingToolError(f"the engine {engine.name} cannot be used here: {reason}", ANOTHER)
     base = base_of(lock, platform, bench)
-    with workspace(bench.site, bench.runner, needed_bytes(locked)) as work:
+    with make_workspace(bench.site, bench.runner, needed_bytes(locked)) as work:
         bench.progress(f"asking the base's own apt and pip for {stack.full_name}")
         kept = cache_of(bench.site).top / f"{stack.full_name}-lock.log"
         script = {"build/build_requirements.py": plain("images", "build_requirements.py")}

@@ -74,7 +74,7 @@ def offline_folder(site: Site, lock: Lock, platform: str) -> Path:
     return cache_of(site).top / "offline" / f"{lock.digest()[:24]}-{platform.replace('/', '-')}"
 
 
-def touch(path: Path) -> None:
+def mark_used(path: Path) -> None:
     """PATH is used: its change time is now. Its modification time, which goes into images, stays."""
     with contextlib.suppress(OSError):  # somebody else's
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -85,7 +85,7 @@ def touch(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def busy(cache: Store) -> Iterator[None]:
+def hold_cache(cache: Store) -> Iterator[None]:
     """Meanwhile nothing of CACHE is collected."""
     folder = cache.top / "busy"
     descriptors.make_folder(folder)

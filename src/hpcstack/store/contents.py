@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MAX_SIZE = 64 << 20  # bytes of one file
 
 
-def read_file(image: Path, path: str) -> str:
+def read_image_file(image: Path, path: str) -> str:
     """The text of PATH in IMAGE, a squashfs. BuildError where it is not there, or is made to fill the memory."""
     try:
         with Squashfs(image) as opened:
@@ -32,7 +32,7 @@ def read_file(image: Path, path: str) -> str:
 def read_optional(image: Path, path: str) -> str:
     """The text of PATH in IMAGE; empty where it cannot be read."""
     try:
-        return read_file(image, path)
+        return read_image_file(image, path)
     except BuildError:
         return ""
 

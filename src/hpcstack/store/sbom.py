@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SPACE = uuid.UUID("6f1c3a52-7f0e-4c0a-9f63-3a0a0f2f6f50")  # of hpcstack's serial numbers
 
 
-def document(artifact: Artifact, distribution: Distribution) -> str:
+def make_sbom(artifact: Artifact, distribution: Distribution) -> str:
     """The SBOM of ARTIFACT as CycloneDX 1.6 JSON.
 
     Scanners match packages of dpkg by the distribution's release: it is a component of its own, and stands in each

@@ -20,7 +20,7 @@ ARCHITECTURES = {"linux/amd64": "2", "linux/arm64": "4"}  # SIF's own numbers
 PARTITION = ("--datatype", "4", "--parttype", "2", "--partfs", "1", "--partarch")
 
 
-def assemble(image: Path, platform: str, sif: Path, runner: Runner, *, force: bool = False) -> Path:
+def assemble_sif(image: Path, platform: str, sif: Path, runner: Runner, *, force: bool = False) -> Path:
     """IMAGE (a squashfs for PLATFORM) as the file SIF, there only when it is whole."""
     sif = new_file(sif, force=force)
     with replace_file(sif, shared=False) as part:

@@ -60,7 +60,7 @@ def statement_of(image: Path) -> Path:
     return image.with_name(image.name + ".signed.json")
 
 
-def sign(image: Path, key: str, runner: Runner, what: Statement) -> Path:
+def sign_image(image: Path, key: str, runner: Runner, what: Statement) -> Path:
     """IMAGE signed with the private KEY (a file) as what WHAT says it is; the file that holds the signature."""
     if image.suffix == ".sif":
         status = runner.attached(["apptainer", "sign", *(["--key", key] if key else []), str(image)])
@@ -83,7 +83,7 @@ def sign(image: Path, key: str, runner: Runner, what: Statement) -> Path:
     return signature_of(image)
 
 
-def verify(image: Path, key: str, runner: Runner, what: Statement) -> tuple[bool, str]:
+def verify_signature(image: Path, key: str, runner: Runner, what: Statement) -> tuple[bool, str]:
     """Whether IMAGE is signed, by the public KEY (a file), as what WHAT says it is; and why, or what the tool said."""
     if image.suffix == ".sif":
         done = runner.output(["apptainer", "verify", *(["--key", key] if key else []), str(image)], timeout=600)

@@ -12,7 +12,7 @@ from hpcstack.core.errors import StoreError
 from hpcstack.core.files import remove_tree
 from hpcstack.core.lease import make_label, remove_leftovers
 from hpcstack.core.sizes import show_bytes
-from hpcstack.store.cache import busy, cache_of
+from hpcstack.store.cache import cache_of, hold_cache
 from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ PREFIX = "hpcstack-build-"
 
 
 @contextlib.contextmanager
-def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
+def make_workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
     """The folder; StoreError where fewer than NEEDED bytes are free. Nothing of the caches is collected meanwhile."""
     parent = Path(site.build.tmpdir or tempfile.gettempdir())
     with Store(site.own_store).acting("no folder to build in"):
@@ -38,7 +38,7 @@ def workspace(site: Site, runner: Runner, needed: int) -> Iterator[Path]:
         remove_leftovers(parent, PREFIX, lambda old: _remove(old, runner))
         work = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{make_label()}", dir=parent))
     try:
-        with busy(cache_of(site)):
+        with hold_cache(cache_of(site)):
             yield work
     finally:
         _remove(work, runner)

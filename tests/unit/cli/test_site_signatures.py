@@ -30,7 +30,7 @@ def test_what_a_trusted_key_signed_counts_and_nothing_else(tmp_path: Path) -> No
     artifact = place.artifact(stack)
     assert signing.why_untrusted(artifact, (public,), Runner()) == "it is not signed"
     what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
-    signing.sign(artifact.image, str(own), Runner(), what)
+    signing.sign_image(artifact.image, str(own), Runner(), what)
     assert signing.why_untrusted(artifact, (other, public), Runner()) == ""
     assert signing.why_untrusted(artifact, (other,), Runner()) != ""
     another = place.artifact(stack, b"another image")
@@ -60,7 +60,7 @@ def test_the_importer_refuses_what_is_not_signed(tmp_path: Path, shell: str) -> 
         )
 
     def sign(by: Path, what: signing.Statement) -> None:
-        signing.sign(artifact.image, str(by), Runner(), what)
+        signing.sign_image(artifact.image, str(by), Runner(), what)
 
     good = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
     assert get().returncode == 1 and "is not signed by a key of this site's" in get().stderr
@@ -87,7 +87,7 @@ def test_a_launch_of_what_is_not_signed_is_refused(tmp_path: Path, monkeypatch: 
     session = Session(str(tmp_path / "site.yaml"), ())
     with pytest.raises(InputError, match="it is not signed"):
         require_signed(artifact, session.site, session.runner)
-    signing.sign(artifact.image, str(own), Runner(),
+    signing.sign_image(artifact.image, str(own), Runner(),
                  signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256))  # fmt: skip
     require_signed(artifact, session.site, session.runner)
 
@@ -111,7 +111,7 @@ def test_a_wrong_key_takes_no_good_signature_away(tmp_path: Path) -> None:
     place = Place(tmp_path)
     artifact = place.artifact(place.stack("jax-26.06"))
     what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256)
-    signing.sign(artifact.image, str(own), Runner(), what)
+    signing.sign_image(artifact.image, str(own), Runner(), what)
 
     def typed(sign_with: Path, *words: str) -> tuple[int, str]:
         site = {"store": str(tmp_path / "store"), "lock_dir": str(tmp_path / "locks"), "module_root": str(tmp_path / "modules"),

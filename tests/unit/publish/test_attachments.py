@@ -37,7 +37,7 @@ def test_the_lock_of_the_image_comes_with_the_release(
     comes: bool,
 ) -> None:
     monkeypatch.setattr(attachments, "read_distribution", lambda *_: Distribution("debian", "12"))
-    monkeypatch.setattr("hpcstack.store.sbom.document", lambda *_: "{}")
+    monkeypatch.setattr("hpcstack.store.sbom.make_sbom", lambda *_: "{}")
     texts = {"same": lock.text(), "later": lock.model_copy(update={"template_version": "0"}).text(), "torn": "{"}
     recipe, folder = Catalog([data.find_data_folder("recipes")]).find(stack.full_name), tmp_path / "image"
     for path, which in ((folder / "lock.json", kept), (lock_path(recipe, site), beside)):

@@ -16,7 +16,7 @@ from hpcstack.core.errors import SlurmError
 from hpcstack.core.process import Completed, Runner
 from hpcstack.publish import gc
 from hpcstack.site.load import Site
-from hpcstack.store.cache import busy, cache_of
+from hpcstack.store.cache import cache_of, hold_cache
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_step_is_as_old_as_its_last_use_not_as_its_files_say(site: Site) -> No
 
 def test_nothing_of_the_caches_goes_while_somebody_builds(site: Site) -> None:
     step(site, "k")
-    with busy(cache_of(site)):
+    with hold_cache(cache_of(site)):
         assert kept(site, 0) == {"k": "somebody is building"}
     assert kept(site, 0) == {"k": ""}
 
@@ -54,7 +54,7 @@ def test_who_begins_to_build_meanwhile_keeps_what_is_there(site: Site) -> None:
     folder = step(site, "k")
     (folder / "file").touch()
     (item,) = gc.items(site, Runner(), 0, slurm=False)
-    with busy(cache_of(site)):
+    with hold_cache(cache_of(site)):
         gc.remove(item, site)
     assert (folder / "file").exists()
     gc.remove(item, site)

@@ -25,7 +25,7 @@ ARTIFACT = Artifact(
 )  # fmt: skip
 def test_scanners_know_whose_packages_they_are(distribution: Distribution, qualifier: str | None) -> None:
     """admin 8: without `distro` and a component of the operating system, Trivy and Grype matched no package."""
-    found = json.loads(sbom.document(ARTIFACT, distribution))["components"]
+    found = json.loads(sbom.make_sbom(ARTIFACT, distribution))["components"]
     (system,) = [one for one in found if one["type"] == "operating-system"]
     assert (system["name"], system.get("version", "")) == (distribution.name, distribution.version)
     (libc,) = [PackageURL.from_string(one["purl"]) for one in found if one["name"] == "libc6"]
@@ -33,5 +33,5 @@ def test_scanners_know_whose_packages_they_are(distribution: Distribution, quali
 
 
 def test_the_same_image_gives_the_same_bytes() -> None:
-    texts = {sbom.document(ARTIFACT, Distribution("ubuntu", "22.04")) for _ in range(2)}
+    texts = {sbom.make_sbom(ARTIFACT, Distribution("ubuntu", "22.04")) for _ in range(2)}
     assert len(texts) == 1

@@ -23,7 +23,7 @@ from hpcstack.oci.pack import OWN_TIMES
 from hpcstack.squashfs.codec import Unreadable, options
 from hpcstack.squashfs.read import Squashfs
 from hpcstack.squashfs.splice import splice
-from hpcstack.store.cache import touch
+from hpcstack.store.cache import mark_used
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ class Packing:
         final = packed(layer)
         self.layers.append(final)
         if self._fits(final):
-            touch(final)
+            mark_used(final)
         else:
             self.jobs.append(self.worker.submit(self._pack, layer, final))
 

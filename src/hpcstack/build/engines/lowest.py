@@ -34,7 +34,7 @@ from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import DIR
 from hpcstack.squashfs.read import Squashfs
 from hpcstack.squashfs.splice import all_root, splice
-from hpcstack.store.cache import touch
+from hpcstack.store.cache import mark_used
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ def lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
                     return
         job.progress(f"unpacking the base: it cannot be mounted here ({why})")
         unpack(job, kept, runner)
-    touch(kept)
+    mark_used(kept)
     with enclosed(job, runner) as enclosure:
         yield Lowest(kept.name, enclosure)
 
@@ -123,7 +123,7 @@ def _to_mount(job: Job) -> Path:
     if not copy.exists():
         with replace_file(copy) as part:
             splice(job.base, [], part, EPOCH, rooted=True)
-    touch(copy)
+    mark_used(copy)
     return copy
 
 

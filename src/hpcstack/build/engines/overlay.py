@@ -57,7 +57,7 @@ from hpcstack.core.errors import BuildError, StoreError
 from hpcstack.core.files import remove_tree, without_links
 from hpcstack.core.lease import make_label
 from hpcstack.render.steps import ALL, HOME, SHARED, BuildStep, step_script
-from hpcstack.store.cache import touch
+from hpcstack.store.cache import mark_used
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Completed, Runner
@@ -171,7 +171,7 @@ class Layered:
             brought |= set(files)
             name = f".{make_label()}{key}-fresh" if job.fresh else key
             if (job.cache / name).is_dir():
-                touch(job.cache / name)
+                mark_used(job.cache / name)
                 job.progress(f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)")
             else:
                 own += [job.cache / name] if job.fresh else []
