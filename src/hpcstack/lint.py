@@ -118,11 +118,11 @@ def _fit(recipe: Recipe, site: Site, lock: Lock | None) -> Iterator[Problem]:
     nodes = {name: node for name, node in site.node_types.items() if node.real_gpus and node.platform in ours}
     if not nodes:
         return
-    from hpcstack.hardware.compatibility import fit
+    from hpcstack.hardware.compatibility import judge_fit
 
     for name, node in nodes.items():
         environment = base_environment(recipe, lock, node.platform)
-        answer = fit(node.driver, node.gpus.model if node.gpus else "", environment)
+        answer = judge_fit(node.driver, node.gpus.model if node.gpus else "", environment)
         if not answer.runs:
             certain = "" if answer.certain else ", as far as is known"
             what = f"does not run on node type {name}{certain}: {answer.rule} [{answer.source}]"

@@ -42,11 +42,11 @@ def command(
     from hpcstack.hardware import memory
 
     name, count = memory.read_gpus(gpus)
-    have, source = (gib * memory.GIB, "--memory") if gib else memory.memory(name)
-    one = memory.model(memory.read_params(params), layers, hidden, heads, sequence, batch, attention=attention,
+    have, source = (gib * memory.GIB, "--memory") if gib else memory.find_gpu_memory(name)
+    one = memory.make_transformer(memory.read_params(params), layers, hidden, heads, sequence, batch, attention=attention,
                        recompute=recompute, vocabulary=vocabulary)  # fmt: skip
-    found = memory.uses(one, count, nodes)
-    first = next((use for use in found if memory.fits(use, have)), None)
+    found = memory.list_strategies(one, count, nodes)
+    first = next((use for use in found if memory.fits_in_memory(use, have)), None)
     if deepspeed:
         answer(memory.deepspeed_config(one, first), True, str)
         return
@@ -56,7 +56,7 @@ def command(
         "model": asdict(one), "gpu": name, "gpus_per_node": count, "nodes": nodes, "bytes_per_gpu": have,
         "reserved": memory.RESERVED, "source": source, "choose": first.strategy if first else "",
         "strategies": [
-            {**asdict(use), "total": use.total, "fits": memory.fits(use, have),
+            {**asdict(use), "total": use.total, "fits": memory.fits_in_memory(use, have),
              "most_batch": memory.most_batch(one, use, have)} for use in found
         ],
     }  # fmt: skip
@@ -73,7 +73,7 @@ def _text(one: Transformer, found: list[Use], have: float, first: Use | None, gp
 
     rows = [
         (use.strategy, gib(use.weights), gib(use.gradients), gib(use.optimizer), gib(use.activations), gib(use.total),
-         "fits" if memory.fits(use, have) else "NO", str(memory.most_batch(one, use, have)), use.formula)
+         "fits" if memory.fits_in_memory(use, have) else "NO", str(memory.most_batch(one, use, have)), use.formula)
         for use in found
     ]  # fmt: skip
     head = (
@@ -102,7 +102,7 @@ def _none(one: Transformer, found: list[Use], have: float) -> str:
 
     if not one.recompute:
         least = min(found, key=lambda use: use.total - use.activations)
-        with_less = least.total - least.activations + memory.activations(memory.smaller(one))
+        with_less = least.total - least.activations + memory.count_activation_bytes(memory.recompute_all(one))
         if with_less <= have * (1 - memory.RESERVED):
             return f"none fits; with all activations recomputed {least.strategy} would: --recompute"
     return "none fits: more nodes, a smaller batch, or offload to the host's memory (ZeRO-Offload, ZeRO-Infinity)"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hpcstack.hardware.facts import table
+from hpcstack.hardware.facts import read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,14 +58,14 @@ def signatures() -> tuple[Signature, ...]:
     return tuple(
         Signature(row["id"], row["family"], int(row["rank"]), re.compile(row["pattern"]), row["cause"], row["remedy"],
                   row["source"], literals_of(row["pattern"]), words_of_pattern(row["pattern"]))
-        for name in ("signatures", "signatures-system") for row in table(name)["signatures"]
+        for name in ("signatures", "signatures-system") for row in read_facts(name)["signatures"]
     )  # fmt: skip
 
 
 @cache
 def harmless() -> tuple[re.Pattern[str], ...]:
     """Whole lines that are looked over."""
-    return tuple(re.compile(f"^{row['pattern']}$", re.MULTILINE) for row in table("signatures")["harmless"])
+    return tuple(re.compile(f"^{row['pattern']}$", re.MULTILINE) for row in read_facts("signatures")["harmless"])
 
 
 def literals_of(pattern: str) -> tuple[str, ...]:

@@ -58,30 +58,30 @@ class Topology:
 
 
 @cache
-def topologies() -> dict[str, Topology]:
+def read_topologies() -> dict[str, Topology]:
     """{name: topology} of facts/topologies.yaml."""
     return {
         row["name"]: Topology(row["name"], row["gpus"]["model"], tuple(row["gpu_cpus"]), row["source"])
-        for row in table("topologies")["topologies"]
+        for row in read_facts("topologies")["topologies"]
     }
 
 
 @cache
-def table(name: str) -> dict[str, Any]:
+def read_facts(name: str) -> dict[str, Any]:
     """The data file facts/NAME.yaml; every scalar is text."""
     path = data.find_data_folder("facts") / f"{name}.yaml"
     found: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), str(path)).value
     return found
 
 
-def source(name: str, key: str) -> str:
+def find_source(name: str, key: str) -> str:
     """What the source KEY of facts/NAME.yaml stands for."""
-    return str(table(name)["sources"].get(key, key))
+    return str(read_facts(name)["sources"].get(key, key))
 
 
 def image_environment(image: str, platform: str) -> Mapping[str, str]:
     """The variables that IMAGE's config is known to hold; empty where nothing is known of it."""
-    known = table("ngc-pytorch")
+    known = read_facts("ngc-pytorch")
     repository, _, tag = image.partition("@")[0].rpartition(":")
     row = next((row for row in known["releases"] if row["tag"] == tag), None)
     if repository != known["image"] or row is None:
@@ -91,9 +91,9 @@ def image_environment(image: str, platform: str) -> Mapping[str, str]:
     return out | ({"TORCH_CUDA_ARCH_LIST": architectures} if architectures else {})
 
 
-def gpu(model: str) -> Gpu | None:
+def find_gpu(model: str) -> Gpu | None:
     """The GPU that MODEL names, as a site or nvidia-smi writes it (`H100`, `NVIDIA H100 80GB HBM3`)."""
-    rows = table("gpus")["architectures"]
+    rows = read_facts("gpus")["architectures"]
     found = [(name, row) for row in rows for name in row["gpus"] if _names(name, model)]
     if not found:
         return None
@@ -122,12 +122,12 @@ def _version(text: str) -> str:
 
 
 def _branch(rows: str, name: str) -> str:
-    return next((row["branch"] for row in table("gpus")[rows] if name in row.get("gpu", "").split("/")), "")
+    return next((row["branch"] for row in read_facts("gpus")[rows] if name in row.get("gpu", "").split("/")), "")
 
 
 def _last_driver(family: str, name: str) -> str:
     """The last branch of a GPU's own row, else of its family's."""
-    families = {row["family"]: row["branch"] for row in table("gpus")["last_driver"] if "family" in row}
+    families = {row["family"]: row["branch"] for row in read_facts("gpus")["last_driver"] if "family" in row}
     return _branch("last_driver", name) or str(families.get(family, ""))
 
 

@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass, replace
 
 from hpcstack.core.errors import InputError, did_you_mean
-from hpcstack.hardware.facts import source, table
+from hpcstack.hardware.facts import find_source, read_facts
 
 GIB = float(1 << 30)
 RESERVED = 0.08  # of the GPU: CUDA's context, NCCL's buffers, fragmentation. An assumption, not a measurement.
@@ -62,7 +62,7 @@ class Use:
         return self.weights + self.gradients + self.optimizer + self.activations
 
 
-def model(
+def make_transformer(
     params: float,
     layers: int = 0,
     hidden: int = 0,
@@ -96,7 +96,7 @@ def read_params(text: str) -> float:
     return float(match[1]) * {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[match[2]]
 
 
-def activations(one: Transformer, tensor: int = 1) -> float:
+def count_activation_bytes(one: Transformer, tensor: int = 1) -> float:
     """Bytes of one GPU's activations, all layers, for `batch` sequences; split TENSOR ways, sequence parallel too."""
     unit = float(one.sequence * one.batch * one.hidden)
     logits = 4.0 * one.sequence * one.batch * one.vocabulary / tensor
@@ -106,10 +106,10 @@ def activations(one: Transformer, tensor: int = 1) -> float:
     return one.layers * unit * (34 + own) / tensor + logits
 
 
-def uses(one: Transformer, gpus: int, nodes: int) -> list[Use]:
+def list_strategies(one: Transformer, gpus: int, nodes: int) -> list[Use]:
     """Every strategy on NODES nodes of GPUS each, the simplest first."""
     ranks = gpus * nodes
-    psi, act = one.params, activations(one)
+    psi, act = one.params, count_activation_bytes(one)
     live = LIVE_LAYERS * 2 * psi / one.layers
     out = [
         Use("DDP", 2 * psi, 2 * psi, 12 * psi, act, "2P + 2P + 12P", zero_stage=0),
@@ -129,28 +129,28 @@ def uses(one: Transformer, gpus: int, nodes: int) -> list[Use]:
     if splits:
         data = nodes
         out.append(Use(f"tensor {gpus} + ZeRO-1", 2 * psi / gpus, 2 * psi / gpus, 12 * psi / gpus / data,
-                       activations(one, gpus), "4P/t + 12P/(t*d)"))  # fmt: skip
+                       count_activation_bytes(one, gpus), "4P/t + 12P/(t*d)"))  # fmt: skip
         live_t = live / gpus
         out.append(Use(f"tensor {gpus} + FSDP", 2 * psi / ranks + live_t, 2 * psi / ranks, 12 * psi / ranks,
-                       activations(one, gpus), "16P/N + 2 layers/t"))  # fmt: skip
+                       count_activation_bytes(one, gpus), "16P/N + 2 layers/t"))  # fmt: skip
     if splits and nodes > 1:
         # The first of p stages keeps p micro-batches of its layers/p layers: as much as all layers of one.
         out.append(Use(f"tensor {gpus} + pipeline {nodes}", 2 * psi / ranks, 2 * psi / ranks, 12 * psi / ranks,
-                       activations(one, gpus), "16P/(t*p)"))  # fmt: skip
+                       count_activation_bytes(one, gpus), "16P/(t*p)"))  # fmt: skip
     if ranks == 1:
         return out[:1]  # nothing is shared out
     return out
 
 
-def memory(gpu: str) -> tuple[float, str]:
+def find_gpu_memory(gpu: str) -> tuple[float, str]:
     """Bytes of a GPU by its model's name, and the source. InputError where it is not known."""
-    rows = {row["gpu"].lower(): row for row in table("gpu-memory")["gpus"]}
+    rows = {row["gpu"].lower(): row for row in read_facts("gpu-memory")["gpus"]}
     row = rows.get(gpu.lower())
     if row is None:
         near = did_you_mean(gpu.lower(), rows)
         raise InputError(f"the memory of {gpu!r} is not known here{near}",
                          f"give it in GiB (--memory N), or one of: {', '.join(sorted(rows))}")  # fmt: skip
-    return int(row["mib"]) * float(1 << 20), "; ".join(source("gpu-memory", key) for key in row["source"])
+    return int(row["mib"]) * float(1 << 20), "; ".join(find_source("gpu-memory", key) for key in row["source"])
 
 
 def read_gpus(text: str) -> tuple[str, int]:
@@ -161,18 +161,22 @@ def read_gpus(text: str) -> tuple[str, int]:
     return match[1], int(match[2] or 1)
 
 
-def fits(use: Use, have: float) -> bool:
+def fits_in_memory(use: Use, have: float) -> bool:
     return use.total <= have * (1 - RESERVED)
 
 
 def fewest_nodes(one: Transformer, gpus: int, have: float) -> int:
     """The fewest nodes of GPUS on which a strategy fits; 0 where none does."""
     nodes = 1
-    while nodes <= MOST_NODES and not any(fits(use, have) for use in uses(one, gpus, nodes)):
+    while nodes <= MOST_NODES and not any(fits_in_memory(use, have) for use in list_strategies(one, gpus, nodes)):
         nodes *= 2
     if nodes > MOST_NODES:
         return 0
-    return next(n for n in range(nodes // 2 + 1, nodes + 1) if any(fits(use, have) for use in uses(one, gpus, n)))
+    return next(
+        n
+        for n in range(nodes // 2 + 1, nodes + 1)
+        if any(fits_in_memory(use, have) for use in list_strategies(one, gpus, n))
+    )
 
 
 def deepspeed_config(one: Transformer, use: Use | None) -> dict[str, object]:
@@ -197,6 +201,6 @@ def most_batch(one: Transformer, use: Use, have: float) -> int:
     return max(0, int((have * (1 - RESERVED) - fixed) // each)) if each else 0
 
 
-def smaller(one: Transformer) -> Transformer:
+def recompute_all(one: Transformer) -> Transformer:
     """The same with all activations recomputed."""
     return replace(one, recompute=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpcstack.hardware.compatibility import numbers
-from hpcstack.hardware.facts import table
+from hpcstack.hardware.compatibility import parse_version
+from hpcstack.hardware.facts import read_facts
 
 
 def loadable_interfaces(nccl: str) -> frozenset[int]:
@@ -11,9 +11,9 @@ def loadable_interfaces(nccl: str) -> frozenset[int]:
 
     Empty where that is not known: the version says nothing, or is newer than what has been read.
     """
-    known = table("nccl-net-plugins")
-    version = numbers(nccl)
-    if not version or version > numbers(known["last"]):
+    known = read_facts("nccl-net-plugins")
+    version = parse_version(nccl)
+    if not version or version > parse_version(known["last"]):
         return frozenset()
-    rows = [row for row in known["releases"] if numbers(row["first"]) <= version]
+    rows = [row for row in known["releases"] if parse_version(row["first"]) <= version]
     return frozenset(map(int, rows[-1]["interfaces"])) if rows else frozenset()

@@ -53,7 +53,7 @@ def whole(resources: Resources, node: NodeType, taken: Share) -> bool:
 
 
 def _recorded(name: str) -> tuple[str, ...]:
-    known = facts.topologies()
+    known = facts.read_topologies()
     if name not in known:
         raise InputError(f"site.yaml: no topology {name!r}{did_you_mean(name, known)}", f"known: {', '.join(known)}")
     return known[name].gpu_cpus

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from hpcstack.hardware.compatibility import numbers
+from hpcstack.hardware.compatibility import parse_version
 from hpcstack.hardware.nccl_plugins import loadable_interfaces
 from hpcstack.site.injection import is_library
 from hpcstack.squashfs.codec import Unreadable
@@ -78,7 +78,7 @@ def find_misfit(brought: Sequence[Brought], image: Path, platform: str, nccl: st
                 continue
             if has is None:
                 has = read_glibc(image)
-            if has and numbers(wants.glibc) > numbers(has):
+            if has and parse_version(wants.glibc) > parse_version(has):
                 return (
                     f"fabric.injections.{one.name}: {path} wants glibc {wants.glibc}, and the image has {has}: it "
                     "cannot be loaded there. Take a newer version of the stack, or let the site bring one that was "
@@ -147,7 +147,7 @@ def _wants(file: BinaryIO) -> Wants:
         for auxiliary in auxiliaries
         if re.fullmatch(r"GLIBC_[0-9.]+", auxiliary.name)
     ]
-    return Wants(elf["e_machine"], max(versions, key=numbers, default=""), _interfaces(elf))
+    return Wants(elf["e_machine"], max(versions, key=parse_version, default=""), _interfaces(elf))
 
 
 def _interfaces(elf: ELFFile) -> frozenset[int]:

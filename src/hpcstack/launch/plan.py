@@ -307,9 +307,9 @@ def _fit(artifact: Artifact, node: NodeType | None) -> Fit | None:
     """How the nodes' driver and GPU run the image; None where there is no GPU or the site does not say."""
     if not node or not node.gpus or not node.real_gpus or not node.driver:
         return None
-    from hpcstack.hardware.compatibility import fit
+    from hpcstack.hardware.compatibility import judge_fit
 
-    return fit(node.driver, node.gpus.model, artifact.environment)
+    return judge_fit(node.driver, node.gpus.model, artifact.environment)
 
 
 def _check_architecture(artifact: Artifact, node: NodeType | None, *, here: bool) -> None:

@@ -10,7 +10,7 @@ from hpcstack.core import data
 from hpcstack.core.characters import CONTROL, VARIABLE
 from hpcstack.core.errors import InputError
 from hpcstack.core.quote import join_lines
-from hpcstack.hardware.compatibility import Driver, driver_of, fit
+from hpcstack.hardware.compatibility import Driver, driver_of, judge_fit
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import COMPAT, HOST_LIBRARIES
 from hpcstack.render.template import fill
@@ -186,7 +186,7 @@ def whatis(release: Release) -> list[str]:
 def fits(site: Site, platform: str, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """((node type, how its driver and GPU run an image of PLATFORM with ENVIRONMENT), ...)."""
     return tuple(
-        (name, str(fit(node.driver, node.gpus.model, environment)))
+        (name, str(judge_fit(node.driver, node.gpus.model, environment)))
         for name, node in site.node_types.items()
         if node.gpus and node.real_gpus and node.driver and node.platform == platform
     )

@@ -41,7 +41,7 @@ class Nodes:
         """`h100x8`, `gpu4` where Slurm does not name the model, `cpu64`."""
         if not self.gpus:
             return f"cpu{self.cpus}"
-        known = facts.gpu(self.model)
+        known = facts.find_gpu(self.model)
         name = known.model if known else self.model
         return f"{re.sub(r'[^a-z0-9]+', '', name.lower())}x{self.gpus}" if name else f"gpu{self.gpus}"
 

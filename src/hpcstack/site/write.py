@@ -100,8 +100,8 @@ def _node_type(nodes: Nodes, found: Probe) -> Iterator[str]:
     yield f"    cpus: {nodes.cpus} # sinfo"
     if not nodes.gpus:
         return
-    here = facts.gpu(found.gpu) if found.gpu else None
-    known = facts.gpu(nodes.model) or (here if not nodes.model else None)
+    here = facts.find_gpu(found.gpu) if found.gpu else None
+    known = facts.find_gpu(nodes.model) or (here if not nodes.model else None)
     model = known.model if known else nodes.model or "unknown"
     why = "sinfo" if nodes.model else "nvidia-smi on this machine" if known else "Slurm does not name it: say it"
     nvlink = ", nvlink: true" if found.nvlink else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcstack.hardware import facts
-from hpcstack.hardware.compatibility import Fit, covered, fit, has_sass, required_branches
+from hpcstack.hardware.compatibility import Fit, has_sass, is_covered, judge_fit, required_branches
 
 IMAGE_2411 = facts.image_environment("nvcr.io/nvidia/pytorch:24.11-py3", "linux/amd64")
 IMAGE_2510 = facts.image_environment("nvcr.io/nvidia/pytorch:25.10-py3", "linux/amd64")
@@ -13,20 +13,22 @@ CUDA_126 = {"CUDA_VERSION": "12.6.3"}
 CUDA_128 = {"CUDA_VERSION": "12.8.1"}
 
 
-@pytest.mark.parametrize("row", facts.table("cuda")["toolkits"], ids=lambda row: row["cuda"])
+@pytest.mark.parametrize("row", facts.read_facts("cuda")["toolkits"], ids=lambda row: row["cuda"])
 def test_the_driver_that_a_toolkit_ships_with_runs_it_natively(row: dict[str, str]) -> None:
-    answer = fit(row["driver"], "", {"CUDA_VERSION": row["cuda"]})
+    answer = judge_fit(row["driver"], "", {"CUDA_VERSION": row["cuda"]})
     assert answer.kind == "native"
     assert answer.source
-    newest = facts.table("cuda")["toolkits"][-1]["driver"]
-    assert fit(newest, "", {"CUDA_VERSION": row["cuda"]}).kind == "native"  # a newer driver runs all that is older
+    newest = facts.read_facts("cuda")["toolkits"][-1]["driver"]
+    assert (
+        judge_fit(newest, "", {"CUDA_VERSION": row["cuda"]}).kind == "native"
+    )  # a newer driver runs all that is older
 
 
-@pytest.mark.parametrize("row", facts.table("cuda")["toolkits"], ids=lambda row: row["cuda"])
+@pytest.mark.parametrize("row", facts.read_facts("cuda")["toolkits"], ids=lambda row: row["cuda"])
 def test_the_oldest_driver_of_a_major_runs_all_its_toolkits(row: dict[str, str]) -> None:
     major = row["cuda"].partition(".")[0]
-    minor = next(m for m in facts.table("cuda")["minor_version"] if m["major"] == major)
-    answer = fit(minor["driver"], "H100" if major != "11" else "A100", {"CUDA_VERSION": row["cuda"]})
+    minor = next(m for m in facts.read_facts("cuda")["minor_version"] if m["major"] == major)
+    answer = judge_fit(minor["driver"], "H100" if major != "11" else "A100", {"CUDA_VERSION": row["cuda"]})
     first_hopper = {"12.0.0"}  # its own driver is the oldest of the major
     if major == "11":
         assert answer.kind in ("minor-version compatible", "native", "does not run")  # A100 asks for CUDA 11.0
@@ -83,21 +85,21 @@ def test_the_oldest_driver_of_a_major_runs_all_its_toolkits(row: dict[str, str])
     ],
 )
 def test_what_runs(driver: str, model: str, image: dict[str, str], kind: str, says: str) -> None:
-    answer = fit(driver, model, image)
+    answer = judge_fit(driver, model, image)
     assert (answer.kind, says in answer.rule) == (kind, True), answer
 
 
 def test_ptx_under_an_older_driver_is_the_casualty_of_minor_version_compatibility() -> None:
     image = {"CUDA_VERSION": "12.8.1", "TORCH_CUDA_ARCH_LIST": "8.0 9.0+PTX"}
-    assert fit("570.124.06", "B200", image).kind == "native"  # JIT, by a driver that knows the PTX
+    assert judge_fit("570.124.06", "B200", image).kind == "native"  # JIT, by a driver that knows the PTX
     old = {"CUDA_VERSION": "12.9.1", "TORCH_CUDA_ARCH_LIST": "8.0 9.0+PTX"}
-    assert fit("570.124.06", "B200", old).kind == "does not run"
+    assert judge_fit("570.124.06", "B200", old).kind == "does not run"
 
 
 def test_every_forward_branch_of_the_table_is_taken() -> None:
-    for row in facts.table("cuda")["forward_branches"]:
+    for row in facts.read_facts("cuda")["forward_branches"]:
         for branch in row["branches"]:
-            answer: Fit = fit(f"{branch}.99", "T4", {"CUDA_VERSION": row["cuda"]})
+            answer: Fit = judge_fit(f"{branch}.99", "T4", {"CUDA_VERSION": row["cuda"]})
             assert answer.kind in ("forward compatible", "minor-version compatible", "native"), (row, branch, answer)
             assert answer.needs_compat == (answer.kind == "forward compatible")
 
@@ -106,29 +108,29 @@ def test_the_images_own_requirement_beats_the_table() -> None:
     require = "cuda>=12.9 brand=tesla,driver>=535,driver<536 brand=tesla,driver>=550,driver<551"
     assert required_branches(require) == ("535", "550")
     image = {"CUDA_VERSION": "13.0.2", "NVIDIA_REQUIRE_CUDA": require}
-    assert fit("535.1", "A100", image).certain
-    assert fit("470.1", "A100", image).kind == "does not run"
+    assert judge_fit("535.1", "A100", image).certain
+    assert judge_fit("470.1", "A100", image).kind == "does not run"
 
 
-@pytest.mark.parametrize("row", facts.table("gpus")["architectures"], ids=lambda row: row["cc"])
+@pytest.mark.parametrize("row", facts.read_facts("gpus")["architectures"], ids=lambda row: row["cc"])
 def test_every_gpu_of_the_table_is_known_by_each_of_its_names(row: dict[str, str]) -> None:
     for name in row["gpus"]:
-        found = facts.gpu(name.replace("xx", "80").replace("xx", "80"))
+        found = facts.find_gpu(name.replace("xx", "80").replace("xx", "80"))
         assert found is not None and found.capability == row["cc"]
 
 
 def test_a_name_is_a_whole_word() -> None:
-    assert facts.gpu("GH200 480GB").capability == "9.0"  # type: ignore[union-attr]
-    assert facts.gpu("L40S").model == "L40S"  # type: ignore[union-attr]
-    assert facts.gpu("A1000") is None
-    assert facts.gpu("virtual") is None
+    assert facts.find_gpu("GH200 480GB").capability == "9.0"  # type: ignore[union-attr]
+    assert facts.find_gpu("L40S").model == "L40S"  # type: ignore[union-attr]
+    assert facts.find_gpu("A1000") is None
+    assert facts.find_gpu("virtual") is None
 
 
 def test_code_selection() -> None:
     assert has_sass("8.9", "8.0 8.6") and not has_sass("8.0", "8.6")
-    assert not has_sass("9.0", "8.0 8.6") and covered("9.0", "8.0 8.6+PTX")
+    assert not has_sass("9.0", "8.0 8.6") and is_covered("9.0", "8.0 8.6+PTX")
     assert has_sass("9.0", "9.0a") and not has_sass("10.3", "10.0a")
-    assert has_sass("10.3", "10.0f") and not covered("10.0", "9.0a+PTX") and has_sass("8.0", "8")
+    assert has_sass("10.3", "10.0f") and not is_covered("10.0", "9.0a+PTX") and has_sass("8.0", "8")
 
 
 def test_every_source_of_the_tables_is_said() -> None:
@@ -137,7 +139,7 @@ def test_every_source_of_the_tables_is_said() -> None:
         "gpus": ("architectures", "first_driver", "last_driver"),
         "ngc-pytorch": ("releases",),
     }.items():
-        table = facts.table(name)
+        table = facts.read_facts(name)
         for key in lists:
             assert all(mark in table["sources"] for row in table[key] for mark in row["source"]), (name, key)
 
@@ -153,5 +155,5 @@ def test_what_is_unknown_of_an_image_is_left_out() -> None:
 @pytest.mark.parametrize("value", ["abc", "9" * 5000, " ", "12.x", "", "1.2.3.4.5.6.7.8"])
 @pytest.mark.parametrize("name", ["CUDA_VERSION", "TORCH_CUDA_ARCH_LIST", "NVIDIA_REQUIRE_CUDA", "CUDA_DRIVER_VERSION"])
 def test_nonsense_in_an_images_variables_is_unknown_or_left_out(name: str, value: str) -> None:
-    answer = fit("535.104.05", "H100", {"CUDA_VERSION": "12.6.3", **{name: value}})
+    answer = judge_fit("535.104.05", "H100", {"CUDA_VERSION": "12.6.3", **{name: value}})
     assert answer.kind == ("unknown" if name == "CUDA_VERSION" else "minor-version compatible"), answer

@@ -19,7 +19,7 @@ from hpcstack.launch.resources import Resources, share
 from hpcstack.render.launchers import inner
 from hpcstack.site.load import Site
 
-NAMES = list(facts.topologies())
+NAMES = list(facts.read_topologies())
 
 
 def cores(cpus: str) -> set[int]:
@@ -42,8 +42,8 @@ def bound(where: Site, **asked: object) -> tuple[str, ...] | None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_topology_has_a_source_and_gives_each_gpu_cores_of_its_own(name: str) -> None:
-    row = next(row for row in facts.table("topologies")["topologies"] if row["name"] == name)
-    near = facts.topologies()[name].gpu_cpus
+    row = next(row for row in facts.read_facts("topologies")["topologies"] if row["name"] == name)
+    near = facts.read_topologies()[name].gpu_cpus
     assert row["source"].startswith("https://") and len(near) == int(row["gpus"]["count"])
     parts = [cores(part) for part in shared(near)]
     assert all(part <= cores(whole) for part, whole in zip(parts, near, strict=True))
