@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.squashfs.splice import Result, splice
+from hpcstack.squashfs.splice import Result, splice_image
 from support import trees
 
 TIME = 1704067200
@@ -114,7 +114,7 @@ class Case:
         return grouped(out)
 
     def splice(self, name: str = "out.sqsh") -> Result:
-        return splice(self.folder / "base.sqsh", self.layers, self.folder / name, TIME, always=True)
+        return splice_image(self.folder / "base.sqsh", self.layers, self.folder / name, TIME, always=True)
 
 
 def grouped(listing: Listing) -> Listing:

@@ -15,7 +15,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.core.untrusted import UNSAFE
 from hpcstack.recipe.model import Base
 from hpcstack.squashfs.codec import Unreadable
-from hpcstack.squashfs.lookup import content, find
+from hpcstack.squashfs.lookup import find_inode, read_content
 from hpcstack.squashfs.read import Squashfs
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def _survey(image: Squashfs, programs: tuple[str, ...]) -> Survey:
 def _bytes(image: Squashfs, path: str, limit: int) -> bytes:
     """What PATH holds in IMAGE; nothing where it is not there, no file, or larger than LIMIT."""
     try:
-        found = find(image, path)
-        return content(image, found, limit) if found else b""
+        found = find_inode(image, path)
+        return read_content(image, found, limit) if found else b""
     except Unreadable:
         return b""
 
@@ -117,7 +117,7 @@ def _text(image: Squashfs, path: str) -> str:
 
 
 def _is_program(image: Squashfs, path: str) -> bool:
-    found = find(image, path)
+    found = find_inode(image, path)
     return bool(found and found.mode & 0o111)
 
 

@@ -16,7 +16,7 @@ from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Parity, 
 from hpcstack.oci.flatten import entry_of
 from hpcstack.oci.tar import Flow, Members
 from hpcstack.releases.records import read_releases
-from hpcstack.squashfs.splice import spliced
+from hpcstack.squashfs.splice import read_splice
 from hpcstack.store import signing
 from hpcstack.store.contents import read_optional
 from hpcstack.store.find import find_file, find_image, find_stored, is_file
@@ -122,7 +122,7 @@ def about(text: str, store: Store) -> dict[str, Any]:
 
 def _spliced(image: Path) -> dict[str, Any]:
     """Of a spliced image: the bytes that it keeps of its base, how deep the chain is, the bytes that are no file's."""
-    about = spliced(image)
+    about = read_splice(image)
     if about is None:
         return {}
     return {"spliced": {"kept_bytes": about.kept, "depth": about.depth, "dead_bytes": about.dead, "base": about.base}}

@@ -15,7 +15,7 @@ from hpcstack.hardware.compatibility import parse_version
 from hpcstack.hardware.nccl_plugins import loadable_interfaces
 from hpcstack.site.injection import is_library
 from hpcstack.squashfs.codec import Unreadable
-from hpcstack.squashfs.lookup import content, find
+from hpcstack.squashfs.lookup import find_inode, read_content
 from hpcstack.squashfs.read import Squashfs
 
 if TYPE_CHECKING:
@@ -166,10 +166,10 @@ def read_glibc(image: Path) -> str:
     try:
         with Squashfs(image) as opened:
             for place in C_LIBRARIES:
-                file = find(opened, place)
+                file = find_inode(opened, place)
                 if file is None:
                     continue
-                said = SAYS.search(content(opened, file, MOST_BYTES))
+                said = SAYS.search(read_content(opened, file, MOST_BYTES))
                 return said[1].decode() if said else ""
     except (OSError, Unreadable):
         return ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import StoreError
 from hpcstack.squashfs.codec import Unreadable
-from hpcstack.squashfs.lookup import find
+from hpcstack.squashfs.lookup import find_inode
 from hpcstack.squashfs.read import Squashfs
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def there(paths: list[str], image: Path) -> bool:
     """
     try:
         with Squashfs(image) as opened:
-            return any(find(opened, path, follow=False) for path in paths)
+            return any(find_inode(opened, path, follow=False) for path in paths)
     except Unreadable as error:
         raise StoreError(
             f"{image} cannot be read: {error}", "hpcstack verify says whether it is what was built"

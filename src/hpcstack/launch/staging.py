@@ -88,11 +88,11 @@ def plan_staging(artifact: Artifact, site: Site, how: str, data: tuple[str, ...]
 
 def _image(artifact: Artifact) -> Piece:
     """The image; of a spliced one a node that has another on its base is brought the difference alone."""
-    from hpcstack.squashfs.splice import spliced
+    from hpcstack.squashfs.splice import read_splice
 
     piece = Piece(artifact.image, f"{artifact.sha256}.sqsh", artifact.size, artifact.sha256)
     with contextlib.suppress(OSError):
-        if about := spliced(artifact.image):
+        if about := read_splice(artifact.image):
             return replace(piece, base=about.base, kept=about.kept)
     return piece
 

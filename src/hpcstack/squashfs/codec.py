@@ -40,7 +40,7 @@ class Codec:
     pack: Pack
 
 
-def codec(number: int) -> Codec:
+def find_codec(number: int) -> Codec:
     """The compressor with this NUMBER in a superblock. Unreadable for one that is not known, or not installed."""
     if number not in NAMES:
         raise Unreadable(f"the compressor {number} is not known")
@@ -130,7 +130,7 @@ TABLE: dict[int, Callable[[], tuple[Expand, Pack]]] = {
 }  # fmt: skip
 
 
-def options(number: int, data: bytes) -> list[str]:
+def list_codec_options(number: int, data: bytes) -> list[str]:
     """mksquashfs's words for the compressor NUMBER, given the options (DATA) that an image has after its superblock.
 
     What is packed for an image must be readable with its options: the kernel takes the size of xz's dictionary from

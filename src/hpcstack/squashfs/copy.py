@@ -27,7 +27,7 @@ def copy_bytes(source: int, start: int, target: int, at: int, size: int) -> str:
     return "shared" if shared else how
 
 
-def clone(source: int, target: int, size: int) -> bool:
+def clone_blocks(source: int, target: int, size: int) -> bool:
     """Whether the files SOURCE and TARGET now share their first SIZE bytes, whole blocks."""
     return _clone(source, 0, target, 0, size) > 0
 

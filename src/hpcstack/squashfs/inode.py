@@ -92,13 +92,13 @@ def _file(cursor: Cursor, common: Inode, block_size: int, *, extended: bool) -> 
     count = size // block_size if fragment != NONE else -(-size // block_size)
     if count > MOST_BLOCKS:
         raise Unreadable("a file is larger than any can be")
-    blocks = numbers("I", cursor.piece(4 * count))
+    blocks = read_numbers("I", cursor.piece(4 * count))
     return common._replace(
         start=start, size=size, sparse=sparse, links=links, fragment=fragment, offset=offset, xattr=xattr, blocks=blocks
     )
 
 
-def numbers(kind: str, data: bytes) -> array[int]:
+def read_numbers(kind: str, data: bytes) -> array[int]:
     """DATA, numbers of little ends, as an array of KIND, of module array's: a tenth of what a list takes."""
     out = array(kind, data)
     if sys.byteorder == "big":

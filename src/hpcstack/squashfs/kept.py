@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import StoreError
 from hpcstack.core.mounts import filesystem_of
 from hpcstack.core.replacing import written_out
-from hpcstack.squashfs.copy import ALIGNED, clone, copy_bytes, write_all
+from hpcstack.squashfs.copy import ALIGNED, clone_blocks, copy_bytes, write_all
 from hpcstack.squashfs.read import Superblock
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Keeping(AbstractContextManager["Keeping"]):
         self.direct = -1
         self.worker = ThreadPoolExecutor(1)
         even = size - size % max(ALIGNED, mmap.PAGESIZE)  # a page is written in one way only
-        if clone(source, file, even):
+        if clone_blocks(source, file, even):
             self.how = "shared"
         elif self._opens(output):
             self.how = "direct"

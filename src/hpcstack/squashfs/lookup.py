@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import DIR, FILE, LINK, NONE, STORED
-from hpcstack.squashfs.table import readable
+from hpcstack.squashfs.table import explain_damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ class MoreThanAsked(Unreadable):
     """A file has more bytes than were asked for."""
 
 
-def find(image: Squashfs, path: str, *, follow: bool = True) -> Inode | None:
+def find_inode(image: Squashfs, path: str, *, follow: bool = True) -> Inode | None:
     """The inode of PATH in IMAGE, links on its way followed, and a link at its end if FOLLOW.
 
     None where there is nothing. Unreadable where the image is damaged.
@@ -56,13 +56,13 @@ def _parts(path: bytes) -> list[bytes]:
     return [part for part in path.split(b"/") if part not in (b"", b".")]
 
 
-def content(image: Squashfs, file: Inode, limit: int) -> bytes:
+def read_content(image: Squashfs, file: Inode, limit: int) -> bytes:
     """What FILE holds. MoreThanAsked beyond LIMIT bytes, Unreadable where it is no file or not whole."""
     if file.kind != FILE:
         raise Unreadable("it is no file")
     if file.size > limit:
         raise MoreThanAsked(f"it is larger than {limit >> 20} MiB")
-    with readable():
+    with explain_damage():
         out = b"".join(_pieces(image, file))
     if len(out) != file.size:
         raise Unreadable("a file is shorter than it should be")

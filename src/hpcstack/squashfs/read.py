@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hpcstack.squashfs.codec import METADATA, Unreadable, codec
-from hpcstack.squashfs.inode import DIR, NONE, STORED, DirectoryEntry, Inode, numbers, read_entries, read_inode
-from hpcstack.squashfs.table import PLAIN, Cursor, Rows, Table, readable
+from hpcstack.squashfs.codec import METADATA, Unreadable, find_codec
+from hpcstack.squashfs.inode import DIR, NONE, STORED, DirectoryEntry, Inode, read_entries, read_inode, read_numbers
+from hpcstack.squashfs.table import PLAIN, Cursor, Rows, Table, explain_damage
 
 if TYPE_CHECKING:
     from array import array
@@ -75,9 +75,9 @@ class Squashfs:
         self.asked: dict[tuple[int, int, int, bytes], DirectoryEntry | None] = {}
         self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            with readable():
+            with explain_damage():
                 self.super = self._superblock()
-                self.codec = codec(self.super.compressor)
+                self.codec = find_codec(self.super.compressor)
                 self._tables()
         except BaseException:
             self.close()
@@ -169,7 +169,7 @@ class Squashfs:
         """{number - 1: where the inode lies}; None where the image has no such table."""
         if self.super.export_table == NOWHERE:
             return None
-        return numbers("Q", self._indexed(self.super.export_table, self.super.inodes, 8, MOST_INODES))
+        return read_numbers("Q", self._indexed(self.super.export_table, self.super.inodes, 8, MOST_INODES))
 
     def options(self) -> bytes:
         """The compressor's options; empty for its defaults."""
@@ -182,7 +182,7 @@ class Squashfs:
 
     def inode(self, reference: int) -> Inode:
         """The inode at REFERENCE."""
-        with readable():
+        with explain_damage():
             cursor = Cursor(self.inodes, reference >> 16, reference & 0xFFFF)
             found = read_inode(cursor, self.ids, self.super.block_size)
         if not 0 < found.number <= self.super.inodes:
@@ -197,7 +197,7 @@ class Squashfs:
 
     def listing(self, folder: Inode) -> dict[bytes, DirectoryEntry]:
         """{name: entry} of FOLDER, in the image's order."""
-        with readable():
+        with explain_damage():
             return dict(self._entries(folder))
 
     def entry(self, folder: Inode, name: bytes) -> DirectoryEntry | None:
@@ -206,7 +206,7 @@ class Squashfs:
         if key not in self.asked:
             if len(self.asked) >= ASKED:
                 self.asked.clear()
-            with readable():
+            with explain_damage():
                 self.asked[key] = next((entry for one, entry in self._entries(folder) if one == name), None)
         return self.asked[key]
 
@@ -230,7 +230,7 @@ class Squashfs:
 
     def may_hold(self, name: bytes) -> bool:
         """Whether any folder may call something NAME: false only where none does. No folder is looked at by itself."""
-        with readable():
+        with explain_damage():
             at, before = 0, b""
             while at < self.folders.size:
                 data, at = self.folders.block(at)
@@ -244,14 +244,14 @@ class Squashfs:
 
     @cached_property
     def attributes(self) -> Attributes:
-        with readable():
+        with explain_damage():
             return Attributes(self)
 
     def xattrs(self, inode: Inode) -> tuple[tuple[bytes, bytes], ...]:
         """(name, value) of each extended attribute of INODE."""
         if inode.xattr == NONE:
             return ()
-        with readable():
+        with explain_damage():
             return self.attributes.of(inode.xattr)
 
 

@@ -24,7 +24,7 @@ from hpcstack.squashfs.copy import copy_bytes, write_all
 from hpcstack.squashfs.inode import STORED
 from hpcstack.squashfs.kept import HEAD, Keeping
 from hpcstack.squashfs.read import NO_XATTRS, NOWHERE, Squashfs, Superblock
-from hpcstack.squashfs.table import readable
+from hpcstack.squashfs.table import explain_damage
 from hpcstack.squashfs.tree import Merged
 from hpcstack.squashfs.write import Writer, packed_block
 
@@ -68,7 +68,7 @@ class Result:
     about: Spliced
 
 
-def splice(
+def splice_image(
     base: Path,
     layers: Sequence[Path],
     output: Path,
@@ -93,7 +93,7 @@ def splice(
         about = _about(image, merged)
         if not always and (about.depth > MAX_DEPTH or about.dead > MAX_DEAD * about.kept):
             raise TooMuchDead(f"{about.dead / 1e6:.0f} MB of it would be no file's, spliced {about.depth} times")
-        with readable():
+        with explain_damage():
             if any(start + (size & ~STORED) > image.super.inode_table for start, size, _ in image.fragments()):
                 raise Unreadable("a fragment of the base lies in its tables")
             writer = Writer(merged)
@@ -108,7 +108,7 @@ def all_root(path: Path) -> bool:
         return not any(image.ids)
 
 
-def spliced(path: Path) -> Spliced | None:
+def read_splice(path: Path) -> Spliced | None:
     """What the file PATH says of itself; None where it was not spliced. Its tables are not read."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

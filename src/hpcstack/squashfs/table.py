@@ -21,7 +21,7 @@ KEPT = 64  # blocks that stay expanded
 
 
 @contextmanager
-def readable() -> Iterator[None]:
+def explain_damage() -> Iterator[None]:
     """What a file that is not as it should be does to the reader, said as what it is."""
     try:
         yield

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import BuildError
 from hpcstack.squashfs.codec import Unreadable
-from hpcstack.squashfs.lookup import content, find
+from hpcstack.squashfs.lookup import find_inode, read_content
 from hpcstack.squashfs.read import Squashfs
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ def read_image_file(image: Path, path: str) -> str:
     """The text of PATH in IMAGE, a squashfs. BuildError where it is not there, or is made to fill the memory."""
     try:
         with Squashfs(image) as opened:
-            found = find(opened, path)
+            found = find_inode(opened, path)
             if found is None:
                 raise BuildError(f"the image {image} has no {path}", "was it built by hpcstack?")
-            return content(opened, found, MAX_SIZE).decode("utf-8", "replace")
+            return read_content(opened, found, MAX_SIZE).decode("utf-8", "replace")
     except (Unreadable, OSError) as error:
         raise BuildError(f"the image's {path} cannot be read: {error}", f"is {image} damaged?") from None
 

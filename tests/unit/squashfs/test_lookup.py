@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import FILE, LINK
-from hpcstack.squashfs.lookup import MoreThanAsked, content, find
+from hpcstack.squashfs.lookup import MoreThanAsked, find_inode, read_content
 from hpcstack.squashfs.read import Squashfs
-from hpcstack.squashfs.splice import splice
+from hpcstack.squashfs.splice import splice_image
 
 pytestmark = pytest.mark.squashfs
 BLOCK = 131072
@@ -66,9 +66,9 @@ def test_every_file_is_read_as_it_was_packed(tree: Path, tmp_path: Path, words: 
         files = [path for path in sorted(tree.rglob("*")) if path.is_file() and not path.is_symlink()]
         assert len(files) > 600
         for path in files:
-            found = find(opened, str(path.relative_to(tree)))
+            found = find_inode(opened, str(path.relative_to(tree)))
             assert found is not None and found.kind == FILE, path
-            assert content(opened, found, 1 << 20) == path.read_bytes(), path
+            assert read_content(opened, found, 1 << 20) == path.read_bytes(), path
 
 
 @pytest.mark.parametrize(("path", "leads_to"), [
@@ -77,30 +77,30 @@ def test_every_file_is_read_as_it_was_packed(tree: Path, tmp_path: Path, words: 
 ])  # fmt: skip
 def test_links_are_followed_as_in_the_image(tree: Path, image: Path, path: str, leads_to: str) -> None:
     with Squashfs(image) as opened:
-        found = find(opened, path)
-        assert found is not None and content(opened, found, 1 << 20) == (tree / leads_to).read_bytes()
+        found = find_inode(opened, path)
+        assert found is not None and read_content(opened, found, 1 << 20) == (tree / leads_to).read_bytes()
 
 
 @pytest.mark.parametrize("path", ["opt/loop", "opt/loop/x", "opt/none", "nothing", "opt/tail-text/x", "opt/a/file-600"])
 def test_what_is_not_there_is_not_found(image: Path, path: str) -> None:
     with Squashfs(image) as opened:
-        assert find(opened, path) is None
+        assert find_inode(opened, path) is None
 
 
 def test_a_link_itself(image: Path) -> None:
     with Squashfs(image) as opened:
-        found = find(opened, "opt/none", follow=False)
+        found = find_inode(opened, "opt/none", follow=False)
         assert found is not None and (found.kind, found.target) == (LINK, b"nothing")
         with pytest.raises(Unreadable, match="no file"):
-            content(opened, found, 1)
+            read_content(opened, found, 1)
 
 
 def test_a_file_larger_than_asked_for_is_not_read(image: Path) -> None:
     with Squashfs(image) as opened:
-        found = find(opened, "opt/more-text")
+        found = find_inode(opened, "opt/more-text")
         assert found is not None
         with pytest.raises(MoreThanAsked):
-            content(opened, found, 1000)
+            read_content(opened, found, 1000)
 
 
 @settings(
@@ -121,8 +121,8 @@ def test_a_damaged_image_is_unreadable_and_no_more(image: Path, tmp_path: Path, 
     try:
         with Squashfs(torn) as opened:
             for path in ("bin/text", "opt/more-noise", "opt/holes", "opt/a/b/abs/tail-text"):
-                if found := find(opened, path):
-                    assert len(content(opened, found, 1 << 20)) <= 1 << 20
+                if found := find_inode(opened, path):
+                    assert len(read_content(opened, found, 1 << 20)) <= 1 << 20
     except Unreadable:
         pass
 
@@ -136,7 +136,7 @@ def test_a_table_has_as_many_entries_as_any_image_needs(image: Path, monkeypatch
             opened.exported()
         monkeypatch.setattr("hpcstack.squashfs.read.MOST_LISTED", 100)
         with pytest.raises(Unreadable, match="a folder is larger"):
-            find(opened, "opt/a/file-000")
+            find_inode(opened, "opt/a/file-000")
 
 
 def test_a_base_whose_fragments_lie_in_its_tables_is_not_spliced(
@@ -146,4 +146,4 @@ def test_a_base_whose_fragments_lie_in_its_tables_is_not_spliced(
         tables = opened.super.inode_table
     monkeypatch.setattr(Squashfs, "fragments", lambda _: [(tables - 10, 11, 0)])
     with pytest.raises(Unreadable, match="a fragment of the base lies in its tables"):
-        splice(image, [], tmp_path / "out.sqsh", 0)
+        splice_image(image, [], tmp_path / "out.sqsh", 0)

@@ -22,7 +22,7 @@ from hpcstack.squashfs import copy, kept
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import NONE, DirectoryEntry, Inode
 from hpcstack.squashfs.read import Squashfs, Superblock
-from hpcstack.squashfs.splice import TooMuchDead, all_root, splice, spliced
+from hpcstack.squashfs.splice import TooMuchDead, all_root, read_splice, splice_image
 from hpcstack.squashfs.tree import Merged
 from hpcstack.squashfs.write import Writer
 from support.splicing import PACKED, TIME, Case, judge, mounted_by, need_overlay
@@ -177,7 +177,7 @@ def test_tables_and_data_beyond_32_bits(case: Case, gigabytes: int, monkeypatch:
     moved.replace(case.folder / "base.sqsh")
     case.change_by(4, 60)
     output = case.folder / "out.sqsh"
-    splice(case.folder / "base.sqsh", case.layers, output, TIME, always=True)
+    splice_image(case.folder / "base.sqsh", case.layers, output, TIME, always=True)
     assert output.stat().st_size > gigabytes << 30
     judge(output, case.expected)
     output.unlink()
@@ -237,13 +237,13 @@ def test_spliced_again_and_again(case: Case) -> None:
         case.change_by(number, 10)
         output = case.folder / f"chain-{number}.sqsh"
         base = case.folder / "base.sqsh" if number == 0 else case.folder / f"chain-{number - 1}.sqsh"
-        splice(base, case.layers[-1:], output, TIME, always=True)
+        splice_image(base, case.layers[-1:], output, TIME, always=True)
     judge(output, case.expected)
-    about = spliced(output)
+    about = read_splice(output)
     assert about is not None
     assert about.depth == 10
     with pytest.raises(TooMuchDead, match="11 times"):
-        splice(output, case.layers[-1:], case.folder / "more.sqsh", TIME)
+        splice_image(output, case.layers[-1:], case.folder / "more.sqsh", TIME)
 
 
 def test_dead_bytes_are_counted_and_bounded(case: Case) -> None:
@@ -253,7 +253,7 @@ def test_dead_bytes_are_counted_and_bounded(case: Case) -> None:
     case.change("rm large")
     assert 2_800_000 < case.splice().about.dead < 3_100_000
     with pytest.raises(TooMuchDead, match="would be no file's"):
-        splice(case.folder / "base.sqsh", case.layers, case.folder / "no.sqsh", TIME)
+        splice_image(case.folder / "base.sqsh", case.layers, case.folder / "no.sqsh", TIME)
     assert not (case.folder / "no.sqsh").exists()
 
 
@@ -304,7 +304,7 @@ def test_a_filling_that_lies_is_not_believed(case: Case, filling: str) -> None:
         file.truncate(used)
         file.seek(used)
         file.write(b"hpcstack-splice\n" + filling.encode() + b"\0" + bytes(4096))
-    assert spliced(base) is None
+    assert read_splice(base) is None
     case.change_by(4, 10)
     assert case.splice().about.depth == 1
 
@@ -331,11 +331,11 @@ def test_owners(case: Case) -> None:
                     *(word for line in lines for word in ("-p", line.lstrip("/")))], check=True, capture_output=True)  # fmt: skip
     assert not all_root(made)
     case.change("echo x >new", look=False)
-    splice(made, case.layers, case.folder / "out.sqsh", TIME)
+    splice_image(made, case.layers, case.folder / "out.sqsh", TIME)
     with Squashfs(case.folder / "out.sqsh") as image:
         found = image.find(b"f7")
         assert found and (found.uid, found.gid) == (7, 8)
-    splice(made, case.layers, case.folder / "rooted.sqsh", TIME, rooted=True)
+    splice_image(made, case.layers, case.folder / "rooted.sqsh", TIME, rooted=True)
     assert all_root(case.folder / "rooted.sqsh")
     assert {about[1] for about in mounted_by("squashfuse_ll", case.folder / "rooted.sqsh").values()} == {0}
 
@@ -425,7 +425,7 @@ def test_a_base_that_is_no_squashfs_or_damaged(case: Case, tmp_path: Path) -> No
         path = tmp_path / f"bad-{number}"
         path.write_bytes(bad)
         with pytest.raises(Unreadable):
-            splice(path, case.layers, tmp_path / "out", TIME)
+            splice_image(path, case.layers, tmp_path / "out", TIME)
     chance = random.Random(7)
     at = Superblock(*Superblock.FORMAT.unpack(good[:96])).inode_table
     refused = 0
@@ -436,7 +436,7 @@ def test_a_base_that_is_no_squashfs_or_damaged(case: Case, tmp_path: Path) -> No
         path = tmp_path / "torn"
         path.write_bytes(torn)
         try:
-            splice(path, case.layers, tmp_path / "out", TIME, always=True)
+            splice_image(path, case.layers, tmp_path / "out", TIME, always=True)
         except Unreadable:
             refused += 1
     assert refused > 50

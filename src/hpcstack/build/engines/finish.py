@@ -20,9 +20,9 @@ from hpcstack.core.process import Completed
 from hpcstack.core.replacing import replace_file
 from hpcstack.core.sizes import show_bytes
 from hpcstack.oci.pack import OWN_TIMES
-from hpcstack.squashfs.codec import Unreadable, options
+from hpcstack.squashfs.codec import Unreadable, list_codec_options
 from hpcstack.squashfs.read import Squashfs
-from hpcstack.squashfs.splice import splice
+from hpcstack.squashfs.splice import splice_image
 from hpcstack.store.cache import mark_used
 
 if TYPE_CHECKING:
@@ -63,7 +63,11 @@ class Packing:
         try:
             with Squashfs(job.base) as base:
                 self.kind = base.super.compressor, base.super.block_size
-                self.words = [*options(base.super.compressor, base.options()), "-b", str(base.super.block_size)]
+                self.words = [
+                    *list_codec_options(base.super.compressor, base.options()),
+                    "-b",
+                    str(base.super.block_size),
+                ]
         except Unreadable as error:
             self.why = self.why or str(error)
 
@@ -147,7 +151,7 @@ def _splice(job: Job, files: list[Path], *, always: bool) -> Completed:
     output = job.beside or job.output
     _room(output.parent, job)
     job.progress("splicing the steps to the base")
-    done = splice(job.base, files, output, EPOCH, always=always, rooted=True)
+    done = splice_image(job.base, files, output, EPOCH, always=always, rooted=True)
     job.made.append(done)
     return Completed(("splice",), 0)
 

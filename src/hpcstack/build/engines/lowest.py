@@ -33,7 +33,7 @@ from hpcstack.core.replacing import replace_file
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import DIR
 from hpcstack.squashfs.read import Squashfs
-from hpcstack.squashfs.splice import all_root, splice
+from hpcstack.squashfs.splice import all_root, splice_image
 from hpcstack.store.cache import mark_used
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _to_mount(job: Job) -> Path:
     copy = job.cache / f"{base_folder(job).name}.sqsh"
     if not copy.exists():
         with replace_file(copy) as part:
-            splice(job.base, [], part, EPOCH, rooted=True)
+            splice_image(job.base, [], part, EPOCH, rooted=True)
     mark_used(copy)
     return copy
 
