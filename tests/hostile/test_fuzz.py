@@ -36,7 +36,7 @@ from hpcstack.lint import find_warnings
 from hpcstack.oci.client import Answer
 from hpcstack.oci.config import config_of
 from hpcstack.oci.importer import pack_image
-from hpcstack.oci.reference import parse
+from hpcstack.oci.reference import parse_reference
 from hpcstack.oci.sources import FromLayout
 from hpcstack.preview import stack_files
 from hpcstack.recipe.catalog import Catalog
@@ -202,7 +202,9 @@ def test_layers(tmp_path: Path) -> None:
                 broken[dice.randrange(len(broken))] = dice.randrange(256)
             data_of[0] = bytes(broken)
         try:
-            source = FromLayout(parse(f"oci:{layout(top / 'image', [zipped(one) for one in data_of])}"), "linux/amd64")
+            source = FromLayout(
+                parse_reference(f"oci:{layout(top / 'image', [zipped(one) for one in data_of])}"), "linux/amd64"
+            )
             pack_image(source, top / "out.sqsh", top / "work", "zstd", Runner(), Progress(), lambda _: [], "fuzz",
                        Bounds(unpacked_bytes=1 << 26))  # fmt: skip
         except HpcstackError:

@@ -18,10 +18,10 @@ from hpcstack.core.errors import HpcstackError, InputError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.oci.config import MAX_CONFIG
-from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan
+from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan_layers
 from hpcstack.oci.importer import pack_image
 from hpcstack.oci.pack import PACKERS, read_back
-from hpcstack.oci.reference import parse
+from hpcstack.oci.reference import parse_reference
 from hpcstack.oci.sources import FromArchive, FromLayout
 from hpcstack.oci.tar import Damaged, Flow, Members, check_pax
 from support.clock import processor_seconds
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.squashfs
 
 def bring_in(tmp_path: Path, *layers: bytes, bounds: Bounds | None = None) -> Path:
     """LAYERS as a squashfs."""
-    source = FromLayout(parse(f"oci:{layout(tmp_path / 'image', layers)}"), "linux/amd64")
+    source = FromLayout(parse_reference(f"oci:{layout(tmp_path / 'image', layers)}"), "linux/amd64")
     final = tmp_path / "out.sqsh"
     pack_image(source, final, tmp_path / "work", "zstd", Runner(), Progress(), lambda _: [], "test", bounds or Bounds())
     return final
@@ -90,7 +90,7 @@ def test_m6_a_maze_of_links_ends() -> None:
     second = [TreeEntry(f"l0/f{n}", "file") for n in range(10_000)]
     began = processor_seconds()
     with pytest.raises((TooLarge, ClimbsOut)):
-        plan([[TreeEntry("x", "dir"), *first], second])
+        plan_layers([[TreeEntry("x", "dir"), *first], second])
     assert processor_seconds() - began < 20
 
 
@@ -218,7 +218,7 @@ def test_any_layers_are_merged_or_refused(layers: list[list[Any]]) -> None:
     try:
         for one in layers:
             parsed.append([entry_of(found) for found in Members(Flow(iter([tar(one)])))])
-        plan(parsed)
+        plan_layers(parsed)
     except (ClimbsOut, TooLarge, Damaged):
         return
     newest = Newest()
@@ -257,14 +257,14 @@ def test_an_archive_with_a_hostile_header_is_refused(tmp_path: Path) -> None:
 
     began = processor_seconds()
     with pytest.raises(InputError):
-        FromArchive(parse(f"docker-archive:{tmp_path / 'a.tar'}"))
+        FromArchive(parse_reference(f"docker-archive:{tmp_path / 'a.tar'}"))
     assert processor_seconds() - began < 2
 
 
 def test_a_layout_whose_config_is_hostile_is_refused_by_its_name(tmp_path: Path) -> None:
     top = layout(tmp_path / "evil", [tar([member("a")])], {"Env": ["PATH=/bin\n%setup"]})
     with pytest.raises(InputError, match="evil"):
-        FromLayout(parse(f"oci:{top}"), "linux/amd64")
+        FromLayout(parse_reference(f"oci:{top}"), "linux/amd64")
 
 
 def test_bodies_are_what_the_header_says() -> None:
@@ -287,7 +287,7 @@ def test_m6_whiteouts_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("config", [{"Env": {"A": "1"}}, {"Labels": 5}, {"Env": ["A=\ud800"]}, {"Cmd": [1]}])
 def test_an_archive_whose_config_is_nonsense_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        FromArchive(parse(f"docker-archive:{archive(tmp_path / 'a.tar', [tar([member('a')])], config)}"))
+        FromArchive(parse_reference(f"docker-archive:{archive(tmp_path / 'a.tar', [tar([member('a')])], config)}"))
 
 
 def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
@@ -310,7 +310,7 @@ def test_an_image_that_becomes_larger_than_it_may_is_ended(
 ) -> None:
     monkeypatch.setattr("hpcstack.oci.pack.PACKERS", {packer: PACKERS[packer]})
     body = tar([member("a", random.Random(1).randbytes(5 << 20)), member("b", b"b")])
-    source = FromLayout(parse(f"oci:{layout(tmp_path / 'image', (body,))}"), "linux/amd64")
+    source = FromLayout(parse_reference(f"oci:{layout(tmp_path / 'image', (body,))}"), "linux/amd64")
     with pytest.raises(HpcstackError, match="far larger than its registry says"):
         pack_image(
             source, tmp_path / "out.sqsh", tmp_path / "work", "zstd", Runner(), Progress(), lambda _: [], "test",
@@ -323,6 +323,6 @@ def test_n18_a_config_of_megabytes_is_refused_wherever_it_comes_from(tmp_path: P
     """Each variable of it becomes several objects: 7 MiB cost 260 MB."""
     config = {"Env": ["A=" + "x" * MAX_CONFIG]}
     with pytest.raises(HpcstackError):
-        FromLayout(parse(f"oci:{layout(tmp_path / 'image', [tar([member('a')])], config)}"), "linux/amd64")
+        FromLayout(parse_reference(f"oci:{layout(tmp_path / 'image', [tar([member('a')])], config)}"), "linux/amd64")
     with pytest.raises(HpcstackError):
-        FromArchive(parse(f"docker-archive:{archive(tmp_path / 'a.tar', [tar([member('a')])], config)}"))
+        FromArchive(parse_reference(f"docker-archive:{archive(tmp_path / 'a.tar', [tar([member('a')])], config)}"))

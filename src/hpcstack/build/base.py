@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.outputs import new_file
 from hpcstack.oci.importer import VERSION, Imported, pack_image
-from hpcstack.oci.metadata import above
-from hpcstack.oci.reference import Reference, parse
+from hpcstack.oci.metadata import list_files_above
+from hpcstack.oci.reference import Reference, parse_reference
 from hpcstack.oci.sources import open_source
 from hpcstack.recipe.model import Base
 from hpcstack.render.image import KERNEL_NAMES
@@ -29,7 +29,7 @@ BUNDLED = re.compile(r"base-[0-9a-f]{64}\.sqsh")
 
 def import_image(text: str, platform: str, output: Path | None, bench: Workbench, *, force: bool = False) -> Imported:
     """The image that TEXT names, for PLATFORM (this machine's by default), as the file OUTPUT."""
-    reference = parse(text)
+    reference = parse_reference(text)
     final = new_file(output or Path(reference.file_name), force=force)
     return _import(reference, platform or here(), final, bench)
 
@@ -92,7 +92,7 @@ def _import(reference: Reference, platform: str, final: Path, bench: Workbench, 
             done = pack_image(
                 source, final, cache.top / "partial" / digest.replace(":", "-"), site.build.compression,
                 bench.runner, progress,
-                lambda image: above(image, str(reference)), str(reference), site.build.bounds.as_bounds(), rooted=once,
+                lambda image: list_files_above(image, str(reference)), str(reference), site.build.bounds.as_bounds(), rooted=once,
             )  # fmt: skip
         progress.event("imported", path=str(final), size=done.size, seconds=round(time.monotonic() - began, 3))
         return done

@@ -20,7 +20,7 @@ from hpcstack.core.lease import make_label, remove_leftovers
 from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.lock import model
 from hpcstack.lock.path import LOCK_SUFFIX
-from hpcstack.oci.download import room
+from hpcstack.oci.download import check_free_space
 from hpcstack.oci.manifest import MAX_SIZE
 from hpcstack.oci.tar import Header
 from hpcstack.recipe.catalog import EXTENDED, SUFFIX, Catalog
@@ -82,7 +82,7 @@ def apply(file: Path, site: Site, recipes: Path | None, progress: Progress) -> A
             manifest = _manifest(tar)
             cache = cache_of(site)
             descriptors.make_folder(cache.top)
-            room(cache.top, 2 * sum(entry.size for entry in manifest.files.values()), f"the bundle {file}")
+            check_free_space(cache.top, 2 * sum(entry.size for entry in manifest.files.values()), f"the bundle {file}")
             remove_leftovers(cache.top, ".bundle-", descriptors.remove_tree)
             part = cache.top / f".bundle-{make_label()}{uuid.uuid4().hex[:8]}"
             descriptors.make_new_folder(part)
@@ -263,7 +263,7 @@ def _link_or_copy(path: Path, link: Path, about: BundleMember) -> None:
             raise PermissionError
         os.link(path, link, follow_symlinks=False)
     except OSError:  # or between folders of some filesystems
-        room(link.parent, about.size, "the base")
+        check_free_space(link.parent, about.size, "the base")
         with files.open_file(path) as source, link.open("xb") as copy:
             shutil.copyfileobj(source, copy, 1 << 20)
 

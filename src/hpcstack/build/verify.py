@@ -12,7 +12,7 @@ from hpcstack.build.build import How, make_image
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import digest_of
 from hpcstack.core.untrusted import parse_untrusted_json
-from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Parity, compare, exact
+from hpcstack.oci.compare import ENVIRONMENT, PACKAGES, Contents, Held, Parity, compare_contents, find_differences
 from hpcstack.oci.flatten import entry_of
 from hpcstack.oci.tar import Flow, Members
 from hpcstack.releases.records import read_releases
@@ -132,7 +132,7 @@ def compare_images(one: str, other: str, store: Store, runner: Runner) -> Parity
     """Whether two images, ONE and OTHER as `find_file` knows them, are the same stack, whatever engine made them."""
     paths = [find_file(text, store) for text in (one, other)]  # what is named wrongly is told before anything is read
     first, second = (read(path, runner) for path in paths)
-    return compare(first.contents, second.contents, (first.texts, second.texts))
+    return compare_contents(first.contents, second.contents, (first.texts, second.texts))
 
 
 def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | None:
@@ -149,7 +149,7 @@ def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | N
             contents.append(read(job.image, bench.runner).contents)
     if digests[0] == digests[1]:
         return None
-    return exact(*contents) or ["no file differs: only times or the order of the packer's blocks do"]
+    return find_differences(*contents) or ["no file differs: only times or the order of the packer's blocks do"]
 
 
 def check_stored(text: str, store: Store) -> Artifact:

@@ -21,7 +21,7 @@ from hpcstack.imagecache.outcomes import concerns, error_of, failure, read_failu
 from hpcstack.imagecache.refusals import HolderGone, NotHere, NotShared
 from hpcstack.imagecache.telling import ImportTold, Waiting
 from hpcstack.oci.importer import pack_image
-from hpcstack.oci.metadata import above
+from hpcstack.oci.metadata import list_files_above
 from hpcstack.oci.protocol import is_address
 from hpcstack.oci.reference import Reference, registry_image
 from hpcstack.oci.sources import FromRegistry
@@ -186,7 +186,7 @@ class Provider:
             done = pack_image(
                 source, folder / IMAGE, cache.top / "partial" / key, self.site.build.compression, self.runner,
                 ImportTold(self.progress, cache.top / "incoming" / f"{key}.json", source.image.size),
-                lambda image: above(image, base.image), base.image, self.site.build.bounds.as_bounds(),
+                lambda image: list_files_above(image, base.image), base.image, self.site.build.bounds.as_bounds(),
                 most=TIMES * source.image.size + SMALL,
             )  # fmt: skip
             settings = self.site.image_cache

@@ -18,7 +18,7 @@ from hpcstack.imagecache.counters import Counters, status_of
 from hpcstack.imagecache.messages import AskingRegistry, Line, Telling
 from hpcstack.imagecache.provide import Provider, WantedImage
 from hpcstack.imagecache.refusals import NotShared
-from hpcstack.oci.client import load
+from hpcstack.oci.client import preload_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ def serve(
 ) -> None:
     """A process for each who connects to LISTENING, which does HANDLE(connection, user id) and ends as that says, by
     one of OUTCOMES; until SIGTERM. COUNTERS are kept, by default in nobody's sight."""
-    load()  # once, and not in each process: it takes 0.1 s
+    preload_client()  # once, and not in each process: it takes 0.1 s
     counters = counters or Counters()
     listening.settimeout(REAP_S)  # so that the counters are true where nobody asks any more
     children: dict[int, int] = {}

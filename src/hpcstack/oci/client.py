@@ -15,24 +15,24 @@ from urllib.parse import urljoin, urlsplit
 from hpcstack.core.errors import InputError, NotInRegistry, RegistryError
 from hpcstack.hardware.facts import facts_of
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
-from hpcstack.oci.manifest import DIGEST, Image, digest_in, image, platform_of, platforms
+from hpcstack.oci.manifest import DIGEST, Image, digest_in, list_platforms, platform_of, read_image_config
 from hpcstack.oci.protocol import (
     DOCKER_HUB,
     READ_S,
+    call_within,
+    choose_pause,
     content_of,
-    document,
-    nonsense,
-    pause,
-    refusal,
+    explain_unreachable,
+    make_nonsense_error,
+    make_refusal_error,
+    parse_answer,
     refused_elsewhere,
     repository_of,
-    unreachable,
-    verify,
-    within,
+    verify_digest,
 )
 from hpcstack.oci.rate import not_too_slow
 from hpcstack.oci.signed import MAX_STATEMENT, CosignStatement, signature_tag, statements_in
-from hpcstack.oci.tokens import Authorization, authorize
+from hpcstack.oci.tokens import Authorization, authorize_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -116,7 +116,7 @@ class Registry:
         try:
             return self._look_up(base, host, url)
         except NONSENSE:
-            raise RegistryError(*nonsense(host)) from None
+            raise RegistryError(*make_nonsense_error(host)) from None
 
     def _look_up(self, base: Base, host: str, url: str) -> Answer:
         reference = base.digest or base.tag
@@ -153,13 +153,13 @@ class Registry:
         try:
             top, body = self._manifest(url, base.digest or base.tag, base, host)
             if "manifests" in body:
-                have = platforms(body)
+                have = list_platforms(body)
                 if platform not in have:
                     raise RegistryError(f"{host} has {base.image} for {', '.join(sorted(have))}, not for {platform}")
                 top, body = self._manifest(url, have[platform], base, host)
-            found = image(top, body, config_of(self._config(url, body, base, host), base.image))
+            found = read_image_config(top, body, config_of(self._config(url, body, base, host), base.image))
         except NONSENSE:
-            raise RegistryError(*nonsense(host)) from None
+            raise RegistryError(*make_nonsense_error(host)) from None
         if found.platform != platform:
             raise RegistryError(f"{host} has {base.image} for {found.platform}, not for {platform}")
         return found
@@ -179,7 +179,7 @@ class Registry:
             try:
                 yield from not_too_slow(lambda: answer.raw.read1(PIECE, decode_content=False), asked)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
-                raise RegistryError(*unreachable(host, base, error, asked)) from None
+                raise RegistryError(*explain_unreachable(host, base, error, asked)) from None
 
     def reach_layers(self, base: Base) -> str:
         """The host that gives the layers of BASE: a byte of its smallest was fetched. RegistryError for none."""
@@ -202,7 +202,7 @@ class Registry:
                 for statement, signature in statements_in(manifest)
             ]
         except NONSENSE:
-            raise RegistryError(*nonsense(host)) from None
+            raise RegistryError(*make_nonsense_error(host)) from None
 
     def tags(self, base: Base) -> list[str]:
         """All tags of BASE's repository, in the registry's own order, page by page; what is no tag is left out."""
@@ -210,14 +210,14 @@ class Registry:
         try:
             return [tag for tag in self._tags(base, host, url) if isinstance(tag, str) and TAG.fullmatch(tag)]
         except NONSENSE:
-            raise RegistryError(*nonsense(host)) from None
+            raise RegistryError(*make_nonsense_error(host)) from None
 
     def _tags(self, base: Base, host: str, url: str) -> list[str]:
         out: list[str] = []
         following = f"{url}/tags/list?n={PAGE}"
         for _ in range(MAX_PAGES):
             answer, content = self._get(following, (), base, host, MAX_MANIFEST)
-            page = document(content, host, MAX_MANIFEST).get("tags") or []
+            page = parse_answer(content, host, MAX_MANIFEST).get("tags") or []
             if not isinstance(page, list):
                 raise TypeError("tags are a list")
             out += page
@@ -255,7 +255,7 @@ class Registry:
             with self._fetch(f"{url.partition('/v2/')[0]}/v2/", allow_redirects=False) as answer:
                 return answer.headers.get("WWW-Authenticate", "").lower().startswith("basic")
         except (requests.RequestException, ValueError) as error:
-            raise RegistryError(*unreachable(host, base, error)) from None
+            raise RegistryError(*explain_unreachable(host, base, error)) from None
 
     def place(self, base: Base) -> tuple[str, str]:
         """The host that is asked for BASE, and the URL of its repository there."""
@@ -272,7 +272,7 @@ class Registry:
             config = config_of(self._config(url, body, base, host), base.image)
             have = {platform_of(config): top}
         else:
-            have = platforms(body)
+            have = list_platforms(body)
         missing = [name for name in base.platforms if name not in have]
         if missing:
             raise RegistryError(
@@ -285,18 +285,18 @@ class Registry:
         _, content = self._get(f"{url}/manifests/{reference}", (*INDEXES, *MANIFESTS), base, host, MAX_MANIFEST)
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         if reference.startswith("sha256:"):
-            verify(content, reference, host)
-        return digest, document(content, host, MAX_MANIFEST)
+            verify_digest(content, reference, host)
+        return digest, parse_answer(content, host, MAX_MANIFEST)
 
     def _config(self, url: str, manifest: Mapping[str, Any], base: Base, host: str) -> dict[str, Any]:
         """The config that MANIFEST names, as the registry has it."""
         digest = digest_in(manifest["config"]["digest"])
-        return document(self._blob(url, digest, base, host, MAX_CONFIG), host, MAX_CONFIG)
+        return parse_answer(self._blob(url, digest, base, host, MAX_CONFIG), host, MAX_CONFIG)
 
     def _blob(self, url: str, digest: str, base: Base, host: str, limit: int) -> bytes:
         """The blob DIGEST, of LIMIT bytes at most, which is what its name says."""
         _, content = self._get(f"{url}/blobs/{digest}", (), base, host, limit)
-        verify(content, digest, host)
+        verify_digest(content, digest, host)
         return content
 
     def _get(
@@ -314,22 +314,22 @@ class Registry:
         for attempt in range(self.tries):
             try:
                 if limit:
-                    answer, content = within(READ_S, host, lambda: self._small(url, accept, base, host, limit))
+                    answer, content = call_within(READ_S, host, lambda: self._small(url, accept, base, host, limit))
                 else:
                     answer = self._once(url, accept, base, host, more=more, method=method)
             except (requests.RequestException, HTTPError, OSError, ValueError) as error:
                 if attempt + 1 == self.tries:
-                    raise RegistryError(*unreachable(host, base, error)) from None
+                    raise RegistryError(*explain_unreachable(host, base, error)) from None
                 time.sleep(BACK_OFF * 2**attempt)
                 continue
             if answer.status_code not in BUSY or attempt + 1 == self.tries:
                 break
-            time.sleep(pause(answer.headers.get("Retry-After", ""), BACK_OFF * 2**attempt))
+            time.sleep(choose_pause(answer.headers.get("Retry-After", ""), BACK_OFF * 2**attempt))
         if answer.status_code not in (200, 206):
             answer.close()
             if _sent_on(answer, url):
                 raise refused_elsewhere(answer.status_code, urlsplit(answer.url).netloc, host, base)
-            raise refusal(answer.status_code, host, base, self.ignored.get(host))
+            raise make_refusal_error(answer.status_code, host, base, self.ignored.get(host))
         return answer, content
 
     def _small(
@@ -404,7 +404,7 @@ class Registry:
 
     def authorization(self, challenge: str, host: str, base: Base, repository: str) -> Authorization:
         """What answers a 401 of HOST, from the user's own login."""
-        return authorize(
+        return authorize_request(
             challenge, host, base, repository, self.site, self._fetch, anonymous=self.anonymous, wanted=self.user
         )
 
@@ -419,7 +419,7 @@ def _wants_login(answer: requests.Response, url: str) -> bool:
     return answer.status_code == 401 and not _sent_on(answer, url)
 
 
-def load() -> None:
+def preload_client() -> None:
     """What a request needs, loaded now: for a process that others come of."""
     import requests  # noqa: F401
 

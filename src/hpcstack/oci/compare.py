@@ -63,7 +63,7 @@ class Parity:
     left_out: Mapping[str, str] = field(default_factory=lambda: LEFT_OUT)
 
 
-def compare(one: Contents, other: Contents, texts: tuple[Mapping[str, str], Mapping[str, str]]) -> Parity:
+def compare_contents(one: Contents, other: Contents, texts: tuple[Mapping[str, str], Mapping[str, str]]) -> Parity:
     """Parity of two images. TEXTS are the contents of PACKAGES and ENVIRONMENT in each."""
     out = Parity()
     for what, path in PACKAGES.items():
@@ -83,7 +83,7 @@ def compare(one: Contents, other: Contents, texts: tuple[Mapping[str, str], Mapp
     return out
 
 
-def exact(one: Contents, other: Contents) -> list[str]:
+def find_differences(one: Contents, other: Contents) -> list[str]:
     """Every name at which two images differ in any way, for builds that should give the same bytes."""
     names = sorted({*one, *other})
     return [f"{name}: {how}" for name in names if (how := _differs(one.get(name), other.get(name), modes=True))]

@@ -107,7 +107,7 @@ class Daemon:
             self.client.api.prune_images(filters={"dangling": True, "label": [label]})
 
 
-def connect() -> Daemon:
+def connect_daemon() -> Daemon:
     """MissingToolError if no daemon answers."""
     import docker
     import requests

@@ -28,7 +28,7 @@ PIECE = 4 << 20
 AHEAD = 10  # pieces of at most PIECE bytes
 
 
-def inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def inflate_layer(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """The bytes of a layer as a tar, whatever it is compressed with; its media type may lie, its first bytes do not."""
     first = next(pieces, b"")
     while len(first) < 4 and (more := next(pieces, b"")):
@@ -95,7 +95,7 @@ def _zstd(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
         raise Damaged("ends in the middle of its zstd stream")
 
 
-def checked(pieces: Iterator[bytes], digest: str, what: str) -> Iterator[bytes]:
+def check_pieces(pieces: Iterator[bytes], digest: str, what: str) -> Iterator[bytes]:
     """PIECES; Damaged at the end if their sha256 is not DIGEST (`sha256:...`; empty for unknown)."""
     found = hashlib.sha256()
     for piece in pieces:

@@ -286,7 +286,7 @@ class Spools:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-def room(folder: Path, needed: int, what: str) -> None:
+def check_free_space(folder: Path, needed: int, what: str) -> None:
     """StoreError unless NEEDED bytes are free below FOLDER."""
     import shutil
 
@@ -309,7 +309,7 @@ def file_pieces(path: Path, start: int = 0, length: int | None = None) -> Iterat
 
 
 @contextlib.contextmanager
-def refusals(where: str) -> Iterator[None]:
+def explain_system_errors(where: str) -> Iterator[None]:
     """An error of the system on the way to WHERE, as a StoreError."""
     try:
         yield

@@ -43,7 +43,7 @@ class TreeEntry:
     target: str = ""
 
 
-def clean(name: str, what: str = "a file") -> str:
+def clean_name(name: str, what: str = "a file") -> str:
     """NAME as a path below the root; ClimbsOut if it leads above it."""
     if (
         name.isascii()
@@ -72,12 +72,12 @@ KINDS = {tarfile.DIRTYPE: "dir", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard
 def entry_of(member: tarfile.TarInfo) -> TreeEntry:
     """MEMBER as merging sees it."""
     kind = KINDS.get(member.type, "file")
-    path = clean(member.name)
+    path = clean_name(member.name)
     check_path(path)
     if not path and kind != "dir":
         raise ClimbsOut(f"has a {kind} in the place of its root")
     if kind == "hard":
-        target = clean(member.linkname, f"{path}, a link to a file")
+        target = clean_name(member.linkname, f"{path}, a link to a file")
         check_path(target, "a link")
         return TreeEntry(path, kind, target)
     if kind == "link" and len(member.linkname.encode("utf-8", "surrogateescape")) >= MAX_PATH:
@@ -85,7 +85,7 @@ def entry_of(member: tarfile.TarInfo) -> TreeEntry:
     return TreeEntry(path, kind, member.linkname if kind == "link" else "")
 
 
-def whiteout(path: str) -> str | None:
+def parse_whiteout(path: str) -> str | None:
     """The path that a whiteout removes; for an opaque one its folder and a slash; None for an ordinary member."""
     folder, _, name = path.rpartition("/")
     if not name.startswith(WHITEOUT):
@@ -133,7 +133,7 @@ class Newest:
         """Whether this member is in the image under its own name; hard links come at the end, from `links`."""
         path = entry.path
         folder = path.rpartition("/")[0]
-        removed = whiteout(path)
+        removed = parse_whiteout(path)
         self._hold(path)
         self._means(folder)
         if removed is not None:
@@ -242,7 +242,7 @@ class Root(Node):
     left: int = 0
 
 
-def plan(layers: Sequence[Iterable[TreeEntry]]) -> tuple[dict[tuple[int, int], list[str]], list[str]]:
+def plan_layers(layers: Sequence[Iterable[TreeEntry]]) -> tuple[dict[tuple[int, int], list[str]], list[str]]:
     """LAYERS applied, oldest first: {(layer from the bottom, number of the member in it): its names in the image}.
 
     And the folders that are there though no layer names them.
@@ -251,11 +251,11 @@ def plan(layers: Sequence[Iterable[TreeEntry]]) -> tuple[dict[tuple[int, int], l
     root = Root("dir", None, left=STEPS + STEPS_AN_ENTRY * sum(map(len, whole)))
     for number, entries in enumerate(whole):
         for entry in entries:
-            removed = whiteout(entry.path)
+            removed = parse_whiteout(entry.path)
             if removed:
                 _remove(root, removed)
         for place, entry in enumerate(entries):
-            if whiteout(entry.path) is None:
+            if parse_whiteout(entry.path) is None:
                 _apply(root, entry, (number, place))
     names: dict[tuple[int, int], list[str]] = {}
     implied: list[str] = []

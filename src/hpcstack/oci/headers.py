@@ -16,7 +16,7 @@ END = bytes(2 * tarfile.BLOCKSIZE)
 ROOT = "."
 
 
-def header(member: tarfile.TarInfo, path: str, link: str = "") -> bytes:
+def make_header(member: tarfile.TarInfo, path: str, link: str = "") -> bytes:
     """The header of MEMBER as PATH. With LINK it is another name of that file, and has no content."""
     block: bytes = getattr(member, "block", b"")
     if block and not link and path == member.name:

@@ -22,11 +22,11 @@ from hpcstack.core.errors import BuildError, HpcstackError, InputError, Registry
 from hpcstack.core.progress import Progress
 from hpcstack.core.replacing import replace_file, written_out
 from hpcstack.oci.decompress import Ahead
-from hpcstack.oci.download import refusals, room
-from hpcstack.oci.flatten import WHITEOUT, ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan
-from hpcstack.oci.headers import END, header
+from hpcstack.oci.download import check_free_space, explain_system_errors
+from hpcstack.oci.flatten import WHITEOUT, ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, entry_of, plan_layers
+from hpcstack.oci.headers import END, make_header
 from hpcstack.oci.manifest import Image
-from hpcstack.oci.metadata import Added, below
+from hpcstack.oci.metadata import Added, list_files_below
 from hpcstack.oci.pack import OWN_TIMES, ROOTLESS, PackedAs, pack_argv, read_back
 from hpcstack.oci.resume import BLOBS, taking_over
 from hpcstack.oci.tar import BLOCK, Damaged, Flow, Members
@@ -78,7 +78,7 @@ class Sink:
     def member(self, member: tarfile.TarInfo, path: str, body: Body) -> None:
         if not path and not self.root:
             return
-        self.gathered += header(member, path)
+        self.gathered += make_header(member, path)
         size = 0
         for piece in body:
             size += len(piece)
@@ -106,7 +106,7 @@ class Sink:
 
     def end(self) -> None:
         for path, target in self.links:
-            self._small(header(tarfile.TarInfo(path), path, target))
+            self._small(make_header(tarfile.TarInfo(path), path, target))
         self._small(END)
         self._flush()
 
@@ -138,7 +138,7 @@ def pack_image(
     """
     began = time.monotonic()
     descriptors.make_folder(output.parent)
-    room(output.parent, source.image.size * (2 if source.spooled else 1), f"the import of {provenance}")
+    check_free_space(output.parent, source.image.size * (2 if source.spooled else 1), f"the import of {provenance}")
     try:
         with taking_over(work) as own:
             size, passes = _pack_in(own, source, output, compression, runner, progress, add, bounds, rooted, most)
@@ -161,10 +161,10 @@ def _pack_in(
         progress.amount(digest[7:19], min(done[digest], sizes[digest]), sizes[digest])
 
     def tars() -> Generator[Tar, None, None]:
-        return _tars(source, add(found), below(found), progress, Tally(bounds), rooted=rooted)
+        return _tars(source, add(found), list_files_below(found), progress, Tally(bounds), rooted=rooted)
 
     passes, how = 1, PackedAs(compression, most)
-    with refusals(str(output)), replace_file(output) as part:
+    with explain_system_errors(str(output)), replace_file(output) as part:
         progress.event("phase", name="fetch")
         source.start(work / BLOBS, on_bytes)
         if why := _first_pass(part, work, how, runner, tars, progress):
@@ -240,12 +240,12 @@ def _hides_drivers(member: tarfile.TarInfo) -> bool:
 
 
 def _entries(tar: Tar) -> list[TreeEntry]:
-    with blamed(tar):
+    with blame_layer(tar):
         return [entry_of(member) for member, _ in tar.members]
 
 
 @contextlib.contextmanager
-def blamed(tar: Tar) -> Iterator[None]:
+def blame_layer(tar: Tar) -> Iterator[None]:
     """What is wrong with a layer is told with its name."""
     try:
         yield
@@ -299,7 +299,7 @@ def _refused(packer: Fed, part: Path) -> HpcstackError:
     done = packer.finish()
     if done.status in TOO_LARGE:
         return BuildError("the image becomes far larger than its registry says", "is this the image that you meant?")
-    room(part.parent, 0, "the image")  # the likeliest reason, said as what it is
+    check_free_space(part.parent, 0, "the image")  # the likeliest reason, said as what it is
     if any(
         "I/O error" in line or "No space left" in line or "quota" in line for line in done.tail
     ):  # what it wrote is removed by now
@@ -315,7 +315,7 @@ def one_pass(sink: Sink, tars: Iterable[Tar]) -> None:
     newest = Newest()
     for tar in tars:
         newest.layer()
-        with blamed(tar):
+        with blame_layer(tar):
             for member, body in tar.members:
                 entry = entry_of(member)
                 if newest.takes(entry):
@@ -329,14 +329,14 @@ def one_pass(sink: Sink, tars: Iterable[Tar]) -> None:
 def by_plan(sink: Sink, tars: Iterable[Tar], entries: Sequence[Sequence[TreeEntry]]) -> None:
     """TARS, newest first, into SINK, as a plan made of all their ENTRIES says."""
     try:
-        names, implied = plan(entries[::-1])
+        names, implied = plan_layers(entries[::-1])
     except (ClimbsOut, TooLarge) as error:
         raise InputError(f"the image {error}", REFUSED) from None
     for path in implied:
         sink.folder(path)
     for number, tar in enumerate(tars):
         layer = len(entries) - 1 - number
-        with blamed(tar):
+        with blame_layer(tar):
             for place, (member, body) in enumerate(tar.members):
                 paths = names.get((layer, place))
                 if paths is not None:

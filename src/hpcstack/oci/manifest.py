@@ -72,7 +72,7 @@ def digest_in(text: object) -> str:
     return text
 
 
-def platforms(index: Mapping[str, Any]) -> dict[str, str]:
+def list_platforms(index: Mapping[str, Any]) -> dict[str, str]:
     """{platform: digest} of an index; the first of a platform counts, attestations do not."""
     out: dict[str, str] = {}
     for entry in index["manifests"]:
@@ -83,7 +83,7 @@ def platforms(index: Mapping[str, Any]) -> dict[str, str]:
     return out
 
 
-def image(digest: str, manifest: Mapping[str, Any], config: Mapping[str, Any]) -> Image:
+def read_image_config(digest: str, manifest: Mapping[str, Any], config: Mapping[str, Any]) -> Image:
     """MANIFEST and CONFIG as an Image. ValueError where they do not fit each other."""
     layers = manifest.get("layers")
     if not isinstance(layers, list) or not 0 < len(layers) <= MAX_LAYERS:

@@ -31,34 +31,36 @@ export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/.singularity.d/lib
 EMPTY = ("etc/resolv.conf", "etc/hosts", "etc/rc.local")
 
 
-def above(image: Image, provenance: str) -> Added:
+def list_files_above(image: Image, provenance: str) -> Added:
     """Files that are the image's own metadata in the words of each runtime."""
     texts = {
-        f"{ETC}/environment": environment(image.environment),
+        f"{ETC}/environment": render_environment(image.environment),
         f"{ETC}/fstab": "",
-        f"{ETC}/rc": enroot_rc(image.workdir, image.words("Entrypoint"), image.words("Cmd"), provenance),
+        f"{ETC}/rc": render_entrypoint(image.workdir, image.words("Entrypoint"), image.words("Cmd"), provenance),
         **apptainer_files(image.environment, image.words("Entrypoint"), image.words("Cmd"), image.labels),
     }
-    return [file(path, text) for path, text in texts.items()] + [
-        folder(f"{SINGULARITY}/libs", 0o755),
-        link("singularity", f"{SINGULARITY}/runscript"),
-        link("environment", f"{SINGULARITY}/env/90-environment.sh"),
+    return [make_file_member(path, text) for path, text in texts.items()] + [
+        make_folder_member(f"{SINGULARITY}/libs", 0o755),
+        make_link_member("singularity", f"{SINGULARITY}/runscript"),
+        make_link_member("environment", f"{SINGULARITY}/env/90-environment.sh"),
     ]
 
 
-def below(image: Image) -> Added:
+def list_files_below(image: Image) -> Added:
     """Mount points and empty files, for images that do not bring them."""
     workdir = image.workdir.strip("/")
     folders = [*FOLDERS.items(), *([(workdir, 0o755)] if workdir and ".." not in workdir.split("/") else [])]
-    return [folder(path, mode) for path, mode in dict(folders).items()] + [file(path, "") for path in EMPTY]
+    return [make_folder_member(path, mode) for path, mode in dict(folders).items()] + [
+        make_file_member(path, "") for path in EMPTY
+    ]
 
 
-def environment(variables: Mapping[str, str]) -> str:
+def render_environment(variables: Mapping[str, str]) -> str:
     """/etc/environment, a variable a line."""
     return "".join(f"{name}={check_unbroken(value)}\n" for name, value in variables.items() if VARIABLE.fullmatch(name))
 
 
-def enroot_rc(workdir: str, entrypoint: tuple[str, ...], command: tuple[str, ...], provenance: str) -> str:
+def render_entrypoint(workdir: str, entrypoint: tuple[str, ...], command: tuple[str, ...], provenance: str) -> str:
     """/etc/rc, which Enroot runs: the working directory, then the entrypoint with the user's words or the default."""
     start = tuple(map(check_unbroken, (*entrypoint, *(command or (() if entrypoint else ("/bin/sh",))))))
     entry = f"{quote_words(entrypoint)} " if entrypoint else ""
@@ -83,7 +85,7 @@ def apptainer_files(
     else:
         run = f'if [ $# -gt 0 ]; then\n    exec {start}"$@"\nfi\nexec {start}{default}\n'
     return {
-        f"{SINGULARITY}/env/10-docker2singularity.sh": "#!/bin/sh\n" + exports(variables),
+        f"{SINGULARITY}/env/10-docker2singularity.sh": "#!/bin/sh\n" + render_exports(variables),
         f"{SINGULARITY}/env/90-environment.sh": "#!/bin/sh\n# A stack's own variables follow.\n",
         f"{SINGULARITY}/env/99-base.sh": LIBRARIES,
         f"{SINGULARITY}/runscript": f"#!/bin/sh\n{run}",
@@ -91,7 +93,7 @@ def apptainer_files(
     }
 
 
-def exports(variables: Mapping[str, str]) -> str:
+def render_exports(variables: Mapping[str, str]) -> str:
     """Variables of the image for Apptainer: the host's value wins where it has one, but for PATH, as Apptainer does."""
     lines = []
     for name, value in variables.items():
@@ -107,20 +109,20 @@ def exports(variables: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
-def file(path: str, text: str) -> tuple[tarfile.TarInfo, bytes]:
+def make_file_member(path: str, text: str) -> tuple[tarfile.TarInfo, bytes]:
     data = text.encode("utf-8", "surrogateescape")
     out = tarfile.TarInfo(path)
     out.size, out.mode = len(data), 0o755 if text.startswith("#!") else 0o644
     return out, data
 
 
-def folder(path: str, mode: int) -> tuple[tarfile.TarInfo, bytes]:
+def make_folder_member(path: str, mode: int) -> tuple[tarfile.TarInfo, bytes]:
     out = tarfile.TarInfo(path)
     out.type, out.mode = tarfile.DIRTYPE, mode
     return out, b""
 
 
-def link(path: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+def make_link_member(path: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
     out = tarfile.TarInfo(path)
     out.type, out.linkname, out.mode = tarfile.SYMTYPE, target, 0o777
     return out, b""

@@ -44,14 +44,14 @@ class PackedAs:
         return ["prlimit", "--core=0", f"--fsize={self.most}", "--"] if self.most and has("prlimit") else []
 
 
-def tar2sqfs(compression: str, output: Path, jobs: int) -> list[str]:
+def make_tar2sqfs_command(compression: str, output: Path, jobs: int) -> list[str]:
     name, extra = NG[compression]
     more = ["--comp-extra", extra] if extra else []
     return ["tar2sqfs", "--quiet", "--force", "--no-skip", "--compressor", name, *more, "--num-jobs", str(jobs),
             str(output)]  # fmt: skip
 
 
-def mksquashfs(compression: str, output: Path, jobs: int) -> list[str]:
+def make_mksquashfs_command(compression: str, output: Path, jobs: int) -> list[str]:
     """Needs squashfs-tools 4.5, which reads tar."""
     return ["mksquashfs", "-", str(output), "-tar", "-noappend", "-quiet", "-no-progress", "-mem", MEMORY,
             "-processors", str(jobs), "-mkfs-time", "0", "-root-time", "0", "-root-mode", "755", "-root-uid", "0",
@@ -59,7 +59,10 @@ def mksquashfs(compression: str, output: Path, jobs: int) -> list[str]:
 
 
 ROOTLESS = {"mksquashfs"}  # refuses a tar whose member is the root: that has mode 755 then
-PACKERS: dict[str, Callable[[str, Path, int], list[str]]] = {"tar2sqfs": tar2sqfs, "mksquashfs": mksquashfs}
+PACKERS: dict[str, Callable[[str, Path, int], list[str]]] = {
+    "tar2sqfs": make_tar2sqfs_command,
+    "mksquashfs": make_mksquashfs_command,
+}
 
 
 def pack_argv(has: Callable[[str], bool], compression: str, output: Path, jobs: int) -> list[str]:

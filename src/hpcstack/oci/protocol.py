@@ -34,7 +34,7 @@ PIECE = 1 << 16
 T = TypeVar("T")
 
 
-def within(seconds: float, host: str, act: Callable[[], T]) -> T:
+def call_within(seconds: float, host: str, act: Callable[[], T]) -> T:
     """What ACT returns or raises. RegistryError where it takes longer: a server may send a byte a second for days."""
     done: list[T] = []
     failed: list[BaseException] = []
@@ -69,7 +69,7 @@ def content_of(answer: Reply, limit: int, host: str) -> bytes:
     """The body of an answer, uncompressed, LIMIT bytes at most. RegistryError for more, and for one that has no end."""
     encoding = (answer.headers.get("Content-Encoding") or "identity").lower()
     if encoding not in ("identity", "aws-chunked", "gzip", "x-gzip", "deflate"):  # none was asked for
-        raise RegistryError(*nonsense(host))
+        raise RegistryError(*make_nonsense_error(host))
     inflate = zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
     out = bytearray()
     try:
@@ -78,7 +78,7 @@ def content_of(answer: Reply, limit: int, host: str) -> bytes:
             if len(out) > limit:
                 raise RegistryError(f"{host} answered with more than {limit >> 20} MiB where less is right", ANOTHER)
     except zlib.error:
-        raise RegistryError(*nonsense(host)) from None
+        raise RegistryError(*make_nonsense_error(host)) from None
     return bytes(out)
 
 
@@ -98,12 +98,12 @@ def realm_of(challenge: str, repository: str) -> tuple[str, dict[str, str]]:
     return realm._replace(query="").geturl() if realm.scheme else "", query
 
 
-def document(content: bytes, host: str, limit: int = config.MAX_OTHER) -> dict[str, Any]:
+def parse_answer(content: bytes, host: str, limit: int = config.MAX_OTHER) -> dict[str, Any]:
     """The JSON object of an answer; a proxy's login page is none."""
     try:
         return untrusted.parse_untrusted_json(content, limit)
     except ValueError:
-        raise RegistryError(*nonsense(host)) from None
+        raise RegistryError(*make_nonsense_error(host)) from None
 
 
 def may_be_asked(realm: str, host: str, named: str, *, plain_http: bool) -> bool:
@@ -131,7 +131,7 @@ def is_address(name: str) -> bool:
     return True
 
 
-def nonsense(host: str) -> tuple[str, str]:
+def make_nonsense_error(host: str) -> tuple[str, str]:
     return f"{host} answered with something that is not a registry's answer", "is a proxy in between?"
 
 
@@ -144,16 +144,16 @@ def may_know(realm: str, host: str, *, plain_http: bool) -> bool:
     return name == own or name.endswith(f".{own}") or name in TOKEN_SERVERS.get(own, ())
 
 
-def pause(retry_after: str, otherwise: float) -> float:
+def choose_pause(retry_after: str, otherwise: float) -> float:
     return min(float(retry_after), 30.0) if re.fullmatch(r"[0-9]{1,6}", retry_after) else otherwise
 
 
-def verify(content: bytes, digest: str, host: str) -> None:
+def verify_digest(content: bytes, digest: str, host: str) -> None:
     if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
         raise RegistryError(f"{host} sent other bytes than {digest} names", "try again; if it persists, tell its admin")
 
 
-def unreachable(host: str, base: Base, error: Exception, asked: str = "") -> tuple[str, str]:
+def explain_unreachable(host: str, base: Base, error: Exception, asked: str = "") -> tuple[str, str]:
     """What to say where the registry HOST, or ASKED, the place that it has sent on to, breaks off with ERROR."""
     reason = str(getattr(error, "args", [error])[0] or type(error).__name__)
     reason = re.sub(r"^.*(?:Caused by |: )", "", reason.splitlines()[0])[:200].rstrip("\"')")
@@ -170,7 +170,7 @@ def unreachable(host: str, base: Base, error: Exception, asked: str = "") -> tup
     )
 
 
-def refused(status: int, host: str, base: Base, ignored: Login | None = None) -> tuple[str, str]:
+def explain_refusal(status: int, host: str, base: Base, ignored: Login | None = None) -> tuple[str, str]:
     """What to say of STATUS, which HOST has answered for BASE. IGNORED: the login that its token server refused."""
     if status in (401, 403) and ignored:
         return refused_login(ignored, status, host, base)
@@ -205,10 +205,10 @@ def refused_login(login: Login, status: int, host: str, base: Base) -> tuple[str
     )
 
 
-def refusal(status: int, host: str, base: Base, ignored: Login | None = None) -> RegistryError:
+def make_refusal_error(status: int, host: str, base: Base, ignored: Login | None = None) -> RegistryError:
     """What `refused` says, as the error: LoginRefused where another login may be let in."""
     kind = {401: LoginRefused, 403: LoginRefused, 404: NotInRegistry}.get(status, RegistryError)
-    return kind(*refused(status, host, base, ignored))
+    return kind(*explain_refusal(status, host, base, ignored))
 
 
 def refused_elsewhere(status: int, asked: str, host: str, base: Base) -> RegistryError:

@@ -39,7 +39,7 @@ class Reference:
         return re.sub(r"[^A-Za-z0-9._+-]", "+", text) + ".sqsh"
 
 
-def parse(text: str) -> Reference:
+def parse_reference(text: str) -> Reference:
     """TEXT as skopeo, Docker, Apptainer or Enroot would write it; InputError for anything else."""
     transport, colon, rest = text.partition(":")
     if colon and transport in LOCAL:

@@ -12,9 +12,9 @@ from hpcstack.core import files
 from hpcstack.core.errors import InputError
 from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, config_of
-from hpcstack.oci.decompress import checked, inflated
+from hpcstack.oci.decompress import check_pieces, inflate_layer
 from hpcstack.oci.download import PIECE, Spools, file_pieces
-from hpcstack.oci.manifest import Image, Layer, digest_in, image, platform_of, platforms
+from hpcstack.oci.manifest import Image, Layer, digest_in, list_platforms, platform_of, read_image_config
 from hpcstack.oci.tar import Header
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class FromRegistry:
 
     def tar(self, layer: Layer) -> Iterator[bytes]:
         assert self.spools
-        return inflated(self.spools.pieces(layer))
+        return inflate_layer(self.spools.pieces(layer))
 
     def close(self) -> None:
         if self.spools:
@@ -84,7 +84,7 @@ class FromLayout:
             found = _choose(self._index(), reference.name)
             digest, manifest = self._descend(found, platform)
             config = self._document(digest_in(manifest["config"]["digest"]), MAX_CONFIG)
-            self.image = image(digest, manifest, config_of(config, str(reference)))
+            self.image = read_image_config(digest, manifest, config_of(config, str(reference)))
         except NONSENSE as error:
             raise InputError(f"{reference.path} is no OCI layout that can be read: {error}") from None
 
@@ -93,7 +93,7 @@ class FromLayout:
 
     def _document(self, digest: str, limit: int = MAX_MANIFEST) -> dict[str, Any]:
         data = files.read_bytes(self._blob(digest), limit)
-        list(checked(iter([data]), digest, "its layout"))
+        list(check_pieces(iter([data]), digest, "its layout"))
         return parse_untrusted_json(data, limit)
 
     def _descend(self, descriptor: Mapping[str, Any], platform: str) -> tuple[str, dict[str, Any]]:
@@ -103,7 +103,7 @@ class FromLayout:
             found = self._document(digest)
             if "manifests" not in found:
                 return digest, found
-            have = platforms(found)
+            have = list_platforms(found)
             if platform not in have:
                 raise ValueError(f"it is for {', '.join(sorted(have))}, not for {platform}")
             descriptor = {"digest": have[platform]}
@@ -119,7 +119,7 @@ class FromLayout:
         if not self._blob(layer.digest).is_file():
             raise InputError(f"{self.top} lacks its layer {layer.digest}", "copy the layout again")
         pieces = _counted(file_pieces(self._blob(layer.digest)), layer.digest, self.on_bytes)
-        return inflated(checked(pieces, layer.digest, "the layout"))
+        return inflate_layer(check_pieces(pieces, layer.digest, "the layout"))
 
     def close(self) -> None: ...
 
@@ -159,7 +159,7 @@ class FromArchive:
 
     def tar(self, layer: Layer) -> Iterator[bytes]:
         pieces = _counted(self._pieces(self.paths[layer.digest]), layer.digest, self.on_bytes)
-        return checked(inflated(pieces), layer.plain_digest, "the archive")
+        return check_pieces(inflate_layer(pieces), layer.plain_digest, "the archive")
 
     def _pieces(self, path: str) -> Iterator[bytes]:
         with tarfile.open(self.path, "r:", tarinfo=Header) as tar:
@@ -178,7 +178,7 @@ class FromDaemon:
     def __init__(self, reference: Reference) -> None:
         from hpcstack.oci import daemon
 
-        self.daemon, self.on_bytes = daemon.connect(), cast(OnBytes, _nobody)
+        self.daemon, self.on_bytes = daemon.connect_daemon(), cast(OnBytes, _nobody)
         found = self.daemon.inspect(reference.name)
         self.name = reference.name
         said = {"os": found["Os"], "architecture": found["Architecture"], "config": found.get("Config") or {}}

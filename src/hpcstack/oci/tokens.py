@@ -15,12 +15,12 @@ from hpcstack.oci.config import MAX_OTHER
 from hpcstack.oci.credentials import IDENTITY, Login, find_login
 from hpcstack.oci.protocol import (
     content_of,
-    document,
+    make_nonsense_error,
+    make_refusal_error,
     may_be_asked,
     may_know,
-    nonsense,
+    parse_answer,
     realm_of,
-    refusal,
     refused_login,
 )
 
@@ -45,7 +45,7 @@ class Authorization:
     ignored: Login | None = None
 
 
-def authorize(
+def authorize_request(
     challenge: str, host: str, base: Base, repository: str, site: Site, fetch: Callable[..., Any],
     *, anonymous: bool = False, wanted: str = "",
 ) -> Authorization:  # fmt: skip
@@ -58,12 +58,12 @@ def authorize(
     login = None if anonymous else find_login(host, entry.credentials, wanted)
     if challenge.lower().startswith("basic"):
         if anonymous:
-            raise refusal(401, host, base)
+            raise make_refusal_error(401, host, base)
         pair = f"{login.user}:{login.password}" if login and login.user != IDENTITY else ":"
         return Authorization("Basic " + base64.b64encode(pair.encode()).decode())
     realm, query = realm_of(challenge, repository)
     if not realm:
-        raise refusal(401, host, base)
+        raise make_refusal_error(401, host, base)
     if not may_be_asked(realm, host, entry.token_server, plain_http=entry.plain_http):
         raise RegistryError(
             f"{host} refers us to {realm[:200]} for a token; that server is not asked",
@@ -86,10 +86,10 @@ def authorize(
             f"if that host is the registry's own: registries.{base.registry}.token_server in site.yaml",
         )
     if status != 200:
-        raise refusal(status, host, base)
+        raise make_refusal_error(status, host, base)
     token = body.get("token") or body.get("access_token", "")
     if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]{0,65536}", token):
-        raise RegistryError(*nonsense(host))
+        raise RegistryError(*make_nonsense_error(host))
     return Authorization(f"Bearer {token}", _lifetime(body, token), ignored)
 
 
@@ -110,7 +110,7 @@ def _ask_realm(
             )
         if answer.status_code != 200:
             return answer.status_code, {}
-        return 200, document(content_of(answer, MAX_OTHER, host), host)
+        return 200, parse_answer(content_of(answer, MAX_OTHER, host), host)
 
 
 def _lifetime(body: Mapping[str, Any], token: str) -> float:

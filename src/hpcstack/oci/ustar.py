@@ -20,14 +20,14 @@ def read_plain(block: bytes, member: tarfile.TarInfo) -> bool:
     if block[257:265] != USTAR or block[345] or kind not in PLAIN:
         return False
     try:
-        claimed = octal(block[148:156])
+        claimed = parse_octal(block[148:156])
         if ((zlib.adler32(block) & 0xFFFF) - 1 - sum(block[148:156]) + 256 - claimed) % MODULUS:
             return False
-        member.mode = octal(block[100:108])
-        member.uid = octal(block[108:116])
-        member.gid = octal(block[116:124])
-        member.size = octal(block[124:136])
-        member.mtime = octal(block[136:148])
+        member.mode = parse_octal(block[100:108])
+        member.uid = parse_octal(block[108:116])
+        member.gid = parse_octal(block[116:124])
+        member.size = parse_octal(block[124:136])
+        member.mtime = parse_octal(block[136:148])
     except ValueError:
         return False
     name = block[:100].partition(NUL)[0].decode("utf-8", "surrogateescape")
@@ -39,7 +39,7 @@ def read_plain(block: bytes, member: tarfile.TarInfo) -> bool:
     return True
 
 
-def octal(field: bytes) -> int:
+def parse_octal(field: bytes) -> int:
     """A number as every reader takes it: octal digits, then blanks or NULs. ValueError for any other, also for what
     Python would take for one (`+7`, `0o7`, `0_7`) and a packer for 0."""
     digits = field.rstrip(b"\0 ")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpcstack.adopt.survey import find_base, read_environment, read_exports, read_labels, read_rc, survey_image
 from hpcstack.core.errors import InputError
-from hpcstack.oci.metadata import enroot_rc, exports
+from hpcstack.oci.metadata import render_entrypoint, render_exports
 
 # As Enroot 4.1.2 writes it for NVIDIA's image (src/docker.sh, docker::configure).
 ENROOT_RC = """\
@@ -48,7 +48,7 @@ def test_enroots_rc_of_an_image_that_names_nothing_is_read() -> None:
 
 @given(words, words, st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20))
 def test_what_an_import_wrote_is_read_back(entrypoint: list[str], command: list[str], workdir: str) -> None:
-    read = read_rc(enroot_rc(f"/{workdir}", tuple(entrypoint), tuple(command), "x"))
+    read = read_rc(render_entrypoint(f"/{workdir}", tuple(entrypoint), tuple(command), "x"))
     if not entrypoint and command == ["/bin/sh"]:
         command = []
     assert read == (tuple(entrypoint), tuple(command), f"/{workdir}")
@@ -76,7 +76,7 @@ def test_variables_are_read_and_what_is_none_is_not() -> None:
 def test_apptainers_own_script_is_read() -> None:
     text = '#!/bin/sh\nexport PATH="/opt/bin:/bin"\nexport LC_ALL="${LC_ALL:-"C.UTF-8"}"\nexport X="${X:-"$(id)"}"\n'
     assert read_exports(text) == ({"PATH": "/opt/bin:/bin", "LC_ALL": "C.UTF-8"}, ["X"])
-    assert read_exports(exports({"PATH": "$(id)"})) == ({}, []), "hpcstack's own are read from /etc/environment"
+    assert read_exports(render_exports({"PATH": "$(id)"})) == ({}, []), "hpcstack's own are read from /etc/environment"
 
 
 def test_long_labels_take_no_time() -> None:

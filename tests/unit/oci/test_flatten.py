@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, clean, plan, whiteout
+from hpcstack.oci.flatten import ClimbsOut, NeedsTwoPasses, Newest, TreeEntry, clean_name, parse_whiteout, plan_layers
 
 Layer = list[TreeEntry]
 Tree = dict[str, tuple[str, int, int]]
@@ -26,7 +26,7 @@ def one_pass(layers: list[Layer]) -> Tree:
 
 
 def planned(layers: list[Layer]) -> Tree:
-    names, _ = plan(layers)
+    names, _ = plan_layers(layers)
     return {
         path: (layers[number][place].kind, number, place) for (number, place), paths in names.items() for path in paths
     }
@@ -106,20 +106,20 @@ def test_what_is_removed_below_a_link_is_removed_where_it_leads() -> None:
 )
 def test_what_leads_out_or_nowhere_is_refused(layers: list[Layer]) -> None:
     with pytest.raises(ClimbsOut):
-        plan(layers)
+        plan_layers(layers)
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "a/..", "/../x"])
 def test_names_that_climb_out(name: str) -> None:
     with pytest.raises(ClimbsOut):
-        clean(name)
+        clean_name(name)
 
 
 @pytest.mark.parametrize(
     ("name", "path"), [("./a/b", "a/b"), ("/etc/x", "etc/x"), ("a//b/", "a/b"), (".", ""), ("./", "")]
 )
 def test_names_are_cleaned(name: str, path: str) -> None:
-    assert clean(name) == path
+    assert clean_name(name) == path
 
 
 PATHS = st.sampled_from(["a", "b", "a/x", "a/y", "a/x/z", "b/x", "c"])
@@ -158,6 +158,6 @@ def test_one_pass_agrees_with_the_plan_where_it_is_sure(layers: list[Layer]) -> 
 
 
 def test_whiteouts() -> None:
-    assert [whiteout(path) for path in ("a", "a/.wh.b", ".wh.b", "a/.wh..wh..opq", ".wh..wh.aufs", ".wh.")] == [
+    assert [parse_whiteout(path) for path in ("a", "a/.wh.b", ".wh.b", "a/.wh..wh..opq", ".wh..wh.aufs", ".wh.")] == [
         None, "a/b", "b", "a/", "", "",
     ]  # fmt: skip

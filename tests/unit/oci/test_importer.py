@@ -19,7 +19,7 @@ from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.oci import importer
 from hpcstack.oci.client import Registry
-from hpcstack.oci.decompress import PIECE, inflated
+from hpcstack.oci.decompress import PIECE, inflate_layer
 from hpcstack.oci.importer import Imported
 from hpcstack.oci.pack import PACKERS, pack_argv
 from hpcstack.site.load import Site
@@ -253,7 +253,7 @@ def test_times_that_no_clock_shows(contents: Import, tmp_path: Path) -> None:
 def test_a_few_bytes_of_zstd_become_pieces_of_a_bounded_size() -> None:
     bomb = zstd.compress(bytes(300 << 20))
     assert len(bomb) < 1 << 16
-    assert max(map(len, inflated(iter([bomb])))) <= PIECE
+    assert max(map(len, inflate_layer(iter([bomb])))) <= PIECE
 
 
 def test_the_platform_is_looked_at_wherever_the_image_comes_from(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcstack.core.errors import InputError
-from hpcstack.oci.reference import parse
+from hpcstack.oci.reference import parse_reference
 from support.layers import layout, tar
 
 DIGEST = "sha256:" + "a" * 64
@@ -31,16 +31,16 @@ DIGEST = "sha256:" + "a" * 64
     ],
 )
 def test_registries(text: str, image: str, file: str) -> None:
-    found = parse(text)
+    found = parse_reference(text)
     assert found.base and (found.base.image, found.file_name) == (image, file)
 
 
 def test_local_ones(tmp_path: Path) -> None:
     top = layout(tmp_path / "image", [tar([])])
-    assert parse(f"oci:{top}:v1").name == "v1" and parse(str(top)).transport == "oci"
+    assert parse_reference(f"oci:{top}:v1").name == "v1" and parse_reference(str(top)).transport == "oci"
     (tmp_path / "x.tar").write_bytes(b"")
-    assert parse(str(tmp_path / "x.tar")).file_name == "x.sqsh"
-    assert parse("docker-daemon:demo:1").name == parse("dockerd://demo:1").name == "demo:1"
+    assert parse_reference(str(tmp_path / "x.tar")).file_name == "x.sqsh"
+    assert parse_reference("docker-daemon:demo:1").name == parse_reference("dockerd://demo:1").name == "demo:1"
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_local_ones(tmp_path: Path) -> None:
 )
 def test_what_is_no_image(text: str) -> None:
     with pytest.raises(InputError):
-        parse(text)
+        parse_reference(text)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.oci.headers import header
+from hpcstack.oci.headers import make_header
 from hpcstack.oci.tar import Flow, Header, Members
 from hpcstack.oci.ustar import passes_on, read_plain
 
@@ -56,7 +56,7 @@ def test_what_is_read_is_what_the_library_reads(member: tarfile.TarInfo, how: Li
         assert theirs is not None
         assert {name: getattr(mine, name) for name in SHOWN} == {name: getattr(theirs, name) for name in SHOWN}
         if passes_on(block, mine):
-            again = of_library(header(mine, mine.name))
+            again = of_library(make_header(mine, mine.name))
             assert again is not None
             assert {name: getattr(again, name) for name in SHOWN} == {name: getattr(theirs, name) for name in SHOWN}
 
@@ -86,9 +86,9 @@ def test_a_header_that_is_passed_on_is_the_very_one() -> None:
     member.size = 5
     data = member.tobuf(tarfile.USTAR_FORMAT) + b"pass\n".ljust(512, b"\0") + bytes(1024)
     (found,) = list(Members(Flow(iter([data]))))
-    assert found.block == data[:512] == header(found, "usr/lib/a.py")
-    assert header(found, "other.py") != data[:512], "under another name it is made anew"
-    assert header(found, "usr/lib/a.py", "usr/lib/b.py")[156:157] == tarfile.LNKTYPE
+    assert found.block == data[:512] == make_header(found, "usr/lib/a.py")
+    assert make_header(found, "other.py") != data[:512], "under another name it is made anew"
+    assert make_header(found, "usr/lib/a.py", "usr/lib/b.py")[156:157] == tarfile.LNKTYPE
 
 
 def test_a_global_pax_header_still_counts_for_plain_members() -> None:

@@ -16,7 +16,7 @@ from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import HpcstackError, MissingToolError
 from hpcstack.core.process import Completed, Runner
 from hpcstack.core.quote import quote_dockerfile
-from hpcstack.oci.metadata import file
+from hpcstack.oci.metadata import make_file_member
 from hpcstack.render.steps import HOME
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ class Docker:
     splices: bool = False
 
     def usable(self, runner: Runner) -> str:
-        from hpcstack.oci.daemon import connect
+        from hpcstack.oci.daemon import connect_daemon
 
         if reason := missing(self.tools, runner):
             return reason
         try:
-            connect()
+            connect_daemon()
         except MissingToolError as error:
             return error.message
         return ""
@@ -64,12 +64,12 @@ class Docker:
         text = (job.context / "Dockerfile").read_text()
 
         def finish(found: str) -> Completed:
-            from hpcstack.oci.daemon import connect
+            from hpcstack.oci.daemon import connect_daemon
             from hpcstack.oci.importer import pack_tars, tars_of
 
             job.progress("packing")
-            above = [file(path, "") for path in left_out(job)]
-            tars = tars_of(above, connect().filesystem(found))
+            above = [make_file_member(path, "") for path in left_out(job)]
+            tars = tars_of(above, connect_daemon().filesystem(found))
             pack_tars(tars, job.output, job.work, job.settings.compression, runner)
             return Completed(("docker", "build"), 0)
 
@@ -77,18 +77,18 @@ class Docker:
 
     def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
         def finish(found: str) -> Completed:
-            from hpcstack.oci.daemon import connect
+            from hpcstack.oci.daemon import connect_daemon
 
-            connect().copy_out(found, f"{HOME}/{ANSWERS}", folder)
+            connect_daemon().copy_out(found, f"{HOME}/{ANSWERS}", folder)
             return Completed(("docker", "build"), 0)
 
         return self._with_base(job, runner, INSIDE.replace("{script}", script), folder.parent, finish)
 
     def _with_base(self, job: Job, runner: Runner, text: str, context: Path, then: object) -> Completed:
         """TEXT built on the imported base with what the site lends; THEN is called with the image, all is removed."""
-        from hpcstack.oci.daemon import connect
+        from hpcstack.oci.daemon import connect_daemon
 
-        daemon, mark = connect(), uuid.uuid4().hex[:12]
+        daemon, mark = connect_daemon(), uuid.uuid4().hex[:12]
         made: list[str] = []
         network = "none" if job.offline else "host"
         try:
