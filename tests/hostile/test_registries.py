@@ -150,14 +150,16 @@ def test_c2_what_no_runtime_can_say_is_left_out(hostile: tuple[Registry, str]) -
 @pytest.mark.parametrize("variable", ["--", "-v/:/host", "A B", "A=B", ""])
 def test_c2_nor_does_a_lock_or_a_step_say_it(lock: Lock, tmp_path: Path, variable: str) -> None:
     from hpcstack.lock import model
-    from hpcstack.runtimes.base import Step, kept
+    from hpcstack.runtimes.base import Step, list_kept_variables
 
     found = json.loads(lock.text())
     next(iter(found["base"]["platforms"].values()))["environment"] = {variable: "x"}
     (tmp_path / "a.lock.json").write_text(json.dumps(found))
     with pytest.raises(InputError, match="not a lock"):
         model.read_lock(tmp_path / "a.lock.json")
-    assert kept(Step(image=tmp_path, command=("true",), image_environment={variable: "x", "A": "1"})) == {"A": "1"}
+    assert list_kept_variables(
+        Step(image=tmp_path, command=("true",), image_environment={variable: "x", "A": "1"})
+    ) == {"A": "1"}
 
 
 @pytest.mark.parametrize("bad", ["\n", "\r", "\x85", "\u2028", "\x1b"])

@@ -24,7 +24,7 @@ from hpcstack.oci.client import Registry
 from hpcstack.oci.credentials import IDENTITY, find_login
 from hpcstack.publish.load_test import LMOD
 from hpcstack.render.template import plain
-from hpcstack.runtimes import choose
+from hpcstack.runtimes import choose_runtime
 from hpcstack.slurm.query import query_partitions, read_pmi
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def examine(
     script = plain("launchers", "on-node/doctor.sh")
     paths = [str(site.store)] if site.store.exists() else []  # else `_places` says so
     askable = runner.has("srun") or runner.has("apptainer")
-    runtime = choose(site.runtime, runner)[0].name if askable else "apptainer"
+    runtime = choose_runtime(site.runtime, runner)[0].name if askable else "apptainer"
     progress("looking at this machine")
     mine = checks.read(runner.output(["/bin/sh", "-c", script, "doctor", *paths], timeout=60).stdout)
     found = checks.machine(mine, runtime, None, compute=False)

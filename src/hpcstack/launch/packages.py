@@ -25,7 +25,7 @@ from hpcstack.core.quote import quote_sh
 from hpcstack.recipe.fields import check_requirement
 from hpcstack.render.site_files import CA_FILE, variables
 from hpcstack.render.template import plain
-from hpcstack.runtimes import Step, choose
+from hpcstack.runtimes import Step, choose_runtime
 from hpcstack.site.logins import build_for, redact_logins
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _install(
     part: Path, wanted: tuple[str, ...], artifact: Artifact, site: Site, runner: Runner, progress: Progress
 ) -> None:
     write_text(part / "constraints.txt", "".join(f"{name}=={it}\n" for name, it in sorted(artifact.pip.items())))
-    runtime = choose("local" if runner.has("apptainer") else site.runtime, runner)[0]
+    runtime = choose_runtime("local" if runner.has("apptainer") else site.runtime, runner)[0]
     with tempfile.TemporaryDirectory(prefix=".lent-", dir=part.parent) as lent:
         _lend(Path(lent), site, artifact.base.partition("/")[0])
         step = Step(

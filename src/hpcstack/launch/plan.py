@@ -16,7 +16,7 @@ from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_o
 from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, of_mode, told
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import health, watched, with_compat, with_host_libraries
-from hpcstack.runtimes import Part, Runtime, Step, choose
+from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
 from hpcstack.slurm.query import find_allocation, pmi_type, query_partitions
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def plan(
     down which job it became (record.keep_prolog). ONLY_SHOWN: what Slurm's limits say against it is told and not
     refused, for a script is also written for a partition that is yet to come.
     """
-    chosen, reason = choose(site.runtime if runtime == "auto" else runtime, runner)
+    chosen, reason = choose_runtime(site.runtime if runtime == "auto" else runtime, runner)
     if resources.ntasks:
         resources = with_even_tasks(mode, resources)
     here, inside = chosen.name == "local", {} if job else find_allocation(os.environ)

@@ -21,7 +21,7 @@ def _load(name: str) -> Runtime:
 RUNTIMES: dict[str, Runtime] = {name: _load(name) for name in names.RUNTIMES}
 
 
-def choose(name: str, runner: Runner) -> tuple[Runtime, str]:
+def choose_runtime(name: str, runner: Runner) -> tuple[Runtime, str]:
     """The runtime NAME, or what `auto` finds, and the reason in a few words."""
     if name != "auto":
         return RUNTIMES[name], "named by the site or on the command line"
@@ -29,11 +29,11 @@ def choose(name: str, runner: Runner) -> tuple[Runtime, str]:
         if runner.has("apptainer"):
             return RUNTIMES["local"], "there is no srun: the image runs on this machine"
         raise MissingToolError("neither srun nor apptainer is installed", "install slurm-client or apptainer")
-    if pyxis.offered("\n".join(runner.output(["srun", "--help"]).tail)):
+    if pyxis.is_offered("\n".join(runner.output(["srun", "--help"]).tail)):
         return RUNTIMES["pyxis"], "srun knows --container-image"
     if not runner.has("apptainer") and runner.has("enroot"):
         return RUNTIMES["enroot"], "srun has no Pyxis, and there is no apptainer"
     return RUNTIMES["apptainer"], "srun has no Pyxis"
 
 
-__all__ = ["RUNTIMES", "Part", "Runtime", "Step", "choose"]
+__all__ = ["RUNTIMES", "Part", "Runtime", "Step", "choose_runtime"]

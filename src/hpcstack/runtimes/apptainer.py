@@ -5,7 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from hpcstack.runtimes.base import SRUN, Part, Step, forced, kept, mounted, shield
+from hpcstack.runtimes.base import (
+    SRUN,
+    Part,
+    Step,
+    explain_binds,
+    list_forced_variables,
+    list_kept_variables,
+    make_shield,
+)
 
 OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")  # Apptainer makes these itself, from both sides
 
@@ -17,7 +25,7 @@ def exec_parts(step: Step) -> list[Part]:
         out.append(Part(("--nv",), "the nodes have GPUs: their driver goes into the container"))
     if not step.home:
         out.append(Part(("--no-home",), "asked for: nothing of the home directory, but for what is mounted"))
-    out += [Part(("--bind", mount), why) for mount, why in mounted(step)]
+    out += [Part(("--bind", mount), why) for mount, why in explain_binds(step)]
     if str(step.workdir) != "/":
         out.append(Part(("--pwd", str(step.workdir)), "where it was started"))
     return [*out, Part((str(step.image),), "the image"), Part(step.command, "what each task runs")]
@@ -28,8 +36,8 @@ def exec_environment(step: Step) -> dict[str, str]:
 
     Left alone, it lets the host's CUDA_HOME, say, win over the image's; here the image wins, as under Pyxis.
     """
-    image = {name: value for name, value in kept(step).items() if name in os.environ and name not in OWN}
-    given = {f"APPTAINERENV_{name}": value for name, value in (image | forced(step)).items()}
+    image = {name: value for name, value in list_kept_variables(step).items() if name in os.environ and name not in OWN}
+    given = {f"APPTAINERENV_{name}": value for name, value in (image | list_forced_variables(step)).items()}
     return {"APPTAINER_NO_EVAL": "1"} | given  # a value is text: `$(...)` in it is not run
 
 
@@ -41,7 +49,7 @@ class ApptainerRuntime:
     container_per_rank: bool = True
 
     def parts(self, step: Step) -> list[Part]:
-        return [SRUN, *step.slurm, *shield(), *exec_parts(step)]
+        return [SRUN, *step.slurm, *make_shield(), *exec_parts(step)]
 
     def environment(self, step: Step) -> dict[str, str]:
         return exec_environment(step)

@@ -46,7 +46,7 @@ class Step:
     mount_reasons: dict[str, str] = field(default_factory=dict)
 
 
-def shield() -> list[Part]:
+def make_shield() -> list[Part]:
     """What stands before a runtime that mounts the image by FUSE: a rank that is told to end still has its files."""
     why = "a signal for the ranks must not end what serves the image"
     return [Part(("/bin/sh", "-c", data.read_script("on-node/shield.sh"), "shield"), why)]
@@ -76,21 +76,23 @@ class Runtime(Protocol):
     def environment(self, step: Step) -> dict[str, str]: ...
 
 
-def forced(step: Step) -> dict[str, str]:
+def list_forced_variables(step: Step) -> dict[str, str]:
     """The variables that must win over the image's: void where there is no GPU, so that no hook looks for one."""
     return (VOID if not step.gpus else {}) | step.environment
 
 
-def kept(step: Step) -> dict[str, str]:
+def list_kept_variables(step: Step) -> dict[str, str]:
     """The image's variables that the step does not force, for runtimes that hand a container nothing of the task's
     environment, or all of it. The rule is Pyxis's: the image's own variables win over the host's, but for those that
     the step forces; all else of the task's environment, Slurm's and MPI's variables among it, is there.
     """
     found = sorted(step.image_environment.items())
-    return {name: value for name, value in found if VARIABLE.fullmatch(name) and name not in forced(step)}
+    return {
+        name: value for name, value in found if VARIABLE.fullmatch(name) and name not in list_forced_variables(step)
+    }
 
 
-def binds(step: Step) -> list[str]:
+def list_binds(step: Step) -> list[str]:
     """Each mount once, the working directory among them. InputError for a path that no runtime can mount."""
     if any(sign in str(step.workdir) for sign in ":,"):
         raise InputError(f"{step.workdir} cannot be mounted: its path contains ':' or ','", "start from another folder")
@@ -101,8 +103,8 @@ def binds(step: Step) -> list[str]:
 SRUN = Part(("srun", "--export=ALL"), "one job step; it gets this shell's variables")
 
 
-def mounted(step: Step) -> list[tuple[str, str]]:
+def explain_binds(step: Step) -> list[tuple[str, str]]:
     """(mount, why) of `binds`."""
     workdir = f"{step.workdir}:{step.workdir}"
     why = {workdir: "where it was started", **step.mount_reasons}
-    return [(mount, why.get(mount, "the site's or the user's")) for mount in binds(step)]
+    return [(mount, why.get(mount, "the site's or the user's")) for mount in list_binds(step)]

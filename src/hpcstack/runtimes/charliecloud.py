@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
-from hpcstack.runtimes.base import SRUN, Part, Step, forced, kept, mounted
+from hpcstack.runtimes.base import SRUN, Part, Step, explain_binds, list_forced_variables, list_kept_variables
 
 RUN = 'ch-run --env-no-expand "$@" <&3 &'
 # With a grace time: what ignores a signal goes on serving the image, and the command has it as usual again.
@@ -32,10 +32,12 @@ class Charliecloud:
         start = data.read_script("on-node/charliecloud.sh").replace("\nRUN\n", f"\n{SHIELDED if step.grace else RUN}\n")
         command = (*UNSHIELDED, *step.command) if step.grace else step.command
         out.append(Part(("/bin/sh", "-c", start, "ch-run"), "the image is mounted; the task's variables are there"))
-        out += [Part((f"--set-env={name}={value}",), "the image's own") for name, value in kept(step).items()]
+        out += [
+            Part((f"--set-env={name}={value}",), "the image's own") for name, value in list_kept_variables(step).items()
+        ]
         if step.mounted_home:  # unasked it says /root, where what a library writes is gone with the container
             out.append(Part((f"--set-env=HOME={step.mounted_home}",), "the home directory, which is mounted"))
-        out += [Part((f"--bind={mount}",), why) for mount, why in mounted(step)]
+        out += [Part((f"--bind={mount}",), why) for mount, why in explain_binds(step)]
         out.append(Part((f"--cd={step.workdir}",), "where it was started"))
         return [
             *out,
@@ -44,7 +46,7 @@ class Charliecloud:
         ]
 
     def environment(self, step: Step) -> dict[str, str]:
-        return forced(step)
+        return list_forced_variables(step)
 
 
 RUNTIME = Charliecloud()

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstack.core import data
-from hpcstack.runtimes.base import SRUN, Part, Step, forced, kept, mounted, shield
+from hpcstack.runtimes.base import (
+    SRUN,
+    Part,
+    Step,
+    explain_binds,
+    list_forced_variables,
+    list_kept_variables,
+    make_shield,
+)
 
 IN = 'cd "$1" && shift && exec "$@"'
 START = "on-node/enroot.sh"
@@ -19,22 +27,22 @@ class EnrootRuntime:
     container_per_rank: bool = True
 
     def parts(self, step: Step) -> list[Part]:
-        own = list(kept(step))
-        out = [SRUN, *step.slurm, *shield()]
+        own = list(list_kept_variables(step))
+        out = [SRUN, *step.slurm, *make_shield()]
         out.append(
             Part(
                 ("/bin/sh", "-c", data.read_script(START), "enroot", *own, "--"),
                 "the task's variables go in; the image is mounted",
             )
         )
-        out += [Part(("--mount", f"{mount}:none:x-create=auto,bind,rw"), why) for mount, why in mounted(step)]
+        out += [Part(("--mount", f"{mount}:none:x-create=auto,bind,rw"), why) for mount, why in explain_binds(step)]
         command = step.command
         if str(step.workdir) != "/":
             command = ("/bin/sh", "-c", IN, "in", str(step.workdir), *command)
         return [*out, Part((str(step.image),), "the image"), Part(command, "what each task runs, where it was started")]
 
     def environment(self, step: Step) -> dict[str, str]:
-        return forced(step)
+        return list_forced_variables(step)
 
 
 RUNTIME = EnrootRuntime()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstack.core import data
-from hpcstack.runtimes.base import SRUN, Part, Step, forced, kept, mounted
+from hpcstack.runtimes.base import SRUN, Part, Step, explain_binds, list_forced_variables, list_kept_variables
 
 
 @dataclass(frozen=True)
@@ -23,20 +23,20 @@ class Podman:
     container_per_rank: bool = True
 
     def parts(self, step: Step) -> list[Part]:
-        own = kept(step)
+        own = list_kept_variables(step)
         out = [SRUN, *step.slurm]
         head = ("/bin/sh", "-c", data.read_script("on-node/podman.sh"), "podman", str(step.image), *own, "--")
         out.append(Part(head, "the image, mounted; the task's variables go in"))
         out += [Part(("--env", f"{name}={value}"), "the image's own") for name, value in own.items()]
         if step.gpus:
             out.append(Part(("--device", "nvidia.com/gpu=all"), "the nodes have GPUs: NVIDIA's CDI describes them"))
-        out += [Part(("-v", mount), why) for mount, why in mounted(step)]
+        out += [Part(("-v", mount), why) for mount, why in explain_binds(step)]
         out.append(Part((f"--workdir={step.workdir}",), "where it was started"))
         out.append(Part(("@image",), "nothing is unpacked, nothing is written to it"))
         return [*out, Part(step.command, "what each task runs")]
 
     def environment(self, step: Step) -> dict[str, str]:
-        return forced(step)
+        return list_forced_variables(step)
 
 
 RUNTIME = Podman()

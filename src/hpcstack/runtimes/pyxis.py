@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstack.core.errors import InputError
-from hpcstack.runtimes.base import SRUN, Part, Step, binds, forced
+from hpcstack.runtimes.base import SRUN, Part, Step, list_binds, list_forced_variables
 
 
-def offered(srun_help: str) -> bool:
+def is_offered(srun_help: str) -> bool:
     """Whether `srun --help` shows that the SPANK plugin is loaded."""
     return "--container-image" in srun_help
 
@@ -32,17 +32,17 @@ class Pyxis:
             raise InputError(
                 f"{step.workdir}: Enroot takes quotes, blanks and $ in a path for shell", "start elsewhere"
             )
-        if mounts := binds(step):
+        if mounts := list_binds(step):
             reasons = ["the site's, the user's, this folder", *dict.fromkeys(step.mount_reasons.values())]
             out.append(Part((f"--container-mounts={','.join(mounts)}",), "; ".join(reasons)))
         if str(step.workdir) != "/":
             out.append(Part((f"--container-workdir={step.workdir}",), "where it was started"))
-        if names := sorted(forced(step)):
+        if names := sorted(list_forced_variables(step)):
             out.append(Part((f"--container-env={','.join(names)}",), "these win over the image's own"))
         return [*out, Part(step.command, "what each task runs")]
 
     def environment(self, step: Step) -> dict[str, str]:
-        return forced(step)
+        return list_forced_variables(step)
 
 
 RUNTIME = Pyxis()

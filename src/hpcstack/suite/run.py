@@ -18,7 +18,7 @@ from hpcstack.launch.resources import Resources, Share, node_of, share
 from hpcstack.recipe.model import known_tests
 from hpcstack.render.launchers import inner
 from hpcstack.report import Outcome, Report
-from hpcstack.runtimes import choose
+from hpcstack.runtimes import choose_runtime
 from hpcstack.site.injection import HOST_PLACE
 from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import Store
@@ -159,7 +159,7 @@ def run_suite(
     stack: Stack, artifact: Artifact, wanted: Wanted, resources: Resources, site: Site, runner: Runner, say: Say
 ) -> tuple[Report, Path]:
     """The report of one run, and its folder. SlurmError if the step did not start on any node."""
-    here = choose(site.runtime if wanted.runtime == "auto" else wanted.runtime, runner)[0].name == "local"
+    here = choose_runtime(site.runtime if wanted.runtime == "auto" else wanted.runtime, runner)[0].name == "local"
     run = prepare(stack, wanted, resources, site, here=here)
     suite = _host_suite(run) if wanted.suite_from_host else None
     line = step_plan(run, artifact, resources, site, runner, runtime=wanted.runtime, suite=suite)

@@ -26,7 +26,7 @@ from hpcstack.launch.resources import Resources
 from hpcstack.launch.variables import of_mode
 from hpcstack.recipe.model import Mode
 from hpcstack.render.launchers import ABOUT, inner, job_template, watched, with_compat
-from hpcstack.runtimes import RUNTIMES, choose
+from hpcstack.runtimes import RUNTIMES, choose_runtime
 from hpcstack.site.load import Site
 from hpcstack.store.artifact import Artifact
 
@@ -350,8 +350,12 @@ def test_what_makes_no_sense_is_refused_before_slurm_is_asked(tmp_path: Path) ->
 
 
 def test_auto_says_what_it_chose_and_why() -> None:
-    assert [choose("auto", runner)[0].name for runner in (PYXIS, PLAIN, ALONE)] == ["pyxis", "apptainer", "local"]
-    assert choose("auto", PYXIS)[1] == "srun knows --container-image"
+    assert [choose_runtime("auto", runner)[0].name for runner in (PYXIS, PLAIN, ALONE)] == [
+        "pyxis",
+        "apptainer",
+        "local",
+    ]
+    assert choose_runtime("auto", PYXIS)[1] == "srun knows --container-image"
 
 
 def test_a_gpu_node_gives_its_gpus_without_being_asked(tmp_path: Path) -> None:
