@@ -23,7 +23,7 @@ def render_stack(stack: Stack, lock: Lock, site: Site, platform: str) -> tuple[d
     """({path: text}, what nobody has looked up), the definition read back: what it says is what was meant."""
     files = stack_files(stack, lock, site, platform)
     if not stack.adopted:
-        readback.check(stack, lock, platform, files["apptainer.def"])
+        readback.check_definition(stack, lock, platform, files["apptainer.def"])
     return files, list_lacking(stack, platform) if lock.not_looked_up else []
 
 

@@ -40,7 +40,7 @@ from hpcstack.oci.reference import parse_reference
 from hpcstack.oci.sources import FromLayout
 from hpcstack.preview import stack_files
 from hpcstack.recipe.catalog import Catalog
-from hpcstack.render.readback import check
+from hpcstack.render.readback import check_definition
 from hpcstack.resolve.base import resolve
 from support.bundles import RECIPE, make_bundle
 from support.clock import processor_seconds
@@ -123,7 +123,7 @@ def test_image_configs(tmp_path: Path) -> None:
         except (HpcstackError, TypeError, ValueError):  # what the registry client makes a RegistryError of
             return
         taken += 1
-        check(stack, lock, "linux/amd64", files["apptainer.def"])
+        check_definition(stack, lock, "linux/amd64", files["apptainer.def"])
         assert len(dockerfile.parse_string(files["Dockerfile"])) == len(dockerfile.parse_string(plain["Dockerfile"]))
         assert all(same_lines(files, path) for path in ("apptainer.def", "Dockerfile", "enroot.sh"))
         environment = files["context/hpcstack/etc/environment"]

@@ -27,7 +27,7 @@ from hpcstack.lock.path import lock_path
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.releases.permissions import Permissions
 from hpcstack.releases.records import read_attachments
-from hpcstack.render.template import plain
+from hpcstack.render.template import read_data_file
 from hpcstack.resolve.packages import _read_answer
 from hpcstack.store.cache import cache_of
 from hpcstack.store.store import Store
@@ -275,7 +275,7 @@ def test_h1_what_the_other_user_puts_there_root_does_not_touch(
 
 
 def stage(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = ["sh", "-c", plain("launchers", "on-node/stage.sh"), "stage", str(folder), *words]
+    argv = ["sh", "-c", read_data_file("launchers", "on-node/stage.sh"), "stage", str(folder), *words]
     return subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]})
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import BuildError, InputError, SlurmError, format_count
 from hpcstack.core.files import write_text
-from hpcstack.render.template import fill
+from hpcstack.render.template import fill_template
 from hpcstack.site.own_command import hpcstack_on
 from hpcstack.slurm.jobs import cancel_jobs, submit_job
 from hpcstack.store.store import open_store
@@ -83,7 +83,7 @@ def script(
     stacks: Sequence[str], logs: Path, command: Sequence[str], rest: Sequence[str], options: Sequence[str]
 ) -> str:
     """The batch script that builds STACKS."""
-    return fill(
+    return fill_template(
         "launchers", "jobs/build.sbatch.j2", stacks=stacks, logs=logs, command=command, rest=rest, options=options
     )
 

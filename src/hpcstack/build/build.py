@@ -19,7 +19,7 @@ from hpcstack.recipe.adopted import describe_adopted
 from hpcstack.releases.records import read_releases
 from hpcstack.releases.tree import Tree
 from hpcstack.render.image import CONTEXT
-from hpcstack.render.steps import HOME, steps
+from hpcstack.render.steps import HOME, plan_steps
 from hpcstack.site.logins import redact_logins
 from hpcstack.store.artifact import IMAGE, Artifact
 from hpcstack.store.contents import read_image_file
@@ -180,7 +180,7 @@ def make_image(
     log is KEPT whatever becomes of it."""
     job = make_job(work, request.files, base, request.lock.base.registry, bench)
     locked = request.lock.platform(request.platform)
-    planned = tuple(steps(request.stack, locked, request.lock.sources))
+    planned = tuple(plan_steps(request.stack, locked, request.lock.sources))
     if how.offline:
         lend(job.lent, request)
     job = replace(

@@ -12,7 +12,7 @@ from hpcstack.core import sharing
 from hpcstack.core.errors import BuildError
 from hpcstack.core.files import write_text, write_tree
 from hpcstack.recipe import guard
-from hpcstack.render.template import plain
+from hpcstack.render.template import read_data_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,9 +42,9 @@ def run_in_base(
     job = make_job(work / script, {}, base, lock.base.registry, bench)
     job = replace(job, environment=lock.platform(platform).environment)
     folder = work / script / "hpcstack"
-    ours = {f"build/{name}": plain("images", name) for name in ("lib.sh", "live_indexes.py")}
+    ours = {f"build/{name}": read_data_file("images", name) for name in ("lib.sh", "live_indexes.py")}
     ours["build/guard.sh"] = guard.render_guard(allow_replace)
-    write_tree(folder, {**ours, **files, f"build/{script}": plain("images", script)}, on_disk=False)
+    write_tree(folder, {**ours, **files, f"build/{script}": read_data_file("images", script)}, on_disk=False)
     done = engine.run_inside(f"build/{script}", folder, job, bench.runner)
     redact_log(job.log, bench.site)
     if done.status:

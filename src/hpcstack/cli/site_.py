@@ -58,7 +58,7 @@ def importer(session: Session, output: str, check: str) -> None:
     With use_squashfuse=1 (Pyxis 0.22) an image is mounted; without it every step unpacks it on every node. Where
     site.yaml has an image_cache, any other image is imported once for all nodes and users (docs/image-cache.md).
     """
-    from hpcstack.render.launchers import importer as script
+    from hpcstack.render.launchers import render_importer as script
 
     text = script(session.site, check, _program(), _site_file(session))
     give_script(
@@ -73,9 +73,11 @@ def squashfuse(output: str) -> None:
 
     Worth it where `hpcstack doctor -w NODE` says so. A link to squashfuse_ll would not do: it hangs when a step ends.
     """
-    from hpcstack.render.template import plain
+    from hpcstack.render.template import read_data_file
 
-    give_script(plain("launchers", "to-copy/squashfuse"), output, "on every node, before /usr/bin in slurmd's PATH: ")
+    give_script(
+        read_data_file("launchers", "to-copy/squashfuse"), output, "on every node, before /usr/bin in slurmd's PATH: "
+    )
 
 
 @command.command("image-service")
@@ -84,7 +86,7 @@ def squashfuse(output: str) -> None:
 def image_service(session: Session, output: str) -> None:
     """Write the systemd unit of the service that imports images once for all (image_cache in site.yaml)."""
     from hpcstack.core.errors import InputError
-    from hpcstack.render.launchers import image_service as unit
+    from hpcstack.render.launchers import render_image_service as unit
 
     if not session.site.image_cache.folder:
         raise InputError("the site has no image cache", "image_cache: {folder: /shared/images} in site.yaml")

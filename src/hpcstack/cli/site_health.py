@@ -61,7 +61,7 @@ def health(
     In slurm.conf: HealthCheckProgram=FILE, HealthCheckInterval=300; or Prolog=FILE. It drains a node that is not fit,
     with the reason, and prints JSON. `sh FILE` tries it by hand. With --simulate: what the site's limits cost.
     """
-    from hpcstack.render.launchers import health as script
+    from hpcstack.render.launchers import render_health as script
 
     if not simulate:
         where = "in slurm.conf on every node: HealthCheckInterval=300 and HealthCheckProgram="

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.diagnose.advice import Finding, fine, skipped, wrong
-from hpcstack.render.template import plain
+from hpcstack.render.template import read_data_file
 from hpcstack.store.store import open_store
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def measure_mounting(runner: Runner, site: Site, nodes: list[str], progress: Pro
     progress("measuring how a node mounts and reads an image")
     words = [word for word in nodes if not word.startswith("--time=")]
     argv = ["srun", *words, *NOW, "--nodes=1", "--ntasks=1", "/bin/sh", "-c"]
-    argv += [plain("launchers", "on-node/read-image.sh"), "read-image", str(image[0]), str(READERS)]
+    argv += [read_data_file("launchers", "on-node/read-image.sh"), "read-image", str(image[0]), str(READERS)]
     done = runner.output(argv, timeout=LIMIT_S)
     if done.status:
         return MountSpeeds((), enroot=False, why=" ".join(done.tail[-1:]) or f"srun ended with {done.status}")

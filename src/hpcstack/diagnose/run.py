@@ -23,7 +23,7 @@ from hpcstack.lock.file import LockFile
 from hpcstack.oci.client import Registry
 from hpcstack.oci.credentials import IDENTITY, find_login
 from hpcstack.publish.load_test import LMOD
-from hpcstack.render.template import plain
+from hpcstack.render.template import read_data_file
 from hpcstack.runtimes import choose_runtime
 from hpcstack.slurm.query import query_partitions, read_pmi
 
@@ -44,7 +44,7 @@ def examine(
 ) -> list[Finding]:
     """All that is right and wrong with this machine, with the cluster as seen from it, and with the nodes named. Of the
     BASES that stacks are made from one is asked for at each registry."""
-    script = plain("launchers", "on-node/doctor.sh")
+    script = read_data_file("launchers", "on-node/doctor.sh")
     paths = [str(site.store)] if site.store.exists() else []  # else `_places` says so
     askable = runner.has("srun") or runner.has("apptainer")
     runtime = choose_runtime(site.runtime, runner)[0].name if askable else "apptainer"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hpcstack.core.errors import InputError, format_count
 from hpcstack.launch.resources import Resources, Share, gpus_said
-from hpcstack.render.launchers import ABOUT, inner
+from hpcstack.render.launchers import ABOUT, render_inner
 from hpcstack.runtimes.base import Part
 
 
@@ -75,7 +75,7 @@ def with_even_tasks(mode: str, resources: Resources) -> Resources:
 
 def command_in(mode: str, command: tuple[str, ...], resources: Resources, taken: Share) -> tuple[str, ...]:
     """What each task runs inside the image for COMMAND."""
-    script = inner(mode)
+    script = render_inner(mode)
     if not script:
         return command
     ranks = (resources.ntasks_per_node or taken.ranks) if MODES[mode].a_task_a_rank else taken.ranks

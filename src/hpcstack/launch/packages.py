@@ -23,8 +23,8 @@ from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import read_text, write_text
 from hpcstack.core.quote import quote_sh
 from hpcstack.recipe.fields import check_requirement
-from hpcstack.render.site_files import CA_FILE, variables
-from hpcstack.render.template import plain
+from hpcstack.render.site_files import CA_FILE, list_build_variables
+from hpcstack.render.template import read_data_file
 from hpcstack.runtimes import Step, choose_runtime
 from hpcstack.site.logins import build_for, redact_logins
 
@@ -162,7 +162,7 @@ def _install(
         _lend(Path(lent), site, artifact.base.partition("/")[0])
         step = Step(
             image=artifact.image,
-            command=("/bin/sh", "-c", plain("launchers", "in-image/added.sh"), "added", PLACE, *wanted),
+            command=("/bin/sh", "-c", read_data_file("launchers", "in-image/added.sh"), "added", PLACE, *wanted),
             mounts=(f"{part}:{PLACE}", f"{lent}:/mnt"), environment={"PYTHONNOUSERSITE": "1"},
             image_environment=artifact.environment,
         )  # fmt: skip
@@ -178,10 +178,10 @@ def _install(
 
 def _lend(folder: Path, site: Site, registry: str) -> None:
     """What the site lends to builds on bases of REGISTRY: proxy and index may hold a login, so they are in no argv."""
-    lent = variables(build_for(site, registry))
+    lent = list_build_variables(build_for(site, registry))
     given = "".join(f"export {name}={quote_sh(value)}\n" for name, value in lent.items())
     write_text(folder / "lent.sh", given, 0o600)
-    write_text(folder / "live_indexes.py", plain("images", "live_indexes.py"))
+    write_text(folder / "live_indexes.py", read_data_file("images", "live_indexes.py"))
     if bundle := site.build.ca_bundle:
         shutil.copyfile(bundle, folder / CA_FILE)
 

@@ -15,7 +15,7 @@ from hpcstack.launch.modes import MODES, check, command_in, tasks, with_even_tas
 from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share
 from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, of_mode, told
 from hpcstack.render.image import KERNEL_NAMES
-from hpcstack.render.launchers import health, watched, with_compat, with_host_libraries
+from hpcstack.render.launchers import render_health, with_compat, with_host_libraries, wrap_rank
 from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
 from hpcstack.slurm.query import find_allocation, pmi_type, query_partitions
 
@@ -156,7 +156,7 @@ def plan(
         line, tuple(_settings(chosen, step, given)), chosen.name, reason, mode,
         _fit(artifact, node), staged, extras.grace, extras.watchdog, taken.ranks,
         0 if taken.gpus or here else gpus_said(resources),
-        Spare(resources.nodes, extras.spare, health(site)) if extras.spare else None, brought,
+        Spare(resources.nodes, extras.spare, render_health(site)) if extras.spare else None, brought,
         refusal.message if refusal else "",
     )  # fmt: skip
 
@@ -209,7 +209,7 @@ def _inside(
     inside = command_in(mode, command, resources, taken)
     own = chosen.name == "local" or any(word.startswith("--pty") for word in resources.extra)  # a person's terminal
     if inside == command and not own:
-        inside = watched(command)
+        inside = wrap_rank(command)
     if mode in ("mpi", "plain") and taken.gpus and chosen.name != "apptainer":
         inside = with_compat(inside)  # Apptainer has it in the image's own environment
     return extras.added.command(inside) if extras.added else inside

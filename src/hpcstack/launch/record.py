@@ -23,7 +23,7 @@ from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.files import write_text
 from hpcstack.core.names import STARTED_IN_IMAGE
-from hpcstack.render.template import plain
+from hpcstack.render.template import read_data_file
 from hpcstack_smoke.hidden import HIDDEN, LOGIN, SECRET
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def keep_prolog() -> str:
 
     The installation's own file where the copy cannot be kept or run.
     """
-    text = plain("launchers", "on-node/began.sh")
+    text = read_data_file("launchers", "on-node/began.sh")
     digest = hashlib.sha256(text.encode()).hexdigest()
     copy = state_folder() / "prologs" / f"began-{digest[:12]}.sh"
     if not copy.exists():

@@ -16,7 +16,7 @@ from hpcstack.launch.staging import HOW
 from hpcstack.releases.named import named
 from hpcstack.releases.tree import Tree
 from hpcstack.render.launchers import job_template
-from hpcstack.render.template import fill, plain
+from hpcstack.render.template import fill_template, read_data_file
 from hpcstack.runtimes import Part
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
         cast = [one for one in staged.pieces if staged.how == "sbcast" and one.sha256 != "-"]
         staging = {
             "why": f"before the ranks, once per node: {HOW[staged.how] if staged.image else HOW['copy']}",
-            "script": plain("launchers", "on-node/stage.sh"), "folder": staged.folder, "cast": cast,
+            "script": read_data_file("launchers", "on-node/stage.sh"), "folder": staged.folder, "cast": cast,
             "put": staged.words,
         }  # fmt: skip
 
@@ -62,12 +62,12 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
         every = max(1, min(15, plan.watchdog // 4))
         watchdog = {"seconds": plan.watchdog, "every": every, "script": data.read_script("on-node/stacks.sh"),
                     "spy": lent_spy(), "answer": ANSWER_S}  # fmt: skip
-    failure = "" if on_terminal(plan.parts) else plain("launchers", "jobs/failure.awk")
+    failure = "" if on_terminal(plan.parts) else read_data_file("launchers", "jobs/failure.awk")
 
     def word(text: str) -> str:
         return f'"$inside{scripts.index(text) + 1}"' if text in scripts else quoted(text)
 
-    return fill(
+    return fill_template(
         "launchers", "jobs/launch.sh.j2",
         title=f"{artifact.stack} ({why}), image sha256:{artifact.sha256}",
         runtime=f"{plan.runtime}: {plan.reason}", mode=f"{plan.mode}: {MODES[plan.mode].about}",

@@ -13,7 +13,7 @@ from hpcstack.core.quote import join_lines
 from hpcstack.hardware.compatibility import Driver, driver_of, judge_fit
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import COMPAT, HOST_LIBRARIES
-from hpcstack.render.template import fill
+from hpcstack.render.template import fill_template
 from hpcstack.runtimes.enroot import IN, START
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Release:
 
 def modulefile(release: Release) -> str:
     """The Lua modulefile. It names absolute paths of the release only, so what is loaded can be unloaded."""
-    return fill(
+    return fill_template(
         "modules", "modulefile.lua.j2", help=help_text(release), extensions=", ".join(extensions(release)),
         **_values(release),
     )  # fmt: skip
@@ -117,7 +117,9 @@ def modulefile(release: Release) -> str:
 
 def modulefile_tcl(release: Release) -> str:
     """The same in Tcl, for Environment Modules."""
-    return fill("modules", "modulefile.tcl.j2", help=help_text(release).rstrip("\n").split("\n"), **_values(release))
+    return fill_template(
+        "modules", "modulefile.tcl.j2", help=help_text(release).rstrip("\n").split("\n"), **_values(release)
+    )
 
 
 def _values(release: Release) -> dict[str, object]:
@@ -248,11 +250,11 @@ def wrappers(release: Release) -> dict[str, str]:
     """{path: script}: `libexec/run`, which chooses the runtime, and `bin/COMMAND` for each of the recipe's commands."""
     run = f"{release.folder}/libexec/run"
     commands = {
-        f"bin/{command}": fill("modules", "wrapper.sh.j2", command=command, release=release.name, run=run)
+        f"bin/{command}": fill_template("modules", "wrapper.sh.j2", command=command, release=release.name, run=run)
         for command in release.stack.module.wrapped
     }
     image = {name: value for name, value in sorted(release.environment.items()) if VARIABLE.fullmatch(name)}
-    own = fill(
+    own = fill_template(
         "modules", "run.sh.j2", release=release.name, kernel_name=release.kernel_name,
         image=release.image, bin=release.bin, compat=COMPAT, enter=IN,
         start=data.read_script(START), mounts=release.mounts, image_names=" ".join(image),

@@ -19,7 +19,7 @@ from hpcstack.releases.layout import TCL
 from hpcstack.releases.ledger import Dates, Entry, Ledger, order
 from hpcstack.releases.records import ReleaseRecord, read_record
 from hpcstack.releases.tree import Tree
-from hpcstack.render.template import page, plain
+from hpcstack.render.template import fill_page, read_data_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,14 +48,14 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
     shared = {"site": site.name, "modulepath": str(tree.core), "tclpath": str(tree.core.with_name(TCL)),
               "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}  # fmt: skip
     for one in stacks:
-        out[one["page"]] = page("modules", "catalog-stack.html.j2", one=one, **shared)
-    out[MARK] = page("modules", "catalog-index.html.j2", stacks=stacks, **shared)
+        out[one["page"]] = fill_page("modules", "catalog-stack.html.j2", one=one, **shared)
+    out[MARK] = fill_page("modules", "catalog-index.html.j2", stacks=stacks, **shared)
     rows = [
         {key: one[key] for key in ("alias", "release", "stack", "channel", "sha256", "summary", "page")}
         for one in stacks
     ]
     out["catalog.json"] = json.dumps({"made_by": MADE, "site": site.name, "stacks": rows}, indent=1) + "\n"
-    return out | {name: plain("modules", name) for name in ("catalog.css", "catalog.js")}
+    return out | {name: read_data_file("modules", name) for name in ("catalog.css", "catalog.js")}
 
 
 def about(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcstack.releases.ledger import Dates, Ledger
-from hpcstack.render.template import fill
+from hpcstack.render.template import fill_template
 
 
 def modulerc(ledger: Ledger, new: tuple[str, ...], template: str) -> str:
@@ -14,7 +14,7 @@ def modulerc(ledger: Ledger, new: tuple[str, ...], template: str) -> str:
         for one in ledger.entries
         if (dates := ledger.dates.get(one.version, Dates())).remove
     ]
-    return fill(
+    return fill_template(
         "modules",
         template,
         aliases=[(f"{name}/{release}", version) for version, release in sorted(_named(ledger).items())],
@@ -39,4 +39,4 @@ def refusal(version: str, dates: Dates) -> str:
 
 def gateway(name: str, folder: str, suffix: str) -> str:
     """The modulefile `hpcstack/NAME` that adds FOLDER to MODULEPATH. It never changes."""
-    return fill("modules", "gateway.lua.j2" if suffix else "gateway.tcl.j2", name=name, folder=folder)
+    return fill_template("modules", "gateway.lua.j2" if suffix else "gateway.tcl.j2", name=name, folder=folder)

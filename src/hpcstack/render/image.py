@@ -12,8 +12,8 @@ from hpcstack.lock.model import UNKNOWN, Lock, LockedPlatform
 from hpcstack.oci.metadata import SINGULARITY, apptainer_files
 from hpcstack.recipe import guard
 from hpcstack.recipe.adopted import describe_adopted
-from hpcstack.render.steps import HOME, step_files, steps
-from hpcstack.render.template import fill, plain
+from hpcstack.render.steps import HOME, plan_steps, step_files
+from hpcstack.render.template import fill_template, read_data_file
 from hpcstack_smoke import __version__ as suite_version
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
     digest = locked.digest if locked.digest != UNKNOWN else base.tag
     values = {
         "stack": stack,
-        "steps": steps(stack, locked, lock.sources),
+        "steps": plan_steps(stack, locked, lock.sources),
         "environment": stack.variables(locked.environment),
         "entrypoint": stack.entrypoint,
         "docker_entrypoint": (f"{HOME}/compat.sh", *stack.entrypoint),
@@ -54,9 +54,9 @@ def image_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
         "stand_in": lock.stand_in(),
     }
     return {
-        "apptainer.def": fill("images", "apptainer.def.j2", **values),
-        "Dockerfile": fill("images", "Dockerfile.j2", **values),
-        "enroot.sh": fill("images", "enroot.sh.j2", **values),
+        "apptainer.def": fill_template("images", "apptainer.def.j2", **values),
+        "Dockerfile": fill_template("images", "Dockerfile.j2", **values),
+        "enroot.sh": fill_template("images", "enroot.sh.j2", **values),
         **context_files(stack, lock, platform),
     }
 
@@ -66,22 +66,22 @@ def context_files(stack: Stack, lock: Lock, platform: str) -> dict[str, str]:
     locked = lock.platform(platform)
     files = {
         "build/guard.sh": guard.render_guard(stack.packages.allow_replace),
-        "build/lib.sh": plain("images", "lib.sh"),
-        "build/live_indexes.py": plain("images", "live_indexes.py"),
-        "compat.sh": plain("images", "compat.sh"),
+        "build/lib.sh": read_data_file("images", "lib.sh"),
+        "build/live_indexes.py": read_data_file("images", "live_indexes.py"),
+        "compat.sh": read_data_file("images", "compat.sh"),
         **step_files(stack, locked),
         "etc/environment": environment_file(locked, stack),
         "etc/rc": enroot_rc(locked, stack),
         **({"etc/adopted": f"{describe_adopted(stack)}\n"} if stack.adopted else {"etc/fstab": ""}),
-        "etc/profile.sh": profile(locked, stack),
-        **{f"etc/singularity/{path}": text for path, text in singularity(locked, stack).items()},
-        "stack.json": json.dumps(about(stack, lock, platform), indent=1, sort_keys=True) + "\n",
+        "etc/profile.sh": render_profile(locked, stack),
+        **{f"etc/singularity/{path}": text for path, text in render_singularity(locked, stack).items()},
+        "stack.json": json.dumps(describe_image(stack, lock, platform), indent=1, sort_keys=True) + "\n",
     }
     files |= {f"smoke/{path}": text for path, text in data.smoke_files().items()}
     return {f"{CONTEXT}/{path}": text for path, text in files.items()}
 
 
-def about(stack: Stack, lock: Lock, platform: str) -> dict[str, object]:
+def describe_image(stack: Stack, lock: Lock, platform: str) -> dict[str, object]:
     """What the image says of itself in /opt/hpcstack/stack.json."""
     digest = lock.platform(platform).digest
     return {
@@ -106,7 +106,7 @@ def environment_file(locked: LockedPlatform, stack: Stack) -> str:
     return "".join(f"{name}={check_unbroken(value)}\n" for name, value in merged.items() if VARIABLE.fullmatch(name))
 
 
-def profile(locked: LockedPlatform, stack: Stack) -> str:
+def render_profile(locked: LockedPlatform, stack: Stack) -> str:
     """/etc/profile.d/hpcstack.sh: Enroot starts a login shell, and Debian's /etc/profile makes PATH its own."""
     path = (locked.environment | stack.variables(locked.environment)).get("PATH", "")
     return (
@@ -116,9 +116,9 @@ def profile(locked: LockedPlatform, stack: Stack) -> str:
     )
 
 
-def singularity(locked: LockedPlatform, stack: Stack) -> dict[str, str]:
+def render_singularity(locked: LockedPlatform, stack: Stack) -> dict[str, str]:
     """{path below /.singularity.d: text} of what Apptainer reads, as its own build would have it."""
-    entrypoint, command = started(locked, stack)
+    entrypoint, command = choose_entrypoint(locked, stack)
     labels = locked.labels | {"org.hpcstack.stack": stack.full_name} | stack.labels
     files = apptainer_files(locked.environment, entrypoint, command, labels)
     own = "".join(f"export {name}={quote_sh(value)}\n" for name, value in stack.variables(locked.environment).items())
@@ -126,7 +126,7 @@ def singularity(locked: LockedPlatform, stack: Stack) -> dict[str, str]:
     return {path.removeprefix(f"{SINGULARITY}/"): text for path, text in files.items()}
 
 
-def started(locked: LockedPlatform, stack: Stack) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def choose_entrypoint(locked: LockedPlatform, stack: Stack) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The entrypoint and the default command; as with Docker, a new entrypoint drops the base's command."""
     return (stack.entrypoint, ()) if stack.entrypoint else (locked.entrypoint, locked.command)
 
@@ -134,8 +134,8 @@ def started(locked: LockedPlatform, stack: Stack) -> tuple[tuple[str, ...], tupl
 def enroot_rc(locked: LockedPlatform, stack: Stack) -> str:
     """/etc/rc, which Enroot runs: the working directory and the entrypoint of the base."""
     workdir = locked.workdir or "/"
-    entrypoint, command = started(locked, stack)
-    return fill(
+    entrypoint, command = choose_entrypoint(locked, stack)
+    return fill_template(
         "images",
         "rc.j2",
         name=stack.full_name,

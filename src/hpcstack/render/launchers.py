@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.core.quote import check_unbroken, quote_sh
-from hpcstack.render.template import fill, plain
+from hpcstack.render.template import fill_template, read_data_file
 from hpcstack.site.model import NodeType
 from hpcstack_smoke.node.gpu import BAD_XIDS, EVER_MAX, RESET_XIDS
 
@@ -49,18 +49,24 @@ ABOUT = {
 }
 
 
-def inner(mode: str) -> str:
+def render_inner(mode: str) -> str:
     """What each task runs inside the image, as a POSIX shell script; empty where it runs the command itself.
 
     Its arguments: ranks per node, MIN:MAX nodes of an elastic step or nothing, restarts, the command.
     """
     parts = ("rendezvous.sh", "rank.sh", f"{mode}.sh") if mode in STARTED_IN_IMAGE else ()
-    return "".join(plain("launchers", f"in-image/{part}") for part in parts)
+    return "".join(read_data_file("launchers", f"in-image/{part}") for part in parts)
 
 
-def watched(command: tuple[str, ...]) -> tuple[str, ...]:
+def wrap_rank(command: tuple[str, ...]) -> tuple[str, ...]:
     """COMMAND as a rank whose failure is said: see launchers/in-image/rank.sh."""
-    return ("/bin/sh", "-c", plain("launchers", "in-image/rank.sh") + 'eval "$HPCSTACK_RANK"\n', "rank", *command)
+    return (
+        "/bin/sh",
+        "-c",
+        read_data_file("launchers", "in-image/rank.sh") + 'eval "$HPCSTACK_RANK"\n',
+        "rank",
+        *command,
+    )
 
 
 def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[str, str]:
@@ -76,7 +82,7 @@ def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[s
         "mode": stack.launch.mode,
         "about": ABOUT[stack.launch.mode],
         "one_task": stack.launch.mode in ("torchrun", "deepspeed"),
-        "inner": inner(stack.launch.mode),
+        "inner": render_inner(stack.launch.mode),
         "ranks": max(node.real_gpus, 1),
         "gpus": node.gpus.count if node.gpus else 0,
         "cpus": node.cpus,
@@ -93,7 +99,7 @@ def launcher_files(stack: Stack, site: Site, image: Mapping[str, str]) -> dict[s
         "runtime": site.runtime if site.runtime in ("pyxis", "apptainer") else "auto",
         "mounts": "".join(f"{mount}," for mount in site.mounts),
     }
-    return {name: fill("launchers", f"to-copy/{name}.j2", **values) for name in ("srun.sh", "sbatch.sh")}
+    return {name: fill_template("launchers", f"to-copy/{name}.j2", **values) for name in ("srun.sh", "sbatch.sh")}
 
 
 def job_template(
@@ -108,7 +114,7 @@ def job_template(
     options (None: that line goes), WORDS for `hpcstack launch`, and the COMMAND that it runs where sbatch gets none."""
     node = site.node_type() or NodeType()
     default = next((name for name, partition in site.partitions.items() if partition.default), "")
-    text = fill(
+    text = fill_template(
         "launchers", f"to-copy/templates/{kind}.sbatch.j2", stack=stack, partition=default,
         gpus=node.gpus.count if node.gpus else 0, cpus=node.cpus,
     )  # fmt: skip
@@ -152,11 +158,11 @@ HEALTH_WAIT_TENTHS, TMP_MIB = 50, 512  # how long whoever looks by hand waits; w
 SELF_EXPLAINING = 154  # an Xid that says itself what it wants
 
 
-def health(site: Site) -> str:
+def render_health(site: Site) -> str:
     """A script for Slurm's HealthCheckProgram and Prolog: whether a node has what SITE says of its kind."""
     types = {name: _health_checks(node) for name, node in site.node_types.items()}
     numbers = {name: number for number, name in enumerate(types, 1)}
-    return fill(
+    return fill_template(
         "launchers",
         "on-node/health.sh.j2",
         site=site.name,
@@ -170,7 +176,7 @@ def health(site: Site) -> str:
         sram_ever=EVER_MAX,
         xids="|".join(str(number) for number in BAD_XIDS if number != SELF_EXPLAINING),
         xids_reset="|".join(map(str, RESET_XIDS)),
-        decision=plain("launchers", "on-node/health.awk"),
+        decision=read_data_file("launchers", "on-node/health.awk"),
         misses=site.health.misses,
         clean=site.health.clean,
         undrains=site.health.undrains,
@@ -205,10 +211,10 @@ def _health_checks(node: NodeType) -> list[tuple[str, list[str]]]:
     return out + [(f"port-{n}", ["port", hca, str(node.hca_rate)]) for n, hca in enumerate(node.hcas, 1)]
 
 
-def importer(site: Site, check: str, command: str = "hpcstack", site_file: str = "") -> str:
+def render_importer(site: Site, check: str, command: str = "hpcstack", site_file: str = "") -> str:
     """Pyxis's importer for SITE, a POSIX shell script. CHECK: `full` for the image's sha256, `none`. COMMAND: hpcstack
     on the nodes, asked where the site has an image cache, with SITE_FILE as its site.yaml."""
-    return fill(
+    return fill_template(
         "launchers",
         "on-node/importer.sh.j2",
         name=site.name,
@@ -221,14 +227,14 @@ def importer(site: Site, check: str, command: str = "hpcstack", site_file: str =
         command=command,
         site_file=site_file,
         python=sys.executable,
-        ask=plain("launchers", "on-node/ask.py"),
+        ask=read_data_file("launchers", "on-node/ask.py"),
         socket=site.image_cache.socket,
     )
 
 
-def image_service(site: Site, command: str, site_file: str) -> str:
+def render_image_service(site: Site, command: str, site_file: str) -> str:
     """The systemd unit of the service that fills SITE's image cache, run by COMMAND on each node."""
-    return fill(
+    return fill_template(
         "launchers", "on-node/hpcstack-images.service.j2", account=site.image_cache.account, command=command,
         folder=site.image_cache.folder, socket=site.image_cache.socket, site_file=site_file,
     )  # fmt: skip

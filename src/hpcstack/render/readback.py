@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import BuildError
-from hpcstack.render.steps import steps
+from hpcstack.render.steps import plan_steps
 
 if TYPE_CHECKING:
     from hpcstack.lock.model import Lock
     from hpcstack.recipe.model import Stack
 
 
-def check(stack: Stack, lock: Lock, platform: str, definition: str) -> None:
+def check_definition(stack: Stack, lock: Lock, platform: str, definition: str) -> None:
     """BuildError unless DEFINITION reads back with the locked base and every line of every step."""
     from spython.main.parse.parsers import get_parser
 
@@ -28,6 +28,8 @@ def check(stack: Stack, lock: Lock, platform: str, definition: str) -> None:
         raise BuildError(
             f"the definition reads back with the base {recipe.fromHeader}, not {base}", "this is a bug: tell us"
         )
-    missing = [line for step in steps(stack, locked, lock.sources) for line in step.lines if line not in recipe.install]
+    missing = [
+        line for step in plan_steps(stack, locked, lock.sources) for line in step.lines if line not in recipe.install
+    ]
     if missing:
         raise BuildError(f"the definition reads back without: {'; '.join(missing)}", "this is a bug: tell us")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcstack.render.template import fill
+from hpcstack.render.template import fill_template
 
 if TYPE_CHECKING:
     from hpcstack.site.load import Site
@@ -20,12 +20,12 @@ def lent_files(site: Site, build: BuildSite | None = None) -> dict[str, str]:
     BUILD is what the site lends, where that is less than it has: hpcstack.site.logins.
     """
     build = build or site.build
-    return {"hpcstack-site.sh": fill("images", "site.sh.j2", variables=variables(build), apt=build.apt.mirrors,
+    return {"hpcstack-site.sh": fill_template("images", "site.sh.j2", variables=list_build_variables(build), apt=build.apt.mirrors,
                                      indexes=build.pip.extra_index_urls,
                                      ca=f"/mnt/{CA_FILE}" if build.ca_bundle else "")}  # fmt: skip
 
 
-def variables(build: BuildSite) -> dict[str, str]:
+def list_build_variables(build: BuildSite) -> dict[str, str]:
     """The variables that are exported for the build's steps only."""
     out: dict[str, str] = {}
     for name, value in (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcstack.core.quote import quote_words
-from hpcstack.render.template import plain
+from hpcstack.render.template import read_data_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ class BuildStep:
     network: bool = True  # whether it has one
 
 
-def steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list[BuildStep]:
+def plan_steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) -> list[BuildStep]:
     """What is done to the base, each between two looks at what NVIDIA built into it."""
     packages = stack.packages
     out = []
@@ -100,7 +100,7 @@ def conda_files(stack: Stack, locked: LockedPlatform | None) -> dict[str, str]:
     else:
         found = [entry.model_dump(mode="json", exclude_none=True) for entry in locked.conda]
         name = "build/conda.json"
-    return {"build/conda.py": plain("images", "conda.py"), name: json.dumps(found, indent=1) + "\n"}
+    return {"build/conda.py": read_data_file("images", "conda.py"), name: json.dumps(found, indent=1) + "\n"}
 
 
 def _bash(text: str) -> str:
@@ -140,9 +140,9 @@ def pip_files(packages: Packages, locked: LockedPlatform) -> dict[str, str]:
     for path, entries in split_pip(packages, locked).items():
         if path == SOURCE_DISTRIBUTIONS:
             out[path] = list_sources(entries)
-            out[FETCH_SOURCES] = plain("images", "fetch_sources.py")
+            out[FETCH_SOURCES] = read_data_file("images", "fetch_sources.py")
         else:
-            out[path] = requirements(entries)
+            out[path] = render_requirements(entries)
     return out
 
 
@@ -154,7 +154,7 @@ def list_sources(entries: Iterable[LockedPip]) -> str:
     return json.dumps(named, indent=1) + "\n"
 
 
-def requirements(entries: Iterable[LockedPip]) -> str:
+def render_requirements(entries: Iterable[LockedPip]) -> str:
     """ENTRIES of pip's set as a requirements file that takes these files and no others."""
     head = "# Written by hpcstack from the lock: pip takes these files and no others.\n"
     lines = []

@@ -43,17 +43,17 @@ def _unbroken(value: object) -> object:
     return quote.check_unbroken(value) if isinstance(value, str) else value
 
 
-def fill(folder: str, name: str, /, **values: object) -> str:
+def fill_template(folder: str, name: str, /, **values: object) -> str:
     """The template FOLDER/NAME filled with VALUES."""
     return _environment(folder).get_template(name).render(values)
 
 
-def page(folder: str, name: str, /, **values: object) -> str:
+def fill_page(folder: str, name: str, /, **values: object) -> str:
     """The HTML template FOLDER/NAME filled with VALUES, each of them escaped."""
     return _environment(folder, html=True).get_template(name).render(values)
 
 
 @cache
-def plain(folder: str, name: str) -> str:
+def read_data_file(folder: str, name: str) -> str:
     """A file of a data folder that is no template."""
     return (data.find_data_folder(folder) / name).read_text(encoding="utf-8")

@@ -18,9 +18,9 @@ from hpcstack.core.files import read_text
 from hpcstack.core.progress import Progress
 from hpcstack.lock.check import with_open_items
 from hpcstack.render.image import KERNEL_NAMES
-from hpcstack.render.site_files import variables
+from hpcstack.render.site_files import list_build_variables
 from hpcstack.render.steps import conda_files
-from hpcstack.render.template import plain
+from hpcstack.render.template import read_data_file
 from hpcstack.resolve.answers import (
     own_mpi,
     read_apt,
@@ -68,7 +68,7 @@ def resolve_packages(stack: Stack, lock: Lock, bench: Workbench, before: Lock | 
 
 def _find_commit(source: Source, site: Site, runner: Runner) -> str:
     """The commit that REF names now, a tag peeled to what it points at."""
-    given = variables(site.build).items()
+    given = list_build_variables(site.build).items()
     lent = {name: value for name, value in given if name.startswith("GIT_CONFIG") or "proxy" in name}
     bundle = {"GIT_SSL_CAINFO": site.build.ca_bundle} if site.build.ca_bundle else {}
     env = {"GIT_TERMINAL_PROMPT": "0", **lent, **bundle}
@@ -95,7 +95,7 @@ def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> Lock
     with make_workspace(bench.site, bench.runner, needed_bytes(locked)) as work:
         bench.progress(f"asking the base's own apt and pip for {stack.full_name}")
         kept = cache_of(bench.site).top / f"{stack.full_name}-lock.log"
-        script = {"build/build_requirements.py": plain("images", "build_requirements.py")}
+        script = {"build/build_requirements.py": read_data_file("images", "build_requirements.py")}
         files = {**script, **conda_files(stack, None), **want_files(stack)}
         quiet = replace(bench, progress=Progress())
         allowed = stack.packages.allow_replace

@@ -16,7 +16,7 @@ from hpcstack.core.files import write_text, write_tree
 from hpcstack.launch.plan import Plan, bring, plan
 from hpcstack.launch.resources import Resources, Share, node_of, share
 from hpcstack.recipe.model import known_tests
-from hpcstack.render.launchers import inner
+from hpcstack.render.launchers import render_inner
 from hpcstack.report import Outcome, Report
 from hpcstack.runtimes import choose_runtime
 from hpcstack.site.injection import HOST_PLACE
@@ -146,7 +146,7 @@ def step_plan(
     asked: tuple[str, ...] = ("--request", str(run.folder))
     if not suite and not reads_requests(artifact):
         asked = old_words(request_of(run, artifact, resources, site))
-    command = ("python3", "-m", "hpcstack_smoke", *asked, "--", "/bin/sh", "-c", inner("torchrun"), "torchrun")
+    command = ("python3", "-m", "hpcstack_smoke", *asked, "--", "/bin/sh", "-c", render_inner("torchrun"), "torchrun")
     alone = replace(resources, nproc_per_node=0, ntasks_per_node=0)
     one_a_node = replace(alone, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else alone
     return plan(

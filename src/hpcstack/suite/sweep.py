@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import InputError, SlurmError, format_count
 from hpcstack.core.files import write_text
-from hpcstack.render.template import fill
+from hpcstack.render.template import fill_template
 from hpcstack.slurm.jobs import cancel_jobs, submit_job
 from hpcstack.store.find import newest_image
 from hpcstack.suite.bisect import Bisection, Measured
@@ -131,7 +131,7 @@ def submit_groups(
         report = folder / f"{stem}.json"
         mine = ["-N", str(len(nodes)), "-o", str(folder / stem), "--json-file", str(report)]
         script = folder / f"{stem}.sbatch"
-        text = fill(
+        text = fill_template(
             "launchers",
             "jobs/sweep.sbatch.j2",
             command=[*command.own, "test", *command.rest, *mine],

@@ -10,7 +10,7 @@ import pytest
 
 from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.process import Runner
-from hpcstack.render.launchers import importer
+from hpcstack.render.launchers import render_importer
 from hpcstack.site.load import load_site
 from hpcstack.store import signing
 from support.modules import Place
@@ -50,7 +50,7 @@ def test_the_importer_refuses_what_is_not_signed(tmp_path: Path, shell: str) -> 
     artifact = place.store.newest("pytorch-24.11")
     assert artifact
     script = tmp_path / "importer.sh"
-    script.write_text(importer(place.site, "full"))
+    script.write_text(render_importer(place.site, "full"))
     env = {"PATH": os.environ["PATH"], "PYXIS_RUNTIME_PATH": str(tmp_path), "SLURM_JOB_UID": "run", "SLURM_JOB_ID": "1",
            "SLURM_STEP_ID": "0"}  # fmt: skip
 

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpcstack.core.quote import lua_lines, quote_dockerfile, quote_exec_form, quote_lua, quote_sh, quote_tcl
-from hpcstack.render.template import fill
+from hpcstack.render.template import fill_template
 
 # What a spec may hold: any text without control characters; surrogates are no text.
 LINES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=60)
@@ -106,7 +106,7 @@ def test_any_values_survive_in_a_definition_file(texts: list[str], braces: str) 
     from spython.main.parse.parsers import get_parser
 
     values = {f"N{n}": text + braces for n, text in enumerate(texts)}
-    text = fill("images", "apptainer.def.j2", **definition(values))
+    text = fill_template("images", "apptainer.def.j2", **definition(values))
     assert "{{" not in text and "}}" not in text
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "apptainer.def"

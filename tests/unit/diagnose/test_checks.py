@@ -8,7 +8,7 @@ import pytest
 
 from hpcstack.diagnose.advice import Finding
 from hpcstack.diagnose.checks import clocks, machine, read
-from hpcstack.render.template import plain
+from hpcstack.render.template import read_data_file
 from hpcstack.site.load import Gpus, NodeType
 
 GOOD = {
@@ -92,7 +92,7 @@ def test_clocks_that_disagree() -> None:
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_the_probe_runs_under_real_shells(shell: str) -> None:
-    script = plain("launchers", "on-node/doctor.sh")
+    script = read_data_file("launchers", "on-node/doctor.sh")
     argv = [shell, "-u", "-c", script, "doctor", "/etc", "/no/such place"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     found = read(done.stdout)

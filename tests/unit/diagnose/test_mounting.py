@@ -14,7 +14,7 @@ from conftest import make_site
 from hpcstack.core.process import Completed, Runner
 from hpcstack.core.progress import Progress
 from hpcstack.diagnose.mounting import LINE, MountSpeed, MountSpeeds, look_at_mounting, measure_mounting
-from hpcstack.render.template import plain
+from hpcstack.render.template import read_data_file
 from hpcstack.store.artifact import Artifact
 from hpcstack.store.store import Store
 
@@ -89,7 +89,14 @@ def test_the_script_measures_on_this_machine(tmp_path: Path) -> None:
     for number in range(9):
         (tree / f"{number} of\nmany").write_bytes(os.urandom(1 << 20))
     subprocess.run(["mksquashfs", tree, tmp_path / "i.sqsh", "-quiet", "-no-progress"], check=True, capture_output=True)
-    argv = ["sh", "-c", plain("launchers", "on-node/read-image.sh"), "read-image", str(tmp_path / "i.sqsh"), "4"]
+    argv = [
+        "sh",
+        "-c",
+        read_data_file("launchers", "on-node/read-image.sh"),
+        "read-image",
+        str(tmp_path / "i.sqsh"),
+        "4",
+    ]
     (tmp_path / "tmp").mkdir()
     said = subprocess.run(
         argv, capture_output=True, text=True, check=True, env={**os.environ, "TMPDIR": f"{tmp_path}/tmp"}

@@ -16,7 +16,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.hardware import facts
 from hpcstack.launch.binding import binding, shared
 from hpcstack.launch.resources import Resources, share
-from hpcstack.render.launchers import inner
+from hpcstack.render.launchers import render_inner
 from hpcstack.site.load import Site
 
 NAMES = list(facts.read_topologies())
@@ -104,7 +104,7 @@ def test_ranks_are_bound_in_the_image(tmp_path: Path) -> None:
     torchrun.chmod(0o755)
     first, second = sorted(os.sched_getaffinity(0))[:2]
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HPCSTACK_CPUS": f"{first} {second}"}
-    argv = ["/bin/sh", "-c", inner("torchrun"), "torchrun", "2", "", "0", "sh", "-c", "taskset -pc $$$$"]
+    argv = ["/bin/sh", "-c", render_inner("torchrun"), "torchrun", "2", "", "0", "sh", "-c", "taskset -pc $$$$"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith(f"list: {second}"), done
     gone = subprocess.run(argv, env=env | {"HPCSTACK_CPUS": "0 9999"}, capture_output=True, text=True, check=True)

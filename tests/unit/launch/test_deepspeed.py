@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcstack.render.launchers import inner
+from hpcstack.render.launchers import render_inner
 
 LAUNCHER = f"""#!{sys.executable}
 import base64, json, os, subprocess, sys
@@ -40,7 +40,7 @@ def ranks(folder: Path, shell: str, command: list[str], ranks: int = 2, **env: s
     fake.write_text(LAUNCHER)
     fake.chmod(0o755)
     base = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "CUDA_", "HPCSTACK_"))}
-    argv = [shell, "-c", inner("deepspeed"), "deepspeed", str(ranks), "", "0", *command]
+    argv = [shell, "-c", render_inner("deepspeed"), "deepspeed", str(ranks), "", "0", *command]
     done = subprocess.run(argv, env={**base, "PATH": f"{fake.parent}:{base['PATH']}", **env}, cwd=folder,
                           capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr

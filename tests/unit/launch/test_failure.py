@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcstack.launch.failure import failure_in
-from hpcstack.render.template import plain
+from hpcstack.render.template import read_data_file
 
 TRACE = """Traceback (most recent call last):
   File "/home/me/train.py", line 17, in <module>
@@ -146,7 +146,7 @@ CASES = {
 def by_awk(text: str, status: int, folder: Path, awk: str = "awk") -> tuple[int, str]:
     (folder / "status").write_text(f"{status}\n")
     done = subprocess.run(
-        [awk, "-v", f"ended_in={folder / 'status'}", plain("launchers", "jobs/failure.awk")], input=text.encode(),
+        [awk, "-v", f"ended_in={folder / 'status'}", read_data_file("launchers", "jobs/failure.awk")], input=text.encode(),
         capture_output=True, check=True,
     )  # fmt: skip
     *said, last = done.stdout.decode(errors="replace").splitlines()

@@ -16,7 +16,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.launch.hang import describe_ranks, describe_standing, format_ranges, judge_ranks, parse_ranks
 from hpcstack.launch.stacks import meant
-from hpcstack.render.launchers import watched
+from hpcstack.render.launchers import wrap_rank
 
 WAITS = """\
   Process 7: python3 -u train.py
@@ -123,7 +123,7 @@ def test_a_real_rank_is_found_and_nothing_happens_to_it(shell: str, tmp_path: Pa
     (tmp_path / "train.py").write_text(SLEEPS)
     environ = {**os.environ, "SLURM_JOB_ID": f"77{os.getpid()}", "SLURM_STEP_ID": "3", "RANK": "5", "WORLD_SIZE": "8"}
     environ.pop("SLURMD_NODENAME", None)
-    process = subprocess.Popen([shell, *watched((sys.executable, "train.py"))[1:]], cwd=tmp_path, env=environ)
+    process = subprocess.Popen([shell, *wrap_rank((sys.executable, "train.py"))[1:]], cwd=tmp_path, env=environ)
     try:
         spy = str(Path(sys.executable).parent / "py-spy")
         until = time.monotonic() + 30

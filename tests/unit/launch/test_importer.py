@@ -16,7 +16,7 @@ from conftest import make_site
 from hpcstack.releases.changes import published
 from hpcstack.releases.ledger import Dates, Entry, Event
 from hpcstack.releases.tree import Tree, TreeChange
-from hpcstack.render.launchers import importer
+from hpcstack.render.launchers import render_importer
 
 
 class Place:
@@ -27,7 +27,7 @@ class Place:
         site = make_site(top, **site_values)
         self.store, self.modules = site.store, site.module_tree
         self.script = top / "importer.sh"
-        self.script.write_text(importer(site, check))
+        self.script.write_text(render_importer(site, check))
         self.run_path = top / "run"
         self.run_path.mkdir()
         (top / "bin").mkdir()
@@ -174,7 +174,7 @@ def test_release_leaves_a_published_image_alone(place: Place) -> None:
 
 def test_the_script_is_sound(tmp_path: Path) -> None:
     script = tmp_path / "importer.sh"
-    script.write_text(importer(make_site(tmp_path / "it's; $(x) here"), "full"))
+    script.write_text(render_importer(make_site(tmp_path / "it's; $(x) here"), "full"))
     assert subprocess.run(["sh", "-n", str(script)], check=False).returncode == 0
     if shutil.which("shellcheck"):
         done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)

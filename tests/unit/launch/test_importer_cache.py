@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import make_site
-from hpcstack.render.launchers import image_service, importer
+from hpcstack.render.launchers import render_image_service, render_importer
 
 URI = "docker://nvcr.io#nvidia/pytorch:24.11-py3"
 
@@ -31,7 +31,7 @@ class Place:
         (top / "bin").mkdir()
         self.program("enroot", 'echo "$@" >>"$ASKED"\necho imported >"$3"')
         self.program("hpcstack", 'cat >>"$ASKED.challenge"\necho \'{"authorization": "Bearer abc"}\'')
-        (top / "importer.sh").write_text(importer(site, "full", str(top / "bin/hpcstack")))
+        (top / "importer.sh").write_text(render_importer(site, "full", str(top / "bin/hpcstack")))
 
     def program(self, name: str, text: str) -> None:
         (self.top / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -147,7 +147,7 @@ def test_another_transport_is_not_asked_of_the_service(served: Place) -> None:
 
 def test_the_unit_runs_the_service_as_its_account(tmp_path: Path) -> None:
     site = make_site(tmp_path, image_cache={"folder": "/shared/images", "account": "images"})
-    text = image_service(site, "/opt/hpcstack/bin/hpcstack", "/etc/hpcstack/site.yaml")
+    text = render_image_service(site, "/opt/hpcstack/bin/hpcstack", "/etc/hpcstack/site.yaml")
     for line in ("User=images", "ExecStart=/opt/hpcstack/bin/hpcstack cache serve", "RequiresMountsFor=/shared/images",
                  "Environment=HPCSTACK_SITE=/etc/hpcstack/site.yaml", "RuntimeDirectory=hpcstack"):  # fmt: skip
         assert line in text.splitlines()

@@ -19,8 +19,8 @@ from hpcstack.launch.failure import failure_in
 from hpcstack.launch.interrupt import Interruption, Told
 from hpcstack.launch.record import BEGAN, FILE
 from hpcstack.launch.stderr import Stderr
-from hpcstack.render.launchers import watched
-from hpcstack.render.template import plain
+from hpcstack.render.launchers import wrap_rank
+from hpcstack.render.template import read_data_file
 
 COUNTS = """\
 import os, sys, time
@@ -48,7 +48,7 @@ def _start_command(
     environ = {**os.environ, "SLURM_JOB_ID": job, "SLURM_STEP_ID": "3", "RANK": str(rank), **env}
     environ.pop("SLURMD_NODENAME", None)
     ready = folder / f"ready-{rank}"
-    process = subprocess.Popen([shell, *watched(command)[1:]], env=environ, cwd=folder)
+    process = subprocess.Popen([shell, *wrap_rank(command)[1:]], env=environ, cwd=folder)
     until = time.monotonic() + 20
     while not ready.exists():
         assert time.monotonic() < until
@@ -262,5 +262,5 @@ def test_only_what_is_more_than_an_interrupt_is_a_failure(tmp_path: Path) -> Non
 
 
 def test_the_shells_stay_longer_than_hpcstack_waits() -> None:
-    held = re.search(r"date \+%s\) \+ (\d+)\)\)", plain("launchers", "in-image/rank.sh"))
+    held = re.search(r"date \+%s\) \+ (\d+)\)\)", read_data_file("launchers", "in-image/rank.sh"))
     assert held and int(held[1]) >= interrupt.TIME_S + interrupt.START_S + 10

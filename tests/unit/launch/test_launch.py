@@ -25,7 +25,7 @@ from hpcstack.launch.plan import Extras, Plan, plan
 from hpcstack.launch.resources import Resources
 from hpcstack.launch.variables import of_mode
 from hpcstack.recipe.model import Mode
-from hpcstack.render.launchers import ABOUT, inner, job_template, watched, with_compat
+from hpcstack.render.launchers import ABOUT, job_template, render_inner, with_compat, wrap_rank
 from hpcstack.runtimes import RUNTIMES, choose_runtime
 from hpcstack.site.load import Site
 from hpcstack.store.artifact import Artifact
@@ -223,7 +223,7 @@ def test_a_warning_reaches_the_ranks_and_not_the_launcher(tmp_path: Path) -> Non
     )
     fake.chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HPCSTACK_GRACE": "60"}
-    argv = ["/bin/sh", "-c", inner("torchrun"), "torchrun", "1", "", "0", "t.py"]
+    argv = ["/bin/sh", "-c", render_inner("torchrun"), "torchrun", "1", "", "0", "t.py"]
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout and process.stdout.readline() == "ready\n"
         os.killpg(process.pid, signal.SIGUSR1)  # as Slurm does it: the whole group, without what ranks shield
@@ -237,7 +237,7 @@ def test_pyxis_on_gpu_nodes(tmp_path: Path) -> None:
         "srun", "--export=ALL", "--kill-on-bad-exit=1", "--job-name=pytorch-24.11", "--comment=hpcstack:k", "--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8",
         "--time=1:00:00", "--container-image=/store/images/k/image.sqsh", "--no-container-mount-home",
         "--container-mounts=/scratch:/scratch,/work:/work", "--container-workdir=/work",
-        "--container-env=PYTHONNOUSERSITE", *with_compat(watched(("hostname",))),
+        "--container-env=PYTHONNOUSERSITE", *with_compat(wrap_rank(("hostname",))),
     ]  # fmt: skip
 
 
@@ -296,7 +296,7 @@ def test_apptainer_under_srun_has_nv_on_gpu_nodes_only(tmp_path: Path) -> None:
     argv = line(gpu_site(tmp_path), PLAIN)
     assert argv[argv.index("apptainer") :] == [
         "apptainer", "--quiet", "exec", "--nv", "--bind", "/scratch:/scratch", "--bind", "/work:/work", "--pwd", "/work",
-        "/store/images/k/image.sqsh", *watched(("hostname",)),
+        "/store/images/k/image.sqsh", *wrap_rank(("hostname",)),
     ]  # fmt: skip
     without = line(gpu_site(tmp_path, "virtual"), PLAIN)
     assert "--nv" not in without
@@ -326,7 +326,7 @@ def test_pyxis_refuses_a_folder_that_enroot_would_run(tmp_path: Path) -> None:
 def test_torchrun_is_one_task_a_node_with_a_rank_a_gpu(tmp_path: Path) -> None:
     argv = line(gpu_site(tmp_path), PYXIS, "torchrun", ("train.py", "a b"), nodes=2)
     assert "--ntasks-per-node=1" in argv
-    assert argv[-7:] == [inner("torchrun"), "torchrun", "8", "", "0", "train.py", "a b"]
+    assert argv[-7:] == [render_inner("torchrun"), "torchrun", "8", "", "0", "train.py", "a b"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.render.launchers import watched
+from hpcstack.render.launchers import wrap_rank
 
 SHELLS = ["dash", "bash"]
 ASLEEP = """\
@@ -36,7 +36,7 @@ def _heed_interrupts() -> None:
 
 
 def start(shell: str, *command: str, **env: str) -> subprocess.Popen[str]:
-    argv = [shell, *watched(command)[1:]]
+    argv = [shell, *wrap_rank(command)[1:]]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE, text=True,
                             preexec_fn=_heed_interrupts, env={**os.environ, "RANK": "3", **env})  # fmt: skip
 

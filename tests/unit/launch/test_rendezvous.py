@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.render.launchers import inner
+from hpcstack.render.launchers import render_inner
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
@@ -23,7 +23,7 @@ from hpcstack.render.launchers import inner
     ],
 )
 def test_the_first_host_of_a_node_list(shell: str, nodes: str, first: str) -> None:
-    script = inner("torchrun")
+    script = render_inner("torchrun")
     function = script[script.index("first_host() {") : script.index("nodes=${")]
     done = subprocess.run(
         [shell, "-u", "-c", f'{function}\nfirst_host "$1"', shell, nodes], capture_output=True, text=True, check=True
@@ -36,7 +36,7 @@ def torchrun(tmp_path: Path, *arguments: str, **env: str) -> list[str]:
     fake = tmp_path / "torchrun"
     fake.write_text('#!/bin/sh\necho "RANK=${RANK-unset}"\nfor word; do printf "%s\\n" "$word"; done\n')
     fake.chmod(0o755)
-    done = subprocess.run(["/bin/sh", "-c", inner("torchrun"), "torchrun", arguments[0], "", "0", *arguments[1:]], capture_output=True, text=True,
+    done = subprocess.run(["/bin/sh", "-c", render_inner("torchrun"), "torchrun", arguments[0], "", "0", *arguments[1:]], capture_output=True, text=True,
                           env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env}, check=True)  # fmt: skip
     return done.stdout.splitlines()
 

@@ -8,8 +8,8 @@ import pytest
 
 from hpcstack.core import data
 from hpcstack.core.names import STARTED_IN_IMAGE
-from hpcstack.render.launchers import inner
-from hpcstack.render.template import plain
+from hpcstack.render.launchers import render_inner
+from hpcstack.render.template import read_data_file
 
 pytestmark = pytest.mark.shellcheck
 
@@ -25,7 +25,7 @@ MEANT = {
 
 def rank() -> str:
     """What launchers/in-image/rank.sh holds for each rank."""
-    script = plain("launchers", "in-image/rank.sh") + 'printf "%s\\n" "$HPCSTACK_RANK"\n'
+    script = read_data_file("launchers", "in-image/rank.sh") + 'printf "%s\\n" "$HPCSTACK_RANK"\n'
     return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
 
 
@@ -42,7 +42,7 @@ ON_NODES = (
     "shield.sh",
 )
 TEXTS = {
-    **{f"mode {mode}": inner(mode) for mode in STARTED_IN_IMAGE},
+    **{f"mode {mode}": render_inner(mode) for mode in STARTED_IN_IMAGE},
     "a rank": rank(),
     **{f"on-node/{name}": data.read_script(f"on-node/{name}") for name in ON_NODES},
     "in-image/added.sh": data.read_script("in-image/added.sh"),

@@ -17,7 +17,7 @@ import pytest
 from conftest import make_site
 from hpcstack.core.errors import InputError
 from hpcstack.launch.staging import plan_staging
-from hpcstack.render.template import plain
+from hpcstack.render.template import read_data_file
 from hpcstack.store.artifact import Artifact
 
 ARTIFACT = Artifact(
@@ -37,7 +37,7 @@ class Node:
         self.image.write_bytes(CONTENT)
 
     def __call__(self, *words: str, path: str = "", job: str = "7") -> subprocess.CompletedProcess[str]:
-        argv = [self.shell, "-c", plain("launchers", "on-node/stage.sh"), "stage", str(self.folder), *words]
+        argv = [self.shell, "-c", read_data_file("launchers", "on-node/stage.sh"), "stage", str(self.folder), *words]
         env = {"PATH": f"{path}:{os.environ['PATH']}".lstrip(":"), "SLURM_JOB_ID": job}
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
@@ -131,7 +131,7 @@ def test_where_slurms_processes_are_hidden_a_jobs_own_tell_of_it(node: Node) -> 
         path.chmod(path.stat().st_mode | 0o011)
 
     def put() -> None:
-        script = plain("launchers", "on-node/stage.sh")
+        script = read_data_file("launchers", "on-node/stage.sh")
         words = ("stage", str(folder), "put", str(node.image), f"{SHA}.sqsh", str(len(CONTENT)), SHA, "-", "0")
         argv = ["unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=2 none /proc && exec "$@"', "sh", *user]
         env = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
@@ -153,7 +153,7 @@ def test_a_copy_that_is_ended_by_a_signal_leaves_nothing(node: Node) -> None:
     tools.mkdir()
     (tools / "cp").write_text('#!/bin/sh\nfor last; do :; done\n: >"$last"\nsleep 0.5\n')
     (tools / "cp").chmod(0o755)
-    argv = [node.shell, "-c", plain("launchers", "on-node/stage.sh"), "stage", str(node.folder), "put", str(node.image),
+    argv = [node.shell, "-c", read_data_file("launchers", "on-node/stage.sh"), "stage", str(node.folder), "put", str(node.image),
             "n", "1", "-", "-", "0"]  # fmt: skip
     process = subprocess.Popen(argv, env={"PATH": f"{tools}:{os.environ['PATH']}"})
     while not list(node.folder.glob(".*.part")):
@@ -232,7 +232,15 @@ def test_killed_at_any_moment_there_is_no_half_of_an_image(node: Node) -> None:
         node.folder / words[1][1],
         (node.top / "second.sqsh").read_bytes(),
     )
-    argv = [node.shell, "-c", plain("launchers", "on-node/stage.sh"), "stage", str(node.folder), "put", *words[1]]
+    argv = [
+        node.shell,
+        "-c",
+        read_data_file("launchers", "on-node/stage.sh"),
+        "stage",
+        str(node.folder),
+        "put",
+        *words[1],
+    ]
     early = 0
     for part in range(count):
         staged.unlink(missing_ok=True)

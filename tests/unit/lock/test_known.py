@@ -19,7 +19,7 @@ from hpcstack.lock.check import find_staleness
 from hpcstack.lock.known import known_lock, list_lacking
 from hpcstack.preview import stack_files
 from hpcstack.recipe.catalog import Catalog
-from hpcstack.render.readback import check
+from hpcstack.render.readback import check_definition
 from hpcstack.resolve.make_lock import lock_to_look_at
 
 CATALOG = Catalog([data.find_data_folder("recipes")])
@@ -80,7 +80,7 @@ def test_every_recipe_renders_without_a_lock(tmp_path: Path, name: str) -> None:
     lock = known_lock(stack)
     for platform in stack.base.platforms:
         files = stack_files(stack, lock, site, platform)
-        check(stack, lock, platform, files["apptainer.def"])
+        check_definition(stack, lock, platform, files["apptainer.def"])
         assert set(DEFINITIONS) <= set(files) and "sha256:0000" not in "".join(files.values())
         assert len(list_lacking(stack, platform)) >= 3
 

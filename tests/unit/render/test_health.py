@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hpcstack.render.launchers import health
+from hpcstack.render.launchers import render_health
 from hpcstack.site.load import Site
 from support.journal import as_journal
 
@@ -94,7 +94,7 @@ def told(
     paths = {"store": str(folder), "lock_dir": str(folder), "module_root": str(folder)}
     script = folder / "health.sh"
     own = {"health": {"folder": str(folder / "health.d"), "ignore": ["kernel"]}}
-    script.write_text(health(Site.model_validate({**SITE, **own, **paths, **(site or {})})))
+    script.write_text(render_health(Site.model_validate({**SITE, **own, **paths, **(site or {})})))
     text = script.read_text().replace("PATH=/usr/sbin", f"PATH={folder}/bin:/usr/sbin", 1)  # before the machine's own
     script.write_text(text)
     base = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hpcstack.render.launchers import health
+from hpcstack.render.launchers import render_health
 from hpcstack.site.load import Site
 from support import clusters
 from support.journal import as_journal
@@ -88,7 +88,7 @@ def look(node: Node, promised: dict[str, Any], folder: Path) -> dict[str, Any]:
     kind |= {"hcas": promised.get("hcas", []), "hca_rate": int(promised.get("fabric_rate", 0))}
     places = {"store": str(folder), "lock_dir": str(folder), "module_root": str(folder)}
     site = Site.model_validate({**places, "node_types": {"n": kind}, "health": {"folder": "/nowhere"}})
-    text = health(site).replace("PATH=/usr/sbin", f"PATH={folder}/bin:/usr/sbin", 1)
+    text = render_health(site).replace("PATH=/usr/sbin", f"PATH={folder}/bin:/usr/sbin", 1)
     program(folder / "health.sh", text)
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     env |= {"HPCSTACK_HEALTH_ROOT": str(folder), "HPCSTACK_NODE_TYPE": "n"}

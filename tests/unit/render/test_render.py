@@ -22,9 +22,9 @@ from hpcstack.preview import stack_files
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
 from hpcstack.render.image import environment_file
-from hpcstack.render.readback import check
+from hpcstack.render.readback import check_definition
 from hpcstack.render.site_files import lent_files, registries_conf
-from hpcstack.render.steps import steps
+from hpcstack.render.steps import plan_steps
 from hpcstack.site.load import Site
 from support.locks import example_lock
 
@@ -101,7 +101,7 @@ def test_no_golden_is_left_over() -> None:
 @pytest.mark.parametrize("full_name", NAMES)
 def test_spython_reads_every_definition_back(full_name: str) -> None:
     stack, lock, platform, files = rendered(full_name)
-    check(stack, lock, platform, files["apptainer.def"])
+    check_definition(stack, lock, platform, files["apptainer.def"])
 
 
 @pytest.mark.shellcheck
@@ -150,7 +150,7 @@ def test_dockers_own_parser_reads_every_dockerfile(full_name: str) -> None:
     read = dockerfile.parse_string(files["Dockerfile"])
     assert read[0].value == (f"{stack.base.registry}/{stack.base.repository}@{lock.platform(platform).digest}",)
     runs = [command.value[0] for command in read if command.cmd.lower() == "run"]
-    wanted = steps(stack, lock.platform(platform), lock.sources)
+    wanted = plan_steps(stack, lock.platform(platform), lock.sources)
     assert len(runs) == len(wanted)
     assert all(line in run for step, run in zip(wanted, runs, strict=True) for line in step.lines)
 
@@ -165,10 +165,10 @@ def test_rendering_twice_gives_the_same_bytes(stack: Stack, lock: Lock, files: d
 
 def test_a_definition_that_says_something_else_is_refused(stack: Stack, lock: Lock, files: dict[str, str]) -> None:
     with pytest.raises(BuildError, match="with the base"):
-        check(stack, lock, PLATFORM, files["apptainer.def"].replace("@sha256:", "@sha512:"))
-    for step in steps(stack, lock.platform(PLATFORM), lock.sources):
+        check_definition(stack, lock, PLATFORM, files["apptainer.def"].replace("@sha256:", "@sha512:"))
+    for step in plan_steps(stack, lock.platform(PLATFORM), lock.sources):
         with pytest.raises(BuildError, match="reads back without"):
-            check(stack, lock, PLATFORM, files["apptainer.def"].replace(step.lines[0], "true"))
+            check_definition(stack, lock, PLATFORM, files["apptainer.def"].replace(step.lines[0], "true"))
 
 
 @pytest.mark.parametrize("place", [str(Path.cwd()), __file__])

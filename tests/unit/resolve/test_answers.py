@@ -9,7 +9,7 @@ import pytest
 from hpcstack.core.errors import InputError
 from hpcstack.lock.model import LockedPip
 from hpcstack.recipe.model import Stack
-from hpcstack.render.steps import requirements, step_files, steps
+from hpcstack.render.steps import plan_steps, render_requirements, step_files
 from hpcstack.resolve.answers import (
     own_mpi,
     read_apt,
@@ -119,12 +119,12 @@ def test_a_resolved_lock_installs_these_files_and_no_others(stack: Stack) -> Non
     open_platform = lock.platform("linux/amd64")
     locked = open_platform.model_copy(update={"pip": read_pip(report(archive_info={"hashes": {"sha256": "aa"}})),
                                               "apt": read_apt(SIMULATED, RECORDS)})  # fmt: skip
-    assert "py-cpuinfo==9.0.0 \\\n    --hash=sha256:aa\n" in requirements(locked.pip or ())
-    lines = [line for step in steps(stack, locked, {}) for line in step.lines]
+    assert "py-cpuinfo==9.0.0 \\\n    --hash=sha256:aa\n" in render_requirements(locked.pip or ())
+    lines = [line for step in plan_steps(stack, locked, {}) for line in step.lines]
     assert any("--require-hashes" in line and "--no-deps" in line for line in lines)
     assert any("hpcstack_apt_locked" in line and "libibumad3=44.0-2 tzdata=1:2025b-0+deb12u2" in line for line in lines)
     assert step_files(stack, locked)["build/apt.sha256"].split() == ["0123", "abcd", "ffff"]
-    loose = [line for step in steps(stack, open_platform, {}) for line in step.lines]
+    loose = [line for step in plan_steps(stack, open_platform, {}) for line in step.lines]
     assert any("deepspeed==0.19.8" in line and line.startswith("hpcstack_pip ") for line in loose)
 
 
@@ -142,10 +142,10 @@ def test_what_is_built_with_the_base_is_asked_and_installed_apart(stack: Stack) 
     files = step_files(mine, locked)
     assert "flash-attn==1" in files["build/requirements-of-base.txt"]
     assert "my-ext==1" in files["build/requirements.txt"], "a wheel is built by nobody"
-    (step,) = [one for one in steps(mine, locked, {}) if one.title.startswith("pip:")]
+    (step,) = [one for one in plan_steps(mine, locked, {}) if one.title.startswith("pip:")]
     isolated, of_base = (line for line in step.lines if " pip " in line)
     assert "--no-build-isolation" not in isolated and "--no-build-isolation" in of_base
-    open_lines = [line for one in steps(mine, locked.model_copy(update={"pip": None}), {}) for line in one.lines]
+    open_lines = [line for one in plan_steps(mine, locked.model_copy(update={"pip": None}), {}) for line in one.lines]
     assert "hpcstack_pip install --no-cache-dir --no-compile einops" in open_lines
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import make_site
 from hpcstack.core.errors import InputError, ProblemsError
-from hpcstack.render.launchers import importer
+from hpcstack.render.launchers import render_importer
 from hpcstack.site import load
 
 
@@ -199,4 +199,4 @@ def test_a_module_tree_for_each_architecture(tmp_path: Path) -> None:
 def test_the_importer_takes_the_tree_of_the_node_that_it_runs_on(tmp_path: Path) -> None:
     for by_architecture, ending in ((False, ""), (True, "/$(uname -m)")):
         site = make_site(tmp_path, modules={"by_architecture": by_architecture})
-        assert f"\nmodules={site.module_root}{ending}\n" in importer(site, "full")
+        assert f"\nmodules={site.module_root}{ending}\n" in render_importer(site, "full")

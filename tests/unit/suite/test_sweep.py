@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack.core.process import Completed, Runner
-from hpcstack.render.template import fill
+from hpcstack.render.template import fill_template
 from hpcstack.suite.bisect import Bisection, Measured
 from hpcstack.suite.sweep import Swept, judge, usable_nodes
 
@@ -43,7 +43,7 @@ def test_a_healthy_partition_has_none() -> None:
 
 
 def test_the_job_quotes_what_it_is_given() -> None:
-    text = fill("launchers", "jobs/sweep.sbatch.j2", command=["hpcstack", "test", "a b;$(x)"], log="/l g", ended="/e", nodes="a,b", count=2,
+    text = fill_template("launchers", "jobs/sweep.sbatch.j2", command=["hpcstack", "test", "a b;$(x)"], log="/l g", ended="/e", nodes="a,b", count=2,
                 options=["--account=x y"])  # fmt: skip
     assert "hpcstack test 'a b;$(x)'" in text and "#SBATCH '--account=x y'" in text
 
