@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcstack.report import Report
-from hpcstack.report.html import html
+from hpcstack.report.html import render_html
 from hpcstack.suite.bisect import Bisection, Measured
 from hpcstack.suite.judge import judge_report
 from hpcstack.suite.outcomes import Size, outcomes
@@ -105,7 +105,7 @@ def judging(folder: Path, nodes: int) -> Row:
     text = report.model_dump_json()
     took = time.perf_counter() - began
     began = time.perf_counter()
-    drawing = html(report)
+    drawing = render_html(report)
     drawn = time.perf_counter() - began
     return {
         "opens": opened,

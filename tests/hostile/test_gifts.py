@@ -31,7 +31,7 @@ from hpcstack.lock.model import Lock
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
 from hpcstack.render.site_files import lent_files
-from hpcstack.report import Outcome, Report, html, junit, markdown, prometheus
+from hpcstack.report import Outcome, Report, render_html, render_junit, render_markdown, render_prometheus
 from hpcstack.site.load import Site
 from hpcstack.site.logins import build_for, list_secrets, redact_logins
 from hpcstack.store.signing import Statement, sign_image, signature_of, statement_of, verify_signature
@@ -464,7 +464,7 @@ def test_figures_of_hundreds_of_digits_are_none() -> None:
 
 
 def test_markdown_is_cells() -> None:
-    text = markdown(
+    text = render_markdown(
         report(runtime="r\n\n<script>x</script>\n| PASS | forged |", tier="t` <img onerror=x>", image_sha256="<b>")
     )
     assert "<script" not in text and "<img" not in text and "<b>" not in text and "\n| PASS | forged" not in text
@@ -504,14 +504,14 @@ def test_low_odd_series_are_left_out(series: Any) -> None:
         {"code": "a.b", "status": "PASS", "series": [series, good], "figures": {"x_s": float("inf"), "y_s": 1}}
     )
     assert one.series == (good,) and one.figures == {"y_s": 1.0}
-    for form in (html, junit, markdown, prometheus):
+    for form in (render_html, render_junit, render_markdown, render_prometheus):
         assert form(report(outcomes=(one,)))
 
 
 @pytest.mark.parametrize("started", ["", "yesterday", "9999-99-99", "2026", "\x00"])
 def test_low_odd_dates_are_no_report(started: str) -> None:
     with pytest.raises((ValueError, OverflowError)):
-        prometheus(report(started=started))
+        render_prometheus(report(started=started))
     from hpcstack.publish.reports import read
 
     path = Path(os.environ.get("PYTEST_TMP", "/tmp")) / f"hpcstack-report-{os.getpid()}.json"
@@ -533,13 +533,13 @@ def test_what_leaves_a_reports_formats(bad: str) -> None:
         {"code": f"a.b{bad}", "status": "FAIL", "measured": bad, "evidence": bad, "where": [bad]}
     )
     whole = report(outcomes=(one,), stack=f"x{bad}", stand_in=bad)
-    root = ElementTree.fromstring(junit(whole).encode("utf-8", "replace"))
+    root = ElementTree.fromstring(render_junit(whole).encode("utf-8", "replace"))
     assert root.tag == "testsuite" and len(root.findall("testcase")) == 1
-    lines = prometheus(whole).splitlines()
+    lines = render_prometheus(whole).splitlines()
     assert all(line.startswith(("#", "hpcstack_")) for line in lines) and not any(
         "evil{" in line.partition(" ")[0] for line in lines if line.startswith("evil")
     )
-    assert len(markdown(whole).split("\n| FAIL")) <= 2
+    assert len(render_markdown(whole).split("\n| FAIL")) <= 2
 
 
 def _seconds(pattern: re.Pattern[str], line: str) -> float:

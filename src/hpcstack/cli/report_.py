@@ -29,7 +29,7 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
                  "folder": one.folder, "key": one.key} for one in pasts]  # fmt: skip
         answer({"stack": path, "runs": rows}, as_json, lambda: table(pasts))
         if options["html"]:
-            page = reports.html(loaded(file), pasts)
+            page = reports.render_html(loaded(file), pasts)
             from hpcstack.core.outputs import write_output
 
             with session.store.acting(f"{options['html']} was not written"):
@@ -40,7 +40,7 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
     report = loaded(Path(path) / "report.json" if Path(path).is_dir() else Path(path))
     document = {**report.model_dump(mode="json"), "verdict": report.verdict()}
     if as_json or not on_stdout(options):
-        answer(document, as_json, lambda: reports.text(report))
+        answer(document, as_json, lambda: reports.render_text(report))
     write_forms(session, report, document, options)
 
 

@@ -63,10 +63,10 @@ def write_forms(session: Any, report: Any, document: dict[str, Any], options: di
     from hpcstack.report import scalars
 
     makers: dict[str, Callable[[], str]] = {
-        "junit": lambda: reports.junit(report),
-        "html": lambda: reports.html(report),
-        "markdown": lambda: reports.markdown(report),
-        "prometheus": lambda: reports.prometheus(report),
+        "junit": lambda: reports.render_junit(report),
+        "html": lambda: reports.render_html(report),
+        "markdown": lambda: reports.render_markdown(report),
+        "prometheus": lambda: reports.render_prometheus(report),
         "json_file": lambda: json.dumps(document, indent=1) + "\n",
     }
     for name, make in makers.items():
@@ -77,6 +77,6 @@ def write_forms(session: Any, report: Any, document: dict[str, Any], options: di
             with session.store.acting(f"{path} was not written"):
                 write_output(Path(path), make())
     if options.get("tensorboard"):
-        scalars.tensorboard(report, Path(options["tensorboard"]))
+        scalars.write_tensorboard(report, Path(options["tensorboard"]))
     if options.get("mlflow"):
-        scalars.mlflow(report, options["mlflow"])
+        scalars.log_to_mlflow(report, options["mlflow"])

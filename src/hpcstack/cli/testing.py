@@ -28,5 +28,5 @@ def shown(session: Session, report: Any, folder: Path, options: dict[str, Any], 
     say(f"all of it is in {folder}")
     document = {**report.model_dump(mode="json"), "verdict": report.verdict(strict=strict), "folder": str(folder)}
     if as_json or not on_stdout(options):
-        answer(document, as_json, lambda: reports.text(report, strict=strict))
+        answer(document, as_json, lambda: reports.render_text(report, strict=strict))
     write_forms(session, report, document, options)

@@ -159,7 +159,7 @@ def _report(store: Store, name: str, entry: Entry) -> str:
     """The page of the report that a release was published with; empty where there is none."""
     path = _file(store, name, entry, "report.json")
     try:
-        return reports.html(proofs.read(path)) if path.exists() else ""
+        return reports.render_html(proofs.read(path)) if path.exists() else ""
     except InputError:
         return ""
 

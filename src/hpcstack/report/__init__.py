@@ -1,9 +1,19 @@
 """Reports: one versioned document, and what is made of it. Pure."""
 
-from hpcstack.report.html import html
-from hpcstack.report.junit import junit
-from hpcstack.report.model import FORMAT, Outcome, Report, worst
-from hpcstack.report.plain import markdown, prometheus
-from hpcstack.report.text import text
+from hpcstack.report.html import render_html
+from hpcstack.report.junit import render_junit
+from hpcstack.report.model import FORMAT, Outcome, Report, merge_rows
+from hpcstack.report.plain import render_markdown, render_prometheus
+from hpcstack.report.text import render_text
 
-__all__ = ["FORMAT", "Outcome", "Report", "html", "junit", "markdown", "prometheus", "text", "worst"]
+__all__ = [
+    "FORMAT",
+    "Outcome",
+    "Report",
+    "render_html",
+    "render_junit",
+    "render_markdown",
+    "render_prometheus",
+    "render_text",
+    "merge_rows",
+]

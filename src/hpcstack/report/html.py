@@ -34,7 +34,7 @@ details{margin:.3rem 0}summary{cursor:pointer;color:var(--soft)}code{font-size:.
 """
 
 
-def html(report: Report, history: Sequence[Any] = ()) -> str:
+def render_html(report: Report, history: Sequence[Any] = ()) -> str:
     """The page of REPORT; HISTORY are earlier runs of the same stack, which are drawn."""
     verdict = report.verdict()
     parts = [
@@ -118,13 +118,13 @@ def _plots(report: Report) -> str:
         title = f"{one.code}{' (informational)' if one.informational else ''}"
         plain = [line for line in one.series if "kind" not in line and len(line.get("x", ())) > 1]
         for _, group in groupby(plain, lambda line: (line.get("x_unit"), line.get("y_unit"))):
-            figures.append(plots.lines(title, list(group)))
+            figures.append(plots.draw_lines(title, list(group)))
         for other in one.series:
             if other.get("kind") == "matrix":
-                figures.append(plots.matrix(f"{title}: {other['name']}", other))
+                figures.append(plots.draw_matrix(f"{title}: {other['name']}", other))
             elif other.get("kind") == "words":
                 figures.append(
-                    f"<figure><figcaption>{escape(one.code)}: {escape(other['name'])}</figcaption>{plots.words(other)}</figure>"
+                    f"<figure><figcaption>{escape(one.code)}: {escape(other['name'])}</figcaption>{plots.draw_words(other)}</figure>"
                 )
     return (
         f'<section aria-labelledby="plots"><h2 id="plots">Figures</h2><div class="figures">{"".join(figures)}</div></section>'
@@ -148,7 +148,7 @@ def _history(pasts: Sequence[Any]) -> str:
                 lines.append({"name": short, "x": [n for n, _ in points], "y": [y for _, y in points], "x_unit": "run",
                               "y_unit": short.rpartition("_")[2]})  # fmt: skip
         if lines:
-            drawn.append(plots.lines(f"{code} over {len(pasts)} runs", lines))
+            drawn.append(plots.draw_lines(f"{code} over {len(pasts)} runs", lines))
     first, last = pasts[0].started, pasts[-1].started
     return (f'<section aria-labelledby="history"><h2 id="history">History</h2><p>{len(pasts)} runs from {escape(first)} to '
             f'{escape(last)}, counted from the oldest.</p><div class="figures">{"".join(drawn)}</div></section>')  # fmt: skip

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from hpcstack.report.text import details
+from hpcstack.report.text import list_details
 
 if TYPE_CHECKING:
     from hpcstack.report.model import Outcome, Report
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NOT_XML = re.compile("[^\\t\\n\\x20-\\x7e\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 
 
-def junit(report: Report) -> str:
+def render_junit(report: Report) -> str:
     """JUnit XML: skipped and error are real, figures are properties."""
     counts = report.counts()
     suite = ElementTree.Element(
@@ -39,7 +39,7 @@ def _case(suite: ElementTree.Element, outcome: Outcome) -> None:
     kind = {"FAIL": "failure", "ERROR": "error", "SKIP": "skipped"}.get(outcome.status)
     if kind:
         element = ElementTree.SubElement(case, kind, message=message)
-        element.text = _clean("\n".join(line.strip() for line in details(outcome)))
+        element.text = _clean("\n".join(line.strip() for line in list_details(outcome)))
     output = ElementTree.SubElement(case, "system-out")
     output.text = _clean(f"{outcome.status}: {message}\n{outcome.evidence}")
 

@@ -49,13 +49,13 @@ class Outcome(Model):
     @field_validator("figures", mode="before")
     @classmethod
     def _figures(cls, given: Any) -> Any:
-        return finite(given) if isinstance(given, dict) else given
+        return drop_infinite(given) if isinstance(given, dict) else given
 
     @field_validator("series", mode="before")
     @classmethod
     def _series(cls, given: Any) -> Any:
         """What can be drawn; a rank or a file may have written anything."""
-        return tuple(one for one in given if drawable(one)) if isinstance(given, list | tuple) else ()
+        return tuple(one for one in given if is_drawable(one)) if isinstance(given, list | tuple) else ()
 
     @property
     def family(self) -> str:
@@ -136,7 +136,7 @@ class Report(Model):
         return out
 
 
-def worst(rows: list[dict[str, Any]]) -> Outcome:
+def merge_rows(rows: list[dict[str, Any]]) -> Outcome:
     """One Outcome from what several ranks or nodes say of one check: the worst of them.
 
     A check that passes on some and is skipped on others is a WARN: something is missing there.
@@ -150,15 +150,15 @@ def worst(rows: list[dict[str, Any]]) -> Outcome:
         first |= {"status": "WARN", "evidence": f"passes on {', '.join(where)} but: {reason}"}
         where = skipped
     fields = {name: first[name] for name in KEPT if first.get(name)}
-    peers = {row["where"]: finite(row["figures"]) for row in rows if row.get("figures")}
+    peers = {row["where"]: drop_infinite(row["figures"]) for row in rows if row.get("figures")}
     if "figures" in fields:
-        fields["figures"] = least(fields["figures"], list(peers.values()))
-        fields["series"] = tuple(one for one in fields.get("series", ()) if all(map(number, one.get("y", ()))))
+        fields["figures"] = find_slowest(fields["figures"], list(peers.values()))
+        fields["series"] = tuple(one for one in fields.get("series", ()) if all(map(is_number, one.get("y", ()))))
     distinct = peers if len({tuple(sorted(one.items())) for one in peers.values()}) > 1 else {}
     return Outcome(**fields, seconds=max(row.get("seconds", 0.0) for row in rows), where=tuple(where), peers=distinct)
 
 
-def drawable(one: Any) -> bool:
+def is_drawable(one: Any) -> bool:
     """Whether ONE is a line of points, or a square of values with its labels."""
     if not isinstance(one, dict) or not isinstance(one.get("name"), str):
         return False
@@ -177,13 +177,13 @@ def drawable(one: Any) -> bool:
         )  # fmt: skip
     lists: list[Any] = [one.get("x"), one.get("y"), one.get("ideal") or ()]
     return (
-        all(isinstance(points, list | tuple) and all(map(number, points)) for points in lists)
+        all(isinstance(points, list | tuple) and all(map(is_number, points)) for points in lists)
         and len(lists[0]) == len(lists[1]) <= MOST_POINTS
-        and number(one.get("gate") or 0)
+        and is_number(one.get("gate") or 0)
     )
 
 
-def number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """Whether VALUE can be drawn and compared."""
     try:
         return isinstance(value, (int, float)) and math.isfinite(float(value))
@@ -191,14 +191,14 @@ def number(value: Any) -> bool:
         return False
 
 
-def finite(figures: dict[str, Any]) -> dict[str, float]:
+def drop_infinite(figures: dict[str, Any]) -> dict[str, float]:
     """FIGURES without what is not a number: a loss that exploded is told in words."""
-    return {name: float(value) for name, value in figures.items() if number(value)}
+    return {name: float(value) for name, value in figures.items() if is_number(value)}
 
 
-def least(figures: dict[str, Any], peers: list[dict[str, float]]) -> dict[str, float]:
+def find_slowest(figures: dict[str, Any], peers: list[dict[str, float]]) -> dict[str, float]:
     """Each figure as its slowest rank or node has it: the smallest rate, the longest time."""
-    out = finite(figures)
+    out = drop_infinite(figures)
     for name in out:
         values = [one[name] for one in peers if name in one]
         out[name] = (max if name.endswith("us") else min)([out[name], *values])

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from hpcstack.report.model import Report
 
 
-def cell(text: str) -> str:
+def escape_cell(text: str) -> str:
     """TEXT as one cell of a Markdown table: nothing in it is markup."""
     return re.sub(r"([\\`*_{}\[\]|#])", r"\\\1", escape(" ".join(text.split()), quote=False))
 
 
-def markdown(report: Report) -> str:
+def render_markdown(report: Report) -> str:
     """The report for a ticket or a wiki."""
     lines = [
-        f"# {cell(report.stack)}: {report.verdict()}",
+        f"# {escape_cell(report.stack)}: {report.verdict()}",
         "",
-        *(f"> **NOTE** {cell(caveat)}" for caveat in report.caveats()),
+        *(f"> **NOTE** {escape_cell(caveat)}" for caveat in report.caveats()),
         *([""] if report.caveats() else []),
-        f"Image sha256:{cell(report.image_sha256)}, suite {cell(report.suite_name)}, tier {cell(report.tier)}, runtime "
-        f"{cell(report.runtime)}, "
-        f"{report.world_size} ranks on {format_count(len(report.nodes), 'node')}: {cell(shown_hosts(report.nodes))}. "
+        f"Image sha256:{escape_cell(report.image_sha256)}, suite {escape_cell(report.suite_name)}, tier {escape_cell(report.tier)}, runtime "
+        f"{escape_cell(report.runtime)}, "
+        f"{report.world_size} ranks on {format_count(len(report.nodes), 'node')}: {escape_cell(shown_hosts(report.nodes))}. "
         f"{report.started}, "
         f"{report.seconds:.0f} s.",
         "",
@@ -45,29 +45,32 @@ def markdown(report: Report) -> str:
             ", ".join(one.where) if bad else "",
             one.remedy,
         )
-        lines.append("| " + " | ".join(cell(text) for text in cells) + " |")
+        lines.append("| " + " | ".join(escape_cell(text) for text in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def label(text: str) -> str:
+def escape_label(text: str) -> str:
     """TEXT as a label's value in Prometheus' exposition format."""
     text = re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", " ", text)
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
 
-def prometheus(report: Report) -> str:
+def render_prometheus(report: Report) -> str:
     """For node_exporter's textfile collector: one gauge for what was found, one for each figure, one for when."""
-    common = f"stack={label(report.stack)},image={label(report.image_sha256[:12])},runtime={label(report.runtime)}"
+    common = f"stack={escape_label(report.stack)},image={escape_label(report.image_sha256[:12])},runtime={escape_label(report.runtime)}"
     out = [
         "# HELP hpcstack_check Result of a check: 1 for the status that it has.",
         "# TYPE hpcstack_check gauge",
-        *(f"hpcstack_check{{{common},code={label(one.code)},status={label(one.status)}}} 1" for one in report.outcomes),
+        *(
+            f"hpcstack_check{{{common},code={escape_label(one.code)},status={escape_label(one.status)}}} 1"
+            for one in report.outcomes
+        ),
         "# HELP hpcstack_figure What a check measured; the unit ends the figure's name.",
         "# TYPE hpcstack_figure gauge",
         *(
-            f"hpcstack_figure{{{common},code={label(one.code)},figure={label(name)},"
-            f"informational={label(str(one.informational).lower())}}} {value:.10g}"
+            f"hpcstack_figure{{{common},code={escape_label(one.code)},figure={escape_label(name)},"
+            f"informational={escape_label(str(one.informational).lower())}}} {value:.10g}"
             for one in report.outcomes
             for name, value in sorted(one.figures.items())
         ),

@@ -15,7 +15,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4", "4 1")
 
 
-def binary(value: float) -> str:
+def format_bytes(value: float) -> str:
     """Bytes in binary units, as message sizes are written: 8 B, 64 KiB, 256 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024 or unit == "GiB":
@@ -24,7 +24,7 @@ def binary(value: float) -> str:
     return ""
 
 
-def ticks(least: float, most: float, count: int = 5) -> list[float]:
+def choose_ticks(least: float, most: float, count: int = 5) -> list[float]:
     """Round numbers from LEAST to MOST."""
     if most <= least:
         return [least]
@@ -66,7 +66,7 @@ def _gate(line: dict[str, Any]) -> tuple[float, ...]:
     return (float(line["gate"]),) if line.get("gate") else ()
 
 
-def lines(title: str, series: Sequence[dict[str, Any]]) -> str:
+def draw_lines(title: str, series: Sequence[dict[str, Any]]) -> str:
     """A figure: the SVG and a table of the same numbers."""
     axes = Axes(series)
     parts = [_grid(axes, series[0])]
@@ -89,18 +89,18 @@ def lines(title: str, series: Sequence[dict[str, Any]]) -> str:
         for line in series
         if line["y"]
     )
-    return _figure(title, said, "".join(parts), table(series))
+    return _figure(title, said, "".join(parts), draw_table(series))
 
 
 def _grid(axes: Axes, first: dict[str, Any]) -> str:
     parts = []
-    for value in ticks(axes.y0, axes.y1):
+    for value in choose_ticks(axes.y0, axes.y1):
         y = axes.y(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
                      f'<text class="end" x="{LEFT - 6}" y="{y + 4}">{value:g}</text>')  # fmt: skip
-    shown = axes.xs if len(axes.xs) <= 8 else ticks(axes.xs[0], axes.xs[-1]) if not axes.log else axes.xs[::2]
+    shown = axes.xs if len(axes.xs) <= 8 else choose_ticks(axes.xs[0], axes.xs[-1]) if not axes.log else axes.xs[::2]
     for value in shown:
-        label = binary(value) if axes.unit == "bytes" else f"{value:g}"
+        label = format_bytes(value) if axes.unit == "bytes" else f"{value:g}"
         parts.append(f'<text class="middle" x="{axes.x(value)}" y="{HEIGHT - BOTTOM + 16}">{label}</text>')
     bottom = HEIGHT - BOTTOM
     parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>')
@@ -120,7 +120,7 @@ def _line(axes: Axes, xs: Sequence[float], ys: Sequence[float], colour: str, das
     return out
 
 
-def table(series: Sequence[dict[str, Any]]) -> str:
+def draw_table(series: Sequence[dict[str, Any]]) -> str:
     """The numbers of a plot as an HTML table."""
     xs = sorted({float(x) for line in series for x in line["x"]})
     unit = series[0].get("x_unit", "")
@@ -133,12 +133,12 @@ def table(series: Sequence[dict[str, Any]]) -> str:
         for line in series:
             known = {float(one): y for one, y in zip(line["x"], line["y"], strict=False)}
             cells.append(f"<td>{known[x]:g}</td>" if x in known else "<td></td>")
-        label = binary(x) if unit == "bytes" else f"{x:g}"
+        label = format_bytes(x) if unit == "bytes" else f"{x:g}"
         rows.append(f'<tr><th scope="row">{label}</th>{"".join(cells)}</tr>')
     return f'<table><thead><tr><th scope="col">{escape(unit)}</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
-def matrix(title: str, one: dict[str, Any]) -> str:
+def draw_matrix(title: str, one: dict[str, Any]) -> str:
     """A heat map with the numbers written in; darker is faster."""
     labels, values = [str(label) for label in one["labels"]], one["values"]
     numbers = [value for row in values for value in row if isinstance(value, (int, float)) and value]
@@ -165,10 +165,10 @@ def matrix(title: str, one: dict[str, Any]) -> str:
                 )
     width, height = left + size * len(labels) + 20, top + size * len(labels) + 10
     said = f"{least:g} to {most:g} {one.get('y_unit', '')}"
-    return _figure(title, said, "".join(parts), words(one), width, height)
+    return _figure(title, said, "".join(parts), draw_words(one), width, height)
 
 
-def words(one: dict[str, Any]) -> str:
+def draw_words(one: dict[str, Any]) -> str:
     """A matrix as a table."""
     labels = [escape(str(label)) for label in one["labels"]]
     head = "".join(f'<th scope="col">{label}</th>' for label in labels)

@@ -22,7 +22,7 @@ def _library(name: str, package: str) -> Any:
         raise MissingToolError(f"{package} is not installed beside hpcstack", f"pip install {package}") from None
 
 
-def tensorboard(report: Report, folder: Path) -> None:
+def write_tensorboard(report: Report, folder: Path) -> None:
     """An event file in FOLDER: each figure, and each line that was drawn, step by step."""
     writer_module = _library("tensorboard.summary", "tensorboard")
     writer = writer_module.Writer(str(folder))
@@ -35,7 +35,7 @@ def tensorboard(report: Report, folder: Path) -> None:
     writer.close()
 
 
-def mlflow(report: Report, uri: str) -> None:
+def log_to_mlflow(report: Report, uri: str) -> None:
     """One run in MLflow at URI, experiment hpcstack: figures as metrics, what was tested as tags.
 
     InputError says in MLflow's own words why it does not take it: a server that does not answer, a kind of URI that

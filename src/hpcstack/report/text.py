@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 GPU_CHECKS = {"node.gpus", "node.driver", "node.arch", "node.matmul", "node.memory", "nccl.exact", "nccl.bandwidth"}
 
 
-def text(report: Report, *, strict: bool = False) -> str:
+def render_text(report: Report, *, strict: bool = False) -> str:
     """The report for a terminal."""
     lines = [
         f"{report.stack}  image sha256:{report.image_sha256[:12]}  suite {report.suite_name}",
@@ -26,7 +26,7 @@ def text(report: Report, *, strict: bool = False) -> str:
     for outcome in report.outcomes:
         lines.append(f"{outcome.status:<5} {outcome.code:<24} {outcome.measured or outcome.evidence}".rstrip())
         if outcome.status in ("FAIL", "WARN", "ERROR"):
-            found = details(outcome)
+            found = list_details(outcome)
             lines += found if found != shown else ["        as above"]
             shown = found
     counts = report.counts()
@@ -43,7 +43,7 @@ def cpu_only(report: Report) -> bool:
     return report.verdict() == "PASS" and report.backend != "nccl" and not passed & GPU_CHECKS
 
 
-def details(outcome: Outcome) -> list[str]:
+def list_details(outcome: Outcome) -> list[str]:
     shown = {
         "expected": f"{outcome.expected} ({outcome.source})" if outcome.source else outcome.expected,
         "on": ", ".join(outcome.where),

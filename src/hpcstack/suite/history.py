@@ -15,7 +15,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.report.model import number
+from hpcstack.report.model import is_number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,7 +129,7 @@ def load(path: Path) -> list[Past]:
     for line in text.splitlines():
         try:
             one = json.loads(line)
-            kept, drawn = ({name: float(value) for name, value in found.items() if number(value)}
+            kept, drawn = ({name: float(value) for name, value in found.items() if is_number(value)}
                            for found in (one["figures"], one.get("all") or one["figures"]))  # fmt: skip
             started, key_, verdict = (str(one[name]) for name in ("started", "key", "verdict"))
             nodes = tuple(map(str, one["nodes"]))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import format_count
-from hpcstack.report import Outcome, worst
+from hpcstack.report import Outcome, merge_rows
 from hpcstack.report.model import WORST
 from hpcstack_smoke.agent import function
 from hpcstack_smoke.result import run
@@ -83,7 +83,7 @@ def outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
         whole_image = everywhere and all(":" not in row["where"] for row in rows)  # the agent's word for all its ranks
         if silent > 0 and not whole_image:
             rows.append(_silent(check, size, found, silent, tail))
-        out.append(judge_lag(worst(rows), found.inventory))
+        out.append(judge_lag(merge_rows(rows), found.inventory))
     order = {family: place for place, family in enumerate(dict.fromkeys(one.family for one in out))}
     return sorted(out, key=lambda one: order[one.family])
 

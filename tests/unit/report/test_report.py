@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hpcstack.report import Outcome, Report, junit, text, worst
+from hpcstack.report import Outcome, Report, merge_rows, render_junit, render_text
 
 
 def report(*statuses: str, **fields: Any) -> Report:
@@ -41,27 +41,27 @@ def row(status: str, where: str) -> dict[str, Any]:
 
 
 def test_the_worst_rank_is_named() -> None:
-    outcome = worst([row("PASS", "n1"), row("FAIL", "n2"), row("PASS", "n3")])
+    outcome = merge_rows([row("PASS", "n1"), row("FAIL", "n2"), row("PASS", "n3")])
     assert (outcome.status, outcome.where) == ("FAIL", ("n2",))
 
 
 def test_pass_here_and_skip_there_is_a_warning() -> None:
-    outcome = worst([row("PASS", "n1"), row("SKIP", "n2")])
+    outcome = merge_rows([row("PASS", "n1"), row("SKIP", "n2")])
     assert (outcome.status, outcome.where) == ("WARN", ("n2",))
     assert "SKIP on n2" in outcome.evidence
 
 
 def test_skipped_everywhere_is_a_skip() -> None:
-    assert worst([row("SKIP", "n1"), row("SKIP", "n2")]).status == "SKIP"
+    assert merge_rows([row("SKIP", "n1"), row("SKIP", "n2")]).status == "SKIP"
 
 
 def test_text_says_what_stands_in() -> None:
-    shown = text(report("PASS", stand_in="Debian", virtual_nodes=True))
+    shown = render_text(report("PASS", stand_in="Debian", virtual_nodes=True))
     assert "STAND-IN: Debian" in shown and "VIRTUAL" in shown and shown.endswith("PASS, CPU only: 1 PASS\n")
 
 
 def test_junit_has_real_skips_and_errors() -> None:
-    suite = ElementTree.fromstring(junit(report("PASS", "SKIP", "ERROR", "FAIL")).split("\n", 1)[1])
+    suite = ElementTree.fromstring(render_junit(report("PASS", "SKIP", "ERROR", "FAIL")).split("\n", 1)[1])
     assert [suite.get(name) for name in ("tests", "skipped", "errors", "failures")] == ["4", "1", "1", "1"]
     assert [len(suite.findall(f".//{name}")) for name in ("skipped", "error", "failure")] == [1, 1, 1]
     assert suite.find("properties/property[@name='image_sha256']") is not None
@@ -69,4 +69,4 @@ def test_junit_has_real_skips_and_errors() -> None:
 
 def test_junit_survives_control_characters() -> None:
     outcome = Outcome(code="a.b", status="FAIL", evidence="\x00\x1b[31m<&>\ud800")
-    ElementTree.fromstring(junit(report().model_copy(update={"outcomes": (outcome,)})).split("\n", 1)[1])
+    ElementTree.fromstring(render_junit(report().model_copy(update={"outcomes": (outcome,)})).split("\n", 1)[1])

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.report import Outcome, Report, html, markdown, prometheus
-from hpcstack.report.plots import binary, ticks
+from hpcstack.report import Outcome, Report, render_html, render_markdown, render_prometheus
+from hpcstack.report.plots import choose_ticks, format_bytes
 from hpcstack.suite.history import Past
 
 LINE = {
@@ -78,7 +78,7 @@ def checked(page: str) -> list[str]:
 
 
 def test_the_page_is_whole_and_tells_all() -> None:
-    page = html(
+    page = render_html(
         made(), [Past(f"2026-01-0{n}", "k", {}, "PASS", {"nccl.bandwidth/busbw_GB_s": 40.0 + n}) for n in (1, 2, 3)]
     )
     seen = checked(page)
@@ -90,22 +90,22 @@ def test_the_page_is_whole_and_tells_all() -> None:
 
 @pytest.mark.parametrize("text", [EVIL, "\ud7ff\u202e", "&amp;<b>"])
 def test_no_text_becomes_markup(text: str) -> None:
-    checked(html(made(text)))
-    assert "<script" not in markdown(made(text))
-    assert all(line.count(" | ") == 5 for line in markdown(made(text)).splitlines() if line.startswith("| FAIL"))
+    checked(render_html(made(text)))
+    assert "<script" not in render_markdown(made(text))
+    assert all(line.count(" | ") == 5 for line in render_markdown(made(text)).splitlines() if line.startswith("| FAIL"))
 
 
 @given(st.text())
 def test_any_text_can_be_shown(text: str) -> None:
     report = made(text)
-    checked(html(report))
-    markdown(report)
-    for line in prometheus(report).splitlines():
+    checked(render_html(report))
+    render_markdown(report)
+    for line in render_prometheus(report).splitlines():
         assert line.startswith("#") or re.fullmatch(r'hpcstack_\w+\{(\w+="([^"\\]|\\.)*",?)*\} [-+0-9.e]+', line), line
 
 
 def test_prometheus_has_a_line_a_check_and_a_figure() -> None:
-    text = prometheus(made())
+    text = render_prometheus(made())
     assert (
         'hpcstack_check{stack="s-1",image="000000000000",runtime="pyxis",code="nccl.bandwidth",status="FAIL"} 1' in text
     )
@@ -113,5 +113,5 @@ def test_prometheus_has_a_line_a_check_and_a_figure() -> None:
 
 
 def test_ticks_are_round_and_sizes_binary() -> None:
-    assert ticks(0, 43) == [0, 10, 20, 30, 40]
-    assert [binary(value) for value in (8, 65536, 1 << 28, 8 << 30)] == ["8 B", "64 KiB", "256 MiB", "8 GiB"]
+    assert choose_ticks(0, 43) == [0, 10, 20, 30, 40]
+    assert [format_bytes(value) for value in (8, 65536, 1 << 28, 8 << 30)] == ["8 B", "64 KiB", "256 MiB", "8 GiB"]

@@ -52,7 +52,7 @@ def report() -> Report:
 def test_a_run_has_figures_and_tags(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: dict[str, Any] = {}
     monkeypatch.setitem(sys.modules, "mlflow", library(calls))
-    scalars.mlflow(report(), "http://m:5000")
+    scalars.log_to_mlflow(report(), "http://m:5000")
     assert calls["metrics"] == {"nccl.bandwidth/busbw_GB_s": 480.5} and calls["experiment"] == "hpcstack"
     assert calls["tags"]["verdict"] == "PASS" and calls["uri"] == "http://m:5000"
 
@@ -61,11 +61,11 @@ def test_mlflows_refusal_is_no_bug_of_ours_and_shows_no_login(monkeypatch: pytes
     trouble = "no answer of http://me:secret@m:5000"
     monkeypatch.setitem(sys.modules, "mlflow", library({}, trouble))
     with pytest.raises(InputError) as refused:
-        scalars.mlflow(report(), "http://me:secret@m:5000")
+        scalars.log_to_mlflow(report(), "http://me:secret@m:5000")
     assert "MLflow does not take the report" in str(refused.value) and "secret" not in str(refused.value)
 
 
 def test_without_mlflow_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(MissingToolError):
-        scalars.mlflow(report(), "x")
+        scalars.log_to_mlflow(report(), "x")

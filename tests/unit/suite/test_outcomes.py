@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from hpcstack.report import Outcome, worst
+from hpcstack.report import Outcome, merge_rows
 from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, judge_lag, outcomes
 
 SIZE = Size(nodes=2, world=4, tests="ddp.fp32", tier="quick")
@@ -60,14 +60,14 @@ def test_families_stay_together() -> None:
 
 def test_a_gpu_that_lags_behind_the_others_is_named() -> None:
     rows = [row(rank, code="node.hbm", figures={"hbm_TB_s": 2.0 if rank != 3 else 1.2}) for rank in range(4)]
-    one = judge_lag(worst(rows), {})
+    one = judge_lag(merge_rows(rows), {})
     assert one.status == "WARN" and "n1:3 1.2 of 2 hbm_TB_s" in one.measured
-    assert judge_lag(worst(rows[:3]), {}).status == "PASS"
+    assert judge_lag(merge_rows(rows[:3]), {}).status == "PASS"
 
 
 def test_figures_and_series_of_the_first_rank_are_kept() -> None:
     series = [{"name": "loss", "x": [0], "y": [1.0]}]
-    one = worst([row(0, figures={"a_GB_s": 1.0}, series=series), row(1, figures={"a_GB_s": 1.0}, series=series)])
+    one = merge_rows([row(0, figures={"a_GB_s": 1.0}, series=series), row(1, figures={"a_GB_s": 1.0}, series=series)])
     assert one.figures == {"a_GB_s": 1.0} and one.series == tuple(series) and one.peers == {}
     assert isinstance(one, Outcome)
 
@@ -82,7 +82,7 @@ def test_the_line_that_tells_most() -> None:
 def test_the_slowest_rank_speaks_for_all_and_nothing_infinite_is_kept() -> None:
     rows = [row(n, figures={"a_GB_s": 5.0 - n, "b_us": 1.0 + n, "loss_error": float("inf")},
                 series=[{"name": "loss", "x": [0], "y": [float("nan")]}]) for n in range(2)]  # fmt: skip
-    one = worst(rows)
+    one = merge_rows(rows)
     assert one.figures == {"a_GB_s": 4.0, "b_us": 2.0} and one.series == ()
     assert "loss" not in one.model_dump_json()
 
