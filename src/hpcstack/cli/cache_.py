@@ -24,10 +24,10 @@ def get(session: Session, image: str, as_json: bool) -> None:
 
     Your own login must be able to read it. Exit code 8: this image, or this node, has no share in the cache.
     """
-    from hpcstack.imagecache.ask import ask
+    from hpcstack.imagecache.ask import ask_service
 
     with show_progress(f"asking for {image}", "") as progress:
-        given = ask(image, session.site, progress)
+        given = ask_service(image, session.site, progress)
     answer(given, as_json, lambda: given["path"])
 
 
@@ -61,11 +61,11 @@ def serve(session: Session, socket: str, metrics: str) -> None:
     cache.prepare()
     path = Path(socket or site.image_cache.socket)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with service.listen(path) as listening:
+    with service.listen_on(path) as listening:
         say(f"serving {cache.top} on {path}")
-        service.serve(
+        service.serve_socket(
             listening,
-            lambda line, user: service.answer(line, user, cache, site, runner, say),
+            lambda line, user: service.answer_request(line, user, cache, site, runner, say),
             Counters(Path(metrics) if metrics else None),
         )
 
@@ -106,13 +106,13 @@ def list_(session: Session, as_json: bool) -> None:
 @click.pass_obj
 def gc(session: Session, dry_run: bool, as_json: bool) -> None:
     """Remove what the site does not keep (image_cache.keep_days, max_gb). The service does so before each import."""
-    from hpcstack.imagecache.collect import choose, collect
+    from hpcstack.imagecache.collect import choose_expired, collect_cache
     from hpcstack.imagecache.layout import open_cache
 
     cache, settings = open_cache(session.site), session.site.image_cache
     cache.prepare()
     bounds = (settings.keep_days, settings.max_gb * 1e9)
-    going = choose(cache.entries(), time.time(), *bounds) if dry_run else collect(cache, *bounds)
+    going = choose_expired(cache.entries(), time.time(), *bounds) if dry_run else collect_cache(cache, *bounds)
     document = [{"key": one.key, "image": one.entry.image, "bytes": one.entry.size, "why": one.why} for one in going]
     size = sum(one.entry.size for one in going)
 

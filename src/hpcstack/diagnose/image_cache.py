@@ -31,7 +31,7 @@ def look_at_image_cache(site: Site, where: str) -> Iterator[Finding]:
         yield wrong("image-cache", where, f"{folder} belongs to {name_owner(folder)}, not to {settings.account}")
     elif mode & 0o022:
         yield wrong("image-cache", where, f"others than {settings.account} may write to {folder}")
-    elif not acl.kept(folder):
+    elif not acl.keeps_acls(folder):
         yield wrong("image-cache.acl", where, f"the filesystem of {folder} keeps no POSIX ACLs")
     else:
         service = "its service answers here" if _answers(settings.socket) else "no service of it on this machine"

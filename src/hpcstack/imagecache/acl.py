@@ -19,7 +19,7 @@ READ, READ_WRITE, NOBODY = 4, 6, 0xFFFFFFFF
 NONE = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
-def readers(path: Path) -> set[int]:
+def list_readers(path: Path) -> set[int]:
     """The user ids that may read PATH beside its owner."""
     try:
         value = os.getxattr(path, NAME)
@@ -33,14 +33,14 @@ def readers(path: Path) -> set[int]:
 def set_readers(path: Path, users: set[int]) -> None:
     """Only the owner of PATH and USERS may read it, at once. OSError where the filesystem keeps no ACLs, or no more
     entries."""
-    if not users and not readers(path):
+    if not users and not list_readers(path):
         return
     entries = [(OWNER, READ_WRITE, NOBODY), *((USER, READ, user) for user in sorted(users))]
     entries += [(GROUP, 0, NOBODY), (MASK, READ, NOBODY), (OTHER, 0, NOBODY)]
     os.setxattr(path, NAME, struct.pack("<I", VERSION) + b"".join(struct.pack("<HHI", *entry) for entry in entries))
 
 
-def kept(folder: Path) -> bool:
+def keeps_acls(folder: Path) -> bool:
     """Whether the filesystem of FOLDER keeps ACLs."""
     try:
         os.getxattr(folder, NAME)

@@ -28,7 +28,7 @@ KINDS = {"not shared": NotShared, "registry": RegistryError}
 STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
 
 
-def ask(image: str, site: Site, progress: Progress) -> dict[str, str]:
+def ask_service(image: str, site: Site, progress: Progress) -> dict[str, str]:
     """What the service of this node gives for IMAGE, of this machine's platform: {path, digest, how}.
 
     NotShared where there is no service, or it does not share this image; RegistryError or StoreError where it cannot

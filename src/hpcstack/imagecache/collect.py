@@ -26,7 +26,7 @@ class Going:
     why: str
 
 
-def choose(
+def choose_expired(
     entries: Mapping[str, tuple[CachedImage, float]], now: float, keep_days: float, max_bytes: float, coming: int = 0
 ) -> list[Going]:
     """Which of ENTRIES go, so that none is older than KEEP_DAYS and all, with COMING bytes more, are MAX_BYTES at most
@@ -46,10 +46,10 @@ def choose(
     return going
 
 
-def collect(cache: ImageCache, keep_days: float, max_bytes: float, coming: int = 0) -> list[Going]:
+def collect_cache(cache: ImageCache, keep_days: float, max_bytes: float, coming: int = 0) -> list[Going]:
     """Removes what `choose` names and nobody has got since, and what is left of imports, job steps and rights."""
     before = cache.entries()
-    going = choose(before, cache.now(), keep_days, max_bytes, coming)
+    going = choose_expired(before, cache.now(), keep_days, max_bytes, coming)
     gone = [one for one in going if cache.remove(one.key, before[one.key][1])]
     cache.forget_steps()
     cache.forget_imports(LEFT_OVER_S)
@@ -64,7 +64,7 @@ def check_room(cache: ImageCache, keep_days: float, max_bytes: float, coming: in
     come (`collect`). NotShared, with nothing removed, where it will never have room.
     """
     entries = cache.entries()
-    going = choose(entries, cache.now(), keep_days, max_bytes, coming)
+    going = choose_expired(entries, cache.now(), keep_days, max_bytes, coming)
     freed = sum(one.entry.size for one in going)
     total = sum(entry.size for entry, _ in entries.values()) - freed + coming
     needed = 2 * (coming + cache.arriving(key))
@@ -75,7 +75,7 @@ def check_room(cache: ImageCache, keep_days: float, max_bytes: float, coming: in
     if _free(cache) + freed < needed:
         said = f"the disk of {cache.top} has no room for {coming / 1e9:.1f} GB, twice while it is imported"
         raise NotShared(said)
-    return collect(cache, keep_days, max_bytes, coming) if _free(cache) < needed else []
+    return collect_cache(cache, keep_days, max_bytes, coming) if _free(cache) < needed else []
 
 
 def _free(cache: ImageCache) -> int:

@@ -22,7 +22,7 @@ FIRST_STATUS = 10  # below it lie those that Python and signals give: a process 
 NAME = "hpcstack_image_requests_total"
 
 
-def status_of(outcome: str) -> int:
+def name_outcome(outcome: str) -> int:
     """The exit status that says OUTCOME."""
     return FIRST_STATUS + OUTCOMES.index(outcome)
 

@@ -186,7 +186,7 @@ class ImageCache:
         mark, path = self.top / "grants" / f"{key}-{user}", self.image(key)
 
         def granted() -> bool:
-            return self._touch(mark) and user in acl.readers(path)
+            return self._touch(mark) and user in acl.list_readers(path)
 
         if granted():
             return

@@ -26,7 +26,7 @@ KINDS: dict[str, type[HpcstackError]] = {"not shared": NotShared, "login": Login
 OF_ONE_LOGIN = ("login", "registry")  # what a registry told one user is nobody else's
 
 
-def failure(error: HpcstackError, user: int) -> dict[str, object]:
+def record_failure(error: HpcstackError, user: int) -> dict[str, object]:
     """The record of what USER was told."""
     kind = next((name for name, of in KINDS.items() if isinstance(error, of)), "failed")
     if isinstance(error, LoginRefused):
@@ -46,7 +46,7 @@ def error_of(record: Mapping[str, object], what: str = "") -> HpcstackError:
 
 
 def write_failure(path: Path, error: HpcstackError, user: int) -> None:
-    write_text(path, json.dumps(failure(error, user)), 0o600)
+    write_text(path, json.dumps(record_failure(error, user)), 0o600)
 
 
 def read_failure(path: Path) -> dict[str, object] | None:
@@ -58,6 +58,6 @@ def read_failure(path: Path) -> dict[str, object] | None:
     return found if isinstance(found, dict) else None
 
 
-def concerns(record: dict[str, object] | None, user: int) -> bool:
+def concerns_user(record: dict[str, object] | None, user: int) -> bool:
     """Whether what RECORD says would have happened to USER, too."""
     return record is not None and (record.get("kind") not in OF_ONE_LOGIN or record.get("user") == user)

@@ -15,9 +15,9 @@ from hpcstack.core.errors import HpcstackError, LoginRefused, RegistryError, Sto
 from hpcstack.core.lease import hold_lease, still_holds_lease
 from hpcstack.imagecache import acl
 from hpcstack.imagecache.careful import CarefulRegistry
-from hpcstack.imagecache.collect import check_room, collect
+from hpcstack.imagecache.collect import check_room, collect_cache
 from hpcstack.imagecache.layout import IMAGE, CachedImage, ImageCache, key_of
-from hpcstack.imagecache.outcomes import concerns, error_of, failure, read_failure, write_failure
+from hpcstack.imagecache.outcomes import concerns_user, error_of, read_failure, record_failure, write_failure
 from hpcstack.imagecache.refusals import HolderGone, NotHere, NotShared
 from hpcstack.imagecache.telling import ImportTold, Waiting
 from hpcstack.oci.importer import pack_image
@@ -80,7 +80,7 @@ class Provider:
         entry, how = self.cache.entry(key), "there"
         while True:
             if not entry:
-                entry, how = self._wait_or_import(key, pinned(base, digest), wanted)
+                entry, how = self._wait_or_import(key, pin_digest(base, digest), wanted)
             try:
                 if shown:
                     self.cache.grant(key, entry, wanted.user)
@@ -112,7 +112,7 @@ class Provider:
                     digest, shown = self._ask(base, wanted)
                 except RegistryError as error:  # the others would wait as long as we did, one after the other
                     with suppress(OSError):
-                        self.cache.write_step(name, failure(error, wanted.user))
+                        self.cache.write_step(name, record_failure(error, wanted.user))
                     raise
                 self.cache.write_step(name, {"digest": digest, "shown": shown})
                 return digest, shown
@@ -141,7 +141,7 @@ class Provider:
         before = _identity(failed)
 
         def stopped() -> bool:
-            return _identity(failed) != before and concerns(read_failure(failed), wanted.user)
+            return _identity(failed) != before and concerns_user(read_failure(failed), wanted.user)
 
         waiting = Waiting(self.cache, key, self.progress, stopped)
         lease = self.cache.top / "leases" / f"import-{key}"
@@ -167,14 +167,14 @@ class Provider:
         reference = Reference("docker", base=base)
         source = FromRegistry(reference, wanted.platform, self.registry)
         public = is_public(base, self.site)
-        if not public and not acl.kept(cache.top):
+        if not public and not acl.keeps_acls(cache.top):
             raise NotShared(f"{cache.top} keeps no ACLs, and {base.image} is not for everybody")
         self._removed(check_room(cache, settings.keep_days, settings.max_gb * 1e9, source.image.size, key))
         with import_slot(Path(settings.socket).parent, wanted.user):
             try:
                 return self._pack(source, key, base, wanted, public=public)
             except StoreError:  # a quota, say, which nobody could see before
-                gone = collect(cache, settings.keep_days, settings.max_gb * 1e9, source.image.size)
+                gone = collect_cache(cache, settings.keep_days, settings.max_gb * 1e9, source.image.size)
                 if not gone:
                     raise
                 self._removed(gone)
@@ -190,7 +190,7 @@ class Provider:
                 most=TIMES * source.image.size + SMALL,
             )  # fmt: skip
             settings = self.site.image_cache
-            self._removed(collect(cache, settings.keep_days, settings.max_gb * 1e9, done.size))
+            self._removed(collect_cache(cache, settings.keep_days, settings.max_gb * 1e9, done.size))
             entry = CachedImage(base.image, base.digest, wanted.platform, done.size, public)
             cache.put(folder, key, entry)
         finally:
@@ -232,7 +232,7 @@ def _one_of(folder: Path, name: str, count: int, taken: str) -> Iterator[None]:
     raise NotHere(taken)
 
 
-def pinned(base: Base, digest: str) -> Base:
+def pin_digest(base: Base, digest: str) -> Base:
     """BASE by DIGEST, whatever its tag comes to mean."""
     return Base.model_validate({"image": f"{base.registry}/{base.repository}@{digest}"})
 

@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, InputError, RegistryError, StoreError, sanitize_for_terminal
-from hpcstack.imagecache.counters import Counters, status_of
+from hpcstack.imagecache.counters import Counters, name_outcome
 from hpcstack.imagecache.messages import AskingRegistry, Line, Telling
 from hpcstack.imagecache.provide import Provider, WantedImage
 from hpcstack.imagecache.refusals import NotShared
@@ -35,7 +35,7 @@ REAP_S = 5.0  # seconds between two looks at which requests have ended, where no
 PLATFORM, STEP = re.compile(r"linux/[a-z0-9/]{1,20}"), re.compile(r"[A-Za-z0-9._+-]{0,200}")
 
 
-def listen(path: Path) -> socket.socket:
+def listen_on(path: Path) -> socket.socket:
     """The socket PATH, to which anybody may connect. StoreError where it cannot be made, or somebody listens there."""
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0)
@@ -65,7 +65,7 @@ def _answers(path: Path) -> bool:
     return True
 
 
-def serve(
+def serve_socket(
     listening: socket.socket, handle: Callable[[socket.socket, int], str], counters: Counters | None = None
 ) -> None:
     """A process for each who connects to LISTENING, which does HANDLE(connection, user id) and ends as that says, by
@@ -82,7 +82,7 @@ def serve(
         except (InterruptedError, TimeoutError):
             continue
         connection.settimeout(None)
-        user = peer(connection)
+        user = find_peer(connection)
         _reap(children, counters)
         crowd = Counter(children.values())[user] >= CLIENTS_OF_ONE if user else False
         try:
@@ -101,7 +101,7 @@ def serve(
         try:
             listening.close()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            status = status_of(handle(connection, user))
+            status = name_outcome(handle(connection, user))
         finally:
             with contextlib.suppress(OSError):
                 sys.stderr.flush()
@@ -121,19 +121,19 @@ def _reap(children: dict[int, int], counters: Counters) -> None:
         counters.count_ended(status)
 
 
-def peer(connection: socket.socket) -> int:
+def find_peer(connection: socket.socket) -> int:
     """The user id at the other end, as the kernel knows it."""
     _, user, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(user)
 
 
-def answer(
+def answer_request(
     connection: socket.socket, user: int, cache: ImageCache, site: Site, runner: Runner, log: Callable[[str], None]
 ) -> str:
     """One request of USER on CONNECTION, with a line to LOG; how it ended, one of OUTCOMES."""
     line, began, what = Line(connection, ASK_S), time.monotonic(), "a request that was not understood"
     try:
-        wanted = read_request(line, user)
+        wanted = read_image_request(line, user)
         what = f"{wanted.image} ({wanted.platform}{f', step {wanted.step}' if wanted.step else ''})"
         line.say({"heard": wanted.image})
         given = Provider(cache, site, AskingRegistry(site, line), runner, Telling(line)).provide(wanted)
@@ -156,7 +156,7 @@ def answer(
     return outcome
 
 
-def read_request(line: Line, user: int) -> WantedImage:
+def read_image_request(line: Line, user: int) -> WantedImage:
     """What USER wants. InputError for what cannot be meant."""
     asked = line.hear()
     image, platform, step = (asked.get(name) for name in ("image", "platform", "step"))

@@ -16,7 +16,7 @@ USERS = st.sets(st.integers(min_value=1, max_value=2**31), max_size=20)
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    if not acl.kept(tmp_path):
+    if not acl.keeps_acls(tmp_path):
         pytest.skip("this filesystem keeps no ACLs")
     path = tmp_path / "image"
     path.write_bytes(b"hsqs")
@@ -29,17 +29,17 @@ def file(tmp_path: Path) -> Path:
 def test_the_readers_that_were_set_are_the_readers(file: Path, first: set[int], then: set[int]) -> None:
     acl.set_readers(file, first)
     acl.set_readers(file, then)
-    assert acl.readers(file) == then
+    assert acl.list_readers(file) == then
     assert file.stat().st_mode & 0o007 == 0, "nobody else may"
     assert file.read_bytes() == b"hsqs"
 
 
 def test_a_file_without_readers_stays_as_it_is(file: Path) -> None:
     acl.set_readers(file, set())
-    assert acl.readers(file) == set() and file.stat().st_mode & 0o777 == 0o600
+    assert acl.list_readers(file) == set() and file.stat().st_mode & 0o777 == 0o600
     assert "system.posix_acl_access" not in os.listxattr(file)
 
 
 def test_a_filesystem_without_acls_is_known(tmp_path: Path) -> None:
-    assert not acl.kept(Path("/proc/self"))
-    assert acl.readers(Path("/proc/self/status")) == set()
+    assert not acl.keeps_acls(Path("/proc/self"))
+    assert acl.list_readers(Path("/proc/self/status")) == set()

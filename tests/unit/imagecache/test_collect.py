@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack.imagecache.collect import DAY_S, choose
+from hpcstack.imagecache.collect import DAY_S, choose_expired
 from hpcstack.imagecache.layout import CachedImage
 
 NOW = 1_800_000_000.0
@@ -25,7 +25,7 @@ def test_the_bounds_hold_and_what_was_used_within_a_day_stays(
     drawn: dict[str, tuple[int, float]], keep: int, bound: int, coming: int
 ) -> None:
     entries = {key: (entry(size), NOW - days * DAY_S) for key, (size, days) in drawn.items()}
-    going = {one.key for one in choose(entries, NOW, keep, bound, coming)}
+    going = {one.key for one in choose_expired(entries, NOW, keep, bound, coming)}
     for key, (_, days) in drawn.items():
         if days < 1:
             assert key not in going
@@ -38,7 +38,7 @@ def test_the_bounds_hold_and_what_was_used_within_a_day_stays(
 
 def test_the_longest_unused_goes_first_and_no_more_than_must() -> None:
     entries = {name: (entry(100), NOW - days * DAY_S) for name, days in (("a", 3), ("b", 9), ("c", 5), ("d", 0.5))}
-    assert [one.key for one in choose(entries, NOW, 30, 250)] == ["b", "c"]
-    assert [one.key for one in choose(entries, NOW, 30, 400)] == []
-    assert [one.key for one in choose(entries, NOW, 30, 400, coming=1)] == ["b"]
-    assert "unused for 9 days" in choose(entries, NOW, 7, 0)[0].why
+    assert [one.key for one in choose_expired(entries, NOW, 30, 250)] == ["b", "c"]
+    assert [one.key for one in choose_expired(entries, NOW, 30, 400)] == []
+    assert [one.key for one in choose_expired(entries, NOW, 30, 400, coming=1)] == ["b"]
+    assert "unused for 9 days" in choose_expired(entries, NOW, 7, 0)[0].why

@@ -49,7 +49,7 @@ def test_what_is_put_is_there_for_its_readers(cache: ImageCache) -> None:
     assert cache.image("k").stat().st_mode & 0o777 == 0o600
     cache.grant("k", entry, 61001)
     cache.grant("k", entry, 61002)
-    assert acl.readers(cache.image("k")) == {61001, 61002}
+    assert acl.list_readers(cache.image("k")) == {61001, 61002}
     assert cache.may_read("k", entry, 61001) and not cache.may_read("k", entry, 61003)
     assert list((cache.top / "incoming").iterdir()) == []
 
@@ -57,7 +57,7 @@ def test_what_is_put_is_there_for_its_readers(cache: ImageCache) -> None:
 def test_what_everybody_may_pull_everybody_may_read(cache: ImageCache) -> None:
     entry = put(cache, public=True)
     cache.grant("k", entry, 61001)
-    assert cache.image("k").stat().st_mode & 0o777 == 0o644 and acl.readers(cache.image("k")) == set()
+    assert cache.image("k").stat().st_mode & 0o777 == 0o644 and acl.list_readers(cache.image("k")) == set()
     assert cache.may_read("k", entry, 61003)
 
 
@@ -69,9 +69,9 @@ def test_a_right_that_was_not_shown_for_long_is_taken_back(cache: ImageCache) ->
     os.utime(cache.top / "grants/k-61001", (old, old))
     assert not cache.may_read("k", entry, 61001)
     assert cache.withdraw_grants() == 1
-    assert acl.readers(cache.image("k")) == {61002}
+    assert acl.list_readers(cache.image("k")) == {61002}
     cache.grant("k", entry, 61001)
-    assert acl.readers(cache.image("k")) == {61001, 61002}
+    assert acl.list_readers(cache.image("k")) == {61001, 61002}
 
 
 def test_a_torn_image_is_not_there_and_is_replaced(cache: ImageCache) -> None:
@@ -127,12 +127,12 @@ def test_rights_to_an_image_that_was_torn_are_granted_anew(cache: ImageCache) ->
     cache.grant("k", put(cache), 61001)
     cache.image("k").write_bytes(b"hs")
     entry = put(cache, data=b"again")
-    assert acl.readers(cache.image("k")) == set()
+    assert acl.list_readers(cache.image("k")) == set()
     cache.grant("k", entry, 61001)
-    assert acl.readers(cache.image("k")) == {61001}
+    assert acl.list_readers(cache.image("k")) == {61001}
     acl.set_readers(cache.image("k"), set())
     cache.grant("k", entry, 61001)
-    assert acl.readers(cache.image("k")) == {61001}, "also where only the ACL is gone"
+    assert acl.list_readers(cache.image("k")) == {61001}, "also where only the ACL is gone"
 
 
 def test_a_second_import_leaves_the_image_that_is_there(cache: ImageCache) -> None:

@@ -15,7 +15,7 @@ from conftest import make_site
 from hpcstack.core.errors import HpcstackError, LoginRefused, RegistryError, StoreError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
-from hpcstack.imagecache.collect import check_room, collect
+from hpcstack.imagecache.collect import check_room, collect_cache
 from hpcstack.imagecache.layout import IMAGE, CachedImage, ImageCache
 from hpcstack.imagecache.provide import (
     IMPORTS,
@@ -25,7 +25,7 @@ from hpcstack.imagecache.provide import (
     WantedImage,
     check_shareable,
     import_slot,
-    pinned,
+    pin_digest,
 )
 from hpcstack.imagecache.refusals import HolderGone, NotShared
 from hpcstack.oci.client import Registry
@@ -186,7 +186,7 @@ def test_a_registry_that_the_site_names_is_shared(tmp_path: Path) -> None:
 
 
 def test_an_image_is_pinned_by_its_digest() -> None:
-    assert pinned(registry_image(IMAGE_NAME), DIGEST).image == f"nvcr.io/a/b@{DIGEST}"
+    assert pin_digest(registry_image(IMAGE_NAME), DIGEST).image == f"nvcr.io/a/b@{DIGEST}"
 
 
 def test_a_right_is_not_renewed_while_the_registry_is_down(cache: ImageCache) -> None:
@@ -223,7 +223,7 @@ def test_a_size_that_a_registry_claims_empties_no_cache(cache: ImageCache) -> No
     with pytest.raises(NotShared, match="no room"):
         check_room(cache, 100_000, 0, 1 << 60, "k")
     assert check_room(cache, 30, 1000, 999, "k") == [] and path.exists(), "nothing goes for what has not come"
-    assert [one.key for one in collect(cache, 30, 1000, 999)] == [path.name]
+    assert [one.key for one in collect_cache(cache, 30, 1000, 999)] == [path.name]
 
 
 def test_what_is_left_of_imports_makes_room(cache: ImageCache) -> None:

@@ -22,8 +22,8 @@ from hpcstack.core.errors import LoginRefused, StoreError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.imagecache import serve as service
-from hpcstack.imagecache.ask import answer_challenge, answer_line, ask, step_name
-from hpcstack.imagecache.counters import Counters, status_of
+from hpcstack.imagecache.ask import answer_challenge, answer_line, ask_service, step_name
+from hpcstack.imagecache.counters import Counters, name_outcome
 from hpcstack.imagecache.layout import ImageCache
 from hpcstack.imagecache.messages import AskingRegistry, Line, Telling
 from hpcstack.imagecache.refusals import HolderGone, NotShared
@@ -53,13 +53,15 @@ def running(tmp_path: Path, site: Site) -> Iterator[Path]:
     path = tmp_path / "images.sock"
     cache = ImageCache(tmp_path / "cache")
     cache.prepare()
-    listening = service.listen(path)
+    listening = service.listen_on(path)
     child = os.fork()
     if not child:
         with contextlib.suppress(BaseException):
-            service.serve(
+            service.serve_socket(
                 listening,
-                lambda line, user: service.answer(line, user, cache, site, Runner(), write_line(tmp_path / "log")),
+                lambda line, user: service.answer_request(
+                    line, user, cache, site, Runner(), write_line(tmp_path / "log")
+                ),
                 Counters(tmp_path / "images.prom"),
             )
         os._exit(0)
@@ -103,29 +105,29 @@ def test_nonsense_is_refused_and_the_service_goes_on(running: Path) -> None:
 def test_who_asks_is_known_by_the_kernel() -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert service.peer(one) == os.getuid()
+        assert service.find_peer(one) == os.getuid()
 
 
 def test_a_second_service_does_not_take_the_socket_and_a_dead_ones_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "images.sock"
-    first = service.listen(path)
+    first = service.listen_on(path)
     assert path.stat().st_mode & 0o777 == 0o777, "anybody may connect"
     with pytest.raises(StoreError, match="listens on"):
-        service.listen(path)
+        service.listen_on(path)
     first.close()
-    service.listen(path).close()
+    service.listen_on(path).close()
     with pytest.raises(StoreError, match="was not made"):
-        service.listen(tmp_path / "missing/images.sock")
+        service.listen_on(tmp_path / "missing/images.sock")
 
 
 def test_without_a_service_an_image_is_not_shared(tmp_path: Path) -> None:
     def asked(name: str) -> None:
         own = {"folder": str(tmp_path / "cache"), "socket": str(tmp_path / name)}
-        ask("nvcr.io/a/b:1", make_site(tmp_path, image_cache=own), Progress())
+        ask_service("nvcr.io/a/b:1", make_site(tmp_path, image_cache=own), Progress())
 
     with pytest.raises(NotShared, match="does not answer"):
         asked("nobody")
-    with service.listen(tmp_path / "silent") as listening:
+    with service.listen_on(tmp_path / "silent") as listening:
         threading.Thread(target=lambda: listening.accept()[0].close(), daemon=True).start()
         with pytest.raises(NotShared, match="does not answer"):
             asked("silent")
@@ -291,7 +293,7 @@ def test_each_request_is_a_line_and_a_count(running: Path, tmp_path: Path) -> No
 
 def test_a_process_that_dies_has_failed() -> None:
     counters = Counters()
-    for status in (signal.SIGKILL, 1 << 8, 0, status_of("imported") << 8):
+    for status in (signal.SIGKILL, 1 << 8, 0, name_outcome("imported") << 8):
         counters.count_ended(status)
     assert (counters.counts["failed"], counters.counts["imported"]) == (3, 1)
 
@@ -306,13 +308,13 @@ def test_a_disk_that_is_full_ends_no_service(tmp_path: Path) -> None:
 
 def test_one_user_cannot_have_all_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "CLIENTS_OF_ONE", 2)
-    monkeypatch.setattr(service, "peer", lambda _: 61001)
+    monkeypatch.setattr(service, "find_peer", lambda _: 61001)
     path = tmp_path / "s"
-    listening = service.listen(path)
+    listening = service.listen_on(path)
     child = os.fork()
     if not child:
         with contextlib.suppress(BaseException):
-            service.serve(listening, wait_a_minute, Counters(tmp_path / "images.prom"))
+            service.serve_socket(listening, wait_a_minute, Counters(tmp_path / "images.prom"))
         os._exit(0)
     found = [socket.socket(socket.AF_UNIX) for _ in range(3)]
     try:
