@@ -26,7 +26,7 @@ from hpcstack.core.files import digest_of
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.core.yaml import parse_yaml
-from hpcstack.diagnose.logs import explain, signatures
+from hpcstack.diagnose.logs import explain_log, read_signatures
 from hpcstack.lock.model import Lock
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
@@ -552,13 +552,13 @@ def test_low_no_signature_takes_long_over_a_line() -> None:
     fixtures = Path(__file__).parents[1] / "fixtures"
     lines = {id_: line for name in ("log-lines.yaml", "log-lines-system.yaml")
              for id_, line in parse_yaml((fixtures / name).read_text(), "x").value.items()}  # fmt: skip
-    for one in signatures():
+    for one in read_signatures():
         words = lines[one.id].split(" ")
         for piece in {*words, *(lines[one.id][n : n + 9] for n in range(0, 60, 9)), "/manifests/", "a.", "a/"} - {""}:
             line = (lines[one.id][: len(lines[one.id]) // 2] + piece * 4096)[:4096]
             assert min(_seconds(one.pattern, line) for _ in range(3)) < 0.05, (one.id, piece)
     began = processor_seconds()
-    explain("\x1b]" * 200_000)
+    explain_log("\x1b]" * 200_000)
     assert processor_seconds() - began < 2
 
 

@@ -158,13 +158,13 @@ def _explain_text(
     session: Session, text: str, job: str, *, every: bool, ended_well: bool = False, ended_because: str = ""
 ) -> Explained:
     """A log, which is JOB's where that is known. ENDED_BECAUSE: why it was ended from outside, where that is known."""
-    from hpcstack.diagnose.logs import ended_at, explain, select_relevant
+    from hpcstack.diagnose.logs import ended_at, explain_log, select_relevant
     from hpcstack.launch.failure import EndedBy, failure_in
     from hpcstack.launch.hang import describe_ranks, parse_ranks
     from hpcstack.launch.jobs import ended_how
 
     failure = failure_in(text)
-    found = explain(text) if every else select_relevant(explain(text), failure, text)
+    found = explain_log(text) if every else select_relevant(explain_log(text), failure, text)
     slurm = ended_because or (ended_how(job, session.runner) if job else "")
     said = slurm or failure.first or ("it ended with 0" if ended_well else "")
     if not slurm and failure.ended_by is EndedBy.WATCHDOG:

@@ -187,15 +187,15 @@ TOLD: dict[str, tuple[Status, str, str]] = {
 }  # fmt: skip
 
 
-def wrong(code: str, where: str, found: str, status: Status | None = None, **names: str) -> Finding:
+def report_wrong(code: str, where: str, found: str, status: Status | None = None, **names: str) -> Finding:
     """What is wrong WHERE, as the table tells it; STATUS where it is worse or better than there."""
     usual, why, remedy = TOLD[code]
     return Finding(code, where, status or usual, found, why.format(**names), remedy.format(**names))
 
 
-def fine(code: str, where: str, found: str) -> Finding:
+def report_fine(code: str, where: str, found: str) -> Finding:
     return Finding(code, where, "OK", found)
 
 
-def skipped(code: str, where: str, found: str) -> Finding:
+def report_skipped(code: str, where: str, found: str) -> Finding:
     return Finding(code, where, "SKIP", found)

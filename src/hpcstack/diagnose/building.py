@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.machine import enclosure_refused, overlay_refused
-from hpcstack.diagnose.advice import Finding, fine, wrong
+from hpcstack.diagnose.advice import Finding, report_fine, report_wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,12 +18,14 @@ def look_at_building(site: Site, where: str, runner: Runner) -> Iterator[Finding
     """Whether steps run in an enclosure here, and in layers that are kept."""
     refused = enclosure_refused(runner)
     if refused and site.build.unconfined:
-        yield wrong("build.unconfined", where, f"no enclosure can be made ({refused}): the site lets builds do without")
+        yield report_wrong(
+            "build.unconfined", where, f"no enclosure can be made ({refused}): the site lets builds do without"
+        )
     elif refused:
-        yield wrong("build.enclosure", where, f"no enclosure can be made: {refused}")
+        yield report_wrong("build.enclosure", where, f"no enclosure can be made: {refused}")
     elif site.build.unconfined:
-        yield wrong("build.allowed", where, "build.unconfined is set, and this machine needs it not")
+        yield report_wrong("build.allowed", where, "build.unconfined is set, and this machine needs it not")
     elif why := overlay_refused(runner):
-        yield wrong("build.layers", where, f"steps run in an enclosure, and are not kept: {why}")
+        yield report_wrong("build.layers", where, f"steps run in an enclosure, and are not kept: {why}")
     else:
-        yield fine("build", where, "steps of a build run in an enclosure, in layers that are kept")
+        yield report_fine("build", where, "steps of a build run in an enclosure, in layers that are kept")

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import format_count
-from hpcstack.diagnose.advice import Finding, Status, fine, skipped, wrong
+from hpcstack.diagnose.advice import Finding, Status, report_fine, report_skipped, report_wrong
 from hpcstack.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SHM_GIB, TMP_GIB, DRIFT_S = 1.0, 20.0, 5.0
 NOFILE = 4096
 
 
-def read(lines: str) -> dict[str, str]:
+def parse_probe(lines: str) -> dict[str, str]:
     """The probe's lines; what is none of them is left out."""
     found = {}
     for line in lines.splitlines():
@@ -32,7 +32,7 @@ def read(lines: str) -> dict[str, str]:
     return found
 
 
-def machine(probe: Mapping[str, str], runtime: str, node: NodeType | None, *, compute: bool) -> list[Finding]:
+def check_machine(probe: Mapping[str, str], runtime: str, node: NodeType | None, *, compute: bool) -> list[Finding]:
     """What PROBE says of one machine. NODE is what the site promises of it, RUNTIME what steps are started with."""
     where = probe.get("host", "?")
     found = [*_runtime(probe, where, runtime, compute=compute), *_limits(probe, where, compute=compute)]
@@ -47,26 +47,30 @@ def _runtime(probe: Mapping[str, str], where: str, runtime: str, *, compute: boo
     if works == "no" and not setuid:
         limits = ("userns.max", "userns.clone", "userns.apparmor")
         said = ", ".join(f"{key.partition('.')[2]}={probe[key]}" for key in limits if probe.get(key))
-        yield wrong("userns", where, f"ordinary users cannot create user namespaces ({said})")
+        yield report_wrong("userns", where, f"ordinary users cannot create user namespaces ({said})")
     else:
-        yield fine("userns", where, "user namespaces work" if works == "yes" else "not looked at")
+        yield report_fine("userns", where, "user namespaces work" if works == "yes" else "not looked at")
     fuse = probe.get("fuse", "missing")
     if fuse == "usable":
-        yield fine("fuse", where, "/dev/fuse: usable")
+        yield report_fine("fuse", where, "/dev/fuse: usable")
     elif runtime in ("apptainer", "enroot", "local") and not setuid:
-        yield wrong("fuse", where, f"/dev/fuse: {fuse}", runtime=runtime)
+        yield report_wrong("fuse", where, f"/dev/fuse: {fuse}", runtime=runtime)
     else:
-        yield skipped("fuse", where, f"/dev/fuse: {fuse}")
+        yield report_skipped("fuse", where, f"/dev/fuse: {fuse}")
     if not compute or runtime == "podman":
         own = probe.get("subuid", "")
         many = own.isdigit() and int(own) > 0
         said = f"{own if many else 'no'} range(s) in /etc/subuid for {probe.get('user', '?')}"
-        yield fine("subuid", where, said) if many else wrong("subuid", where, said, user=probe.get("user", "USER"))
+        yield (
+            report_fine("subuid", where, said)
+            if many
+            else report_wrong("subuid", where, said, user=probe.get("user", "USER"))
+        )
     tool = RUNTIMES[runtime].tool if runtime in RUNTIMES else runtime
     if f"tool.{tool}" in probe:
-        yield fine("runtime", where, f"{tool} {probe.get(f'{tool}.version', '')}".strip())
+        yield report_fine("runtime", where, f"{tool} {probe.get(f'{tool}.version', '')}".strip())
     elif compute:
-        yield wrong("runtime", where, f"{tool} is missing", runtime=runtime, tool=tool)
+        yield report_wrong("runtime", where, f"{tool} is missing", runtime=runtime, tool=tool)
     if runtime in ("pyxis", "enroot") and "tool.enroot" in probe:
         yield from _enroot(probe, where)
 
@@ -74,64 +78,64 @@ def _runtime(probe: Mapping[str, str], where: str, runtime: str, *, compute: boo
 def _enroot(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
     hooks = probe.get("enroot.hooks", "")
     if "98-nvidia.sh" in hooks and "tool.nvidia-container-cli" not in probe and probe.get("gpus", "0") != "0":
-        yield wrong("enroot.nvidia", where, "Enroot's 98-nvidia.sh is there, nvidia-container-cli is not")
+        yield report_wrong("enroot.nvidia", where, "Enroot's 98-nvidia.sh is there, nvidia-container-cli is not")
     if "50-slurm-pmi.sh" not in hooks:
-        yield wrong("enroot.pmi", where, "Enroot's 50-slurm-pmi.sh hook is not enabled")
+        yield report_wrong("enroot.pmi", where, "Enroot's 50-slurm-pmi.sh hook is not enabled")
     if probe.get("enroot.mksquashovlfs") == "":
-        yield wrong("enroot.caps", where, "enroot-mksquashovlfs has no capability")
+        yield report_wrong("enroot.caps", where, "enroot-mksquashovlfs has no capability")
     version = re.match(r"(\d+)\.(\d+)", probe.get("enroot.version", ""))
     if version and int(version[1]) < 4:
-        yield wrong("enroot.version", where, f"Enroot {version[0]}")
+        yield report_wrong("enroot.version", where, f"Enroot {version[0]}")
 
 
 def _limits(probe: Mapping[str, str], where: str, *, compute: bool) -> Iterator[Finding]:
     shm, free = (_number(probe.get(key, "")) / (1 << 20) for key in ("shm.kb", "tmp.kb"))
     place, files = probe.get("tmp", "/tmp"), _number(probe.get("nofile", ""))
     if compute:
-        yield (wrong if shm < SHM_GIB else fine)("shm", where, f"/dev/shm has {shm:.1f} GiB")
+        yield (report_wrong if shm < SHM_GIB else report_fine)("shm", where, f"/dev/shm has {shm:.1f} GiB")
     if probe.get("tmp.writable") == "no":
-        yield wrong("tmp", where, f"{place} is not writable")
+        yield report_wrong("tmp", where, f"{place} is not writable")
     elif free < TMP_GIB:
-        yield wrong("tmp.room", where, f"{place} has {free:.1f} GiB free")
+        yield report_wrong("tmp.room", where, f"{place} has {free:.1f} GiB free")
     else:
-        yield fine("tmp", where, f"{place} has {free:.0f} GiB free")
+        yield report_fine("tmp", where, f"{place} has {free:.0f} GiB free")
     if compute and 0 < files < NOFILE:
-        yield wrong("nofile", where, f"{files:.0f} open files a process")
+        yield report_wrong("nofile", where, f"{files:.0f} open files a process")
 
 
 def _gpus(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iterator[Finding]:
     have, promised = int(_number(probe.get("gpus", "0"))), node.real_gpus if node else 0
     driver = probe.get("driver", "")
     if not promised and not have:
-        yield skipped("gpu", where, "no GPU, and the site promises none")
+        yield report_skipped("gpu", where, "no GPU, and the site promises none")
         return
     if have < promised:
-        yield wrong("gpu", where, f"{have} of {promised} GPUs that the site promises")
+        yield report_wrong("gpu", where, f"{have} of {promised} GPUs that the site promises")
     else:
-        yield fine("gpu", where, probe.get("gpu.names") or f"{have} GPUs")
+        yield report_fine("gpu", where, probe.get("gpu.names") or f"{have} GPUs")
     if not driver:
-        yield wrong("driver", where, "no driver is loaded")
+        yield report_wrong("driver", where, "no driver is loaded")
     elif node and node.driver and node.driver != driver:
-        yield wrong("driver.other", where, f"driver {driver}, the site says {node.driver}", driver=driver)
+        yield report_wrong("driver.other", where, f"driver {driver}, the site says {node.driver}", driver=driver)
     else:
-        yield fine("driver", where, f"driver {driver}")
+        yield report_fine("driver", where, f"driver {driver}")
 
 
 def _fabric(probe: Mapping[str, str], where: str, node: NodeType | None) -> Iterator[Finding]:
     ports = {key.removeprefix("hca."): value for key, value in probe.items() if key.startswith("hca.")}
     promised = set(node.hcas) if node else set()
     if not ports and not promised:
-        yield skipped("hca", where, "no HCA, and the site promises none")
+        yield report_skipped("hca", where, "no HCA, and the site promises none")
         return
     missing = promised - {_card(port) for port in ports}
     down = {port: value for port, value in ports.items() if "ACTIVE" not in value}
     if missing:
-        yield wrong("hca", where, f"not there: {', '.join(sorted(missing))}")
+        yield report_wrong("hca", where, f"not there: {', '.join(sorted(missing))}")
     if down:
         status: Status = "FAIL" if promised & {_card(port) for port in down} else "WARN"
-        yield wrong("hca.link", where, "; ".join(f"{port}: {value}" for port, value in down.items()), status)
+        yield report_wrong("hca.link", where, "; ".join(f"{port}: {value}" for port, value in down.items()), status)
     if not missing and not down:
-        yield fine("hca", where, f"{format_count(len(ports), 'port')} active")
+        yield report_fine("hca", where, f"{format_count(len(ports), 'port')} active")
     if ports:
         yield from _rdma(probe, where)
 
@@ -144,11 +148,11 @@ def _rdma(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
     """What a node with HCAs needs so that programs can use them."""
     lock = probe.get("memlock.kb", "")
     if probe.get("infiniband.devices") == "no":
-        yield wrong("hca.devices", where, "/dev/infiniband does not exist")
+        yield report_wrong("hca.devices", where, "/dev/infiniband does not exist")
     if lock != "unlimited":
-        yield wrong("memlock", where, f"ulimit -l is {lock} kB")
+        yield report_wrong("memlock", where, f"ulimit -l is {lock} kB")
     if _number(probe.get("gpus", "0")) and probe.get("gpudirect") == "none":
-        yield wrong("gpudirect", where, "neither nvidia_peermem nor nv_peer_mem is loaded")
+        yield report_wrong("gpudirect", where, "neither nvidia_peermem nor nv_peer_mem is loaded")
 
 
 def _paths(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
@@ -156,10 +160,10 @@ def _paths(probe: Mapping[str, str], where: str) -> Iterator[Finding]:
         if key.startswith("readable."):
             path = key.removeprefix("readable.")
             good = value == "yes"
-            yield (fine if good else wrong)("store", where, f"{path} is {'' if good else 'not '}readable")
+            yield (report_fine if good else report_wrong)("store", where, f"{path} is {'' if good else 'not '}readable")
 
 
-def clocks(probes: list[Mapping[str, str]], spent: float) -> Iterator[Finding]:
+def check_clocks(probes: list[Mapping[str, str]], spent: float) -> Iterator[Finding]:
     """Whether the machines agree on the time, beyond the SPENT seconds in which they were asked."""
     times = {probe.get("host", "?"): _number(probe.get("epoch", "")) for probe in probes}
     if len(times) < 2 or not all(times.values()):
@@ -167,9 +171,9 @@ def clocks(probes: list[Mapping[str, str]], spent: float) -> Iterator[Finding]:
     early, late = min(times, key=lambda host: times[host]), max(times, key=lambda host: times[host])
     apart = times[late] - times[early]
     if apart > spent + DRIFT_S:
-        yield wrong("clock", late, f"{apart - spent:.0f} s ahead of {early}")
+        yield report_wrong("clock", late, f"{apart - spent:.0f} s ahead of {early}")
     else:
-        yield fine("clock", "all", f"{len(times)} machines agree")
+        yield report_fine("clock", "all", f"{len(times)} machines agree")
 
 
 def _number(text: str) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.files import name_owner
-from hpcstack.diagnose.advice import Finding, fine, wrong
+from hpcstack.diagnose.advice import Finding, report_fine, report_wrong
 from hpcstack.imagecache import acl
 
 if TYPE_CHECKING:
@@ -25,17 +25,17 @@ def look_at_image_cache(site: Site, where: str) -> Iterator[Finding]:
     try:
         mode = folder.stat().st_mode
     except OSError as error:
-        yield wrong("image-cache", where, f"{folder}: {error.strerror}")
+        yield report_wrong("image-cache", where, f"{folder}: {error.strerror}")
         return
     if name_owner(folder) != settings.account:
-        yield wrong("image-cache", where, f"{folder} belongs to {name_owner(folder)}, not to {settings.account}")
+        yield report_wrong("image-cache", where, f"{folder} belongs to {name_owner(folder)}, not to {settings.account}")
     elif mode & 0o022:
-        yield wrong("image-cache", where, f"others than {settings.account} may write to {folder}")
+        yield report_wrong("image-cache", where, f"others than {settings.account} may write to {folder}")
     elif not acl.keeps_acls(folder):
-        yield wrong("image-cache.acl", where, f"the filesystem of {folder} keeps no POSIX ACLs")
+        yield report_wrong("image-cache.acl", where, f"the filesystem of {folder} keeps no POSIX ACLs")
     else:
         service = "its service answers here" if _answers(settings.socket) else "no service of it on this machine"
-        yield fine("image-cache", where, f"{folder} is {settings.account}'s, and keeps ACLs; {service}")
+        yield report_fine("image-cache", where, f"{folder} is {settings.account}'s, and keeps ACLs; {service}")
 
 
 def _answers(path: str) -> bool:

@@ -53,7 +53,7 @@ class KnownFailure:
 
 
 @cache
-def signatures() -> tuple[Signature, ...]:
+def read_signatures() -> tuple[Signature, ...]:
     """All known messages: of programs (signatures.yaml) and of the system below them (signatures-system.yaml)."""
     return tuple(
         Signature(row["id"], row["family"], int(row["rank"]), re.compile(row["pattern"]), row["cause"], row["remedy"],
@@ -63,7 +63,7 @@ def signatures() -> tuple[Signature, ...]:
 
 
 @cache
-def harmless() -> tuple[re.Pattern[str], ...]:
+def read_harmless() -> tuple[re.Pattern[str], ...]:
     """Whole lines that are looked over."""
     return tuple(re.compile(f"^{row['pattern']}$", re.MULTILINE) for row in read_facts("signatures")["harmless"])
 
@@ -135,17 +135,17 @@ def _outside(pattern: str) -> str:
     return "".join(out)
 
 
-def plain(text: str) -> str:
+def strip_escapes(text: str) -> str:
     """TEXT without what terminals take for commands."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return CONTROL.sub("", ESCAPES.sub("", text))
 
 
-def explain(log: str) -> list[KnownFailure]:
+def explain_log(log: str) -> list[KnownFailure]:
     """What is known of the lines of LOG, the likeliest root first; of equals the earlier one."""
-    text = without_harmless(plain(log))
+    text = without_harmless(strip_escapes(log))
     words = words_of_text(text)
-    likely = [one for one in signatures() if not one.words or any(word in words for word in one.words)]
+    likely = [one for one in read_signatures() if not one.words or any(word in words for word in one.words)]
     small = text.lower()
     if len(small) != len(text):  # a few letters of other scripts are two in small
         small = text.translate(SMALL)
@@ -155,7 +155,7 @@ def explain(log: str) -> list[KnownFailure]:
 
 def without_harmless(text: str) -> str:
     """TEXT with each line empty that reads like a failure and is none."""
-    for pattern in harmless():
+    for pattern in read_harmless():
         text = pattern.sub("", text)
     return text
 
@@ -226,7 +226,7 @@ def select_relevant(found: list[KnownFailure], failure: Failure, text: str) -> l
     error where the image went away under a launcher, a connection that a peer closed. So is what another rank says.
     pip's isolated builds are no cause where pip did not run.
     """
-    lines = plain(text).split("\n")
+    lines = strip_escapes(text).split("\n")
     step_ends = ended_at("\n".join(lines))
     rank_ends = next(
         (number for number, line in enumerate(lines, 1) if failure.line and failure.line in line), step_ends

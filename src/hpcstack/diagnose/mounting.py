@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.diagnose.advice import Finding, fine, skipped, wrong
+from hpcstack.diagnose.advice import Finding, report_fine, report_skipped, report_wrong
 from hpcstack.render.template import read_data_file
 from hpcstack.store.store import open_store
 
@@ -82,15 +82,15 @@ def look_at_mounting(measured: MountSpeeds | None, where: str) -> Iterator[Findi
     if not measured:
         return
     if not measured.programs:
-        yield skipped("mounting", where, f"not measured: {measured.why}")
+        yield report_skipped("mounting", where, f"not measured: {measured.why}")
         return
     said = "; ".join(f"{one.program} {one.seconds:.2f} s, {one.rate:.0f} MB/s" for one in measured.programs)
-    yield fine("mounting", where, f"an image on a node, {READERS} read at once: {said}")
+    yield report_fine("mounting", where, f"an image on a node, {READERS} read at once: {said}")
     slow, fast = measured.of("squashfuse"), measured.of("squashfuse_ll")
     if measured.enroot and slow and not fast:
-        yield wrong("mounting.one-thread", where, "Enroot mounts by squashfuse, which reads with one thread")
+        yield report_wrong("mounting.one-thread", where, "Enroot mounts by squashfuse, which reads with one thread")
     elif measured.enroot and slow and fast and fast.rate > SLOWER * slow.rate:
-        yield wrong(
+        yield report_wrong(
             "mounting.squashfuse", where, f"Enroot mounts by squashfuse: {slow.rate:.0f} MB/s, where squashfuse_ll "
             f"reads {fast.rate:.0f}"
         )  # fmt: skip

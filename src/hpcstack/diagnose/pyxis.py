@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import read_text
-from hpcstack.diagnose.advice import Finding, fine, wrong
+from hpcstack.diagnose.advice import Finding, report_fine, report_wrong
 from hpcstack.diagnose.mounting import LIMIT_S, NOW, smallest_image
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ INCLUDE = re.compile(r"^\s*include\s+(/\S+)", re.MULTILINE)
 MOUNTS = re.compile(r"(?:^|\s)use_squashfuse=(?:1|true|yes)(?:\s|$)")
 
 
-def read_options(runner: Runner) -> str | None:
+def parse_pyxis_options(runner: Runner) -> str | None:
     """What stands behind spank_pyxis.so in plugstack.conf; None where that cannot be known from here."""
     found = CONFIG.search(runner.output(["scontrol", "show", "config"], timeout=20).stdout)
     texts = [_text(Path(found[1]))] if found else []
@@ -51,15 +51,15 @@ def look_at_pyxis(
 ) -> Iterator[Finding]:
     """Whether Pyxis mounts images. Where it does not, and srun's words for NODES are given: what a step takes there,
     beside what mounting was MEASURED to take."""
-    options = read_options(runner)
+    options = parse_pyxis_options(runner)
     if options is None:
-        yield fine("pyxis", where, "srun knows --container-image (its plugstack.conf cannot be read from here)")
+        yield report_fine("pyxis", where, "srun knows --container-image (its plugstack.conf cannot be read from here)")
     elif MOUNTS.search(options):
-        yield fine("pyxis", where, "srun knows --container-image, and mounts images (use_squashfuse=1)")
+        yield report_fine("pyxis", where, "srun knows --container-image, and mounts images (use_squashfuse=1)")
     else:
-        yield fine("pyxis", where, "srun knows --container-image")
+        yield report_fine("pyxis", where, "srun knows --container-image")
         cost = _cost(runner, site, nodes, measured) if nodes else ""
-        yield wrong("pyxis.unpacks", where, f"Pyxis unpacks images: use_squashfuse=1 is not set{cost}")
+        yield report_wrong("pyxis.unpacks", where, f"Pyxis unpacks images: use_squashfuse=1 is not set{cost}")
 
 
 def _cost(runner: Runner, site: Site, nodes: list[str], measured: MountSpeeds | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, SlurmError, format_count
 from hpcstack.diagnose import checks
-from hpcstack.diagnose.advice import Finding, fine, skipped, wrong
+from hpcstack.diagnose.advice import Finding, report_fine, report_skipped, report_wrong
 from hpcstack.diagnose.building import look_at_building
 from hpcstack.diagnose.image_cache import look_at_image_cache
 from hpcstack.diagnose.mounting import look_at_mounting, measure_mounting
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 LABELLED = re.compile(r"^\s*(\d+): (.*)$")
 
 
-def examine(
+def examine_machines(
     site: Site, runner: Runner, nodelist: str, job: str, partition: str, progress: Progress, bases: Iterable[Base] = ()
 ) -> list[Finding]:
     """All that is right and wrong with this machine, with the cluster as seen from it, and with the nodes named. Of the
@@ -49,8 +49,8 @@ def examine(
     askable = runner.has("srun") or runner.has("apptainer")
     runtime = choose_runtime(site.runtime, runner)[0].name if askable else "apptainer"
     progress("looking at this machine")
-    mine = checks.read(runner.output(["/bin/sh", "-c", script, "doctor", *paths], timeout=60).stdout)
-    found = checks.machine(mine, runtime, None, compute=False)
+    mine = checks.parse_probe(runner.output(["/bin/sh", "-c", script, "doctor", *paths], timeout=60).stdout)
+    found = checks.check_machine(mine, runtime, None, compute=False)
     count = _count(runner, nodelist, job) if nodelist or job else 0
     on = ["--jobid", job, "--overlap"] if job else [f"--nodelist={nodelist}", "--time=5"] if nodelist else []
     on += [f"--partition={partition}"] if partition and not job and on else []
@@ -66,8 +66,8 @@ def examine(
         spent = time.monotonic() - began
         node = site.node_type(partition or (_job(runner, job)[1] if job else ""))
         for probe in probes:
-            found += checks.machine(probe, runtime, node, compute=True)
-        found += checks.clocks([{**mine, "epoch": now}, *probes], spent)
+            found += checks.check_machine(probe, runtime, node, compute=True)
+        found += checks.check_clocks([{**mine, "epoch": now}, *probes], spent)
     return found
 
 
@@ -94,7 +94,7 @@ def _on_nodes(
     for line in done.stdout.splitlines():
         if match := LABELLED.match(line):
             lines[match[1]].append(match[2])
-    probes = [checks.read("\n".join(one)) for one in lines.values()]
+    probes = [checks.parse_probe("\n".join(one)) for one in lines.values()]
     if not probes:
         raise SlurmError(f"the nodes were not reached: {' '.join(done.tail[-3:])}", "sinfo -R; scontrol show node")
     return probes
@@ -124,22 +124,24 @@ def _cluster(
 ) -> Iterator[Finding]:
     """Slurm as seen from here, and on a node of those that srun's words ON name."""
     if not runner.has("srun"):
-        yield skipped("slurm", where, "there is no srun on this machine")
+        yield report_skipped("slurm", where, "there is no srun on this machine")
         return
     known = query_partitions(runner)
     if not known:
         said = runner.output(["sinfo"], timeout=20).tail[-1:]
-        yield wrong("slurm", where, f"sinfo does not answer: {' '.join(said)}")
+        yield report_wrong("slurm", where, f"sinfo does not answer: {' '.join(said)}")
         return
-    yield fine("slurm", where, f"{format_count(len(known), 'partition')}: {', '.join(known)}")
+    yield report_fine("slurm", where, f"{format_count(len(known), 'partition')}: {', '.join(known)}")
     for name in site.partitions:
         if name not in known:
-            yield wrong("partition", where, f"site.yaml names partition {name}, Slurm has none", known=", ".join(known))
+            yield report_wrong(
+                "partition", where, f"site.yaml names partition {name}, Slurm has none", known=", ".join(known)
+            )
         elif not known[name].up:
-            yield wrong("partition.down", where, f"partition {name} is not up", partition=name)
+            yield report_wrong("partition.down", where, f"partition {name} is not up", partition=name)
     why = runner.output(["sinfo", "--noheader", "--list-reasons", "--format", "%n %E"], timeout=20).stdout.splitlines()
     if why:
-        yield wrong("nodes", where, f"{format_count(len(why), 'node')} down or drained: {why[0].strip()}")
+        yield report_wrong("nodes", where, f"{format_count(len(why), 'node')} down or drained: {why[0].strip()}")
     yield from _plugins(site, runner, where, runtime, on, progress)
 
 
@@ -149,9 +151,9 @@ def _plugins(
     """What srun can start."""
     pmi = read_pmi("\n".join(runner.output(["srun", "--mpi=list"], timeout=20).tail))
     if any(name.startswith("pmi") for name in pmi):
-        yield fine("pmi", where, f"srun --mpi: {', '.join(pmi)}")
+        yield report_fine("pmi", where, f"srun --mpi: {', '.join(pmi)}")
     else:
-        yield wrong("pmi", where, "srun has neither PMIx nor PMI-2")
+        yield report_wrong("pmi", where, "srun has neither PMIx nor PMI-2")
     measured = measure_mounting(runner, site, on, progress)
     yield from look_at_mounting(measured, where)
     if runtime == "pyxis":
@@ -159,7 +161,7 @@ def _plugins(
     elif runner.has("enroot") and "--container-image" not in "\n".join(
         runner.output(["srun", "--help"], timeout=20).tail
     ):
-        yield wrong("pyxis", where, "Enroot is here, srun has no --container-image")
+        yield report_wrong("pyxis", where, "Enroot is here, srun has no --container-image")
 
 
 def look_at_registries(site: Site, where: str, bases: list[Base]) -> Iterator[Finding]:
@@ -173,20 +175,20 @@ def look_at_registries(site: Site, where: str, bases: list[Base]) -> Iterator[Fi
             try:
                 found = find_login(ping.host, site.registry(name).credentials)
             except InputError as error:
-                yield wrong("registry.login", where, f"{name}: {error.message}")
+                yield report_wrong("registry.login", where, f"{name}: {error.message}")
                 continue
             keys = ("$oauthtoken", IDENTITY)
             login = "without a login" if not found else "with a key" if found.user in keys else f"as {found.user}"
-            yield fine("registry", where, f"{name} answers at {ping.host}, {login}")
+            yield report_fine("registry", where, f"{name} answers at {ping.host}, {login}")
             base = next((one for one in bases if one.registry == name), None)
             if base:
                 yield _layers(registry, base, where)
             if ignored := registry.ignored.get(ping.host):
-                yield wrong("registry.login", where, f"{name} refuses the login in {ignored.source}")
+                yield report_wrong("registry.login", where, f"{name} refuses the login in {ignored.source}")
         else:
             mirror = "" if ping.host == name else f" {ping.host}:"
             said = f"{name}:{mirror} {ping.error or f'answered {ping.status}'}"
-            yield wrong("registry", where, said, "FAIL" if name in site.registries else "WARN")
+            yield report_wrong("registry", where, said, "FAIL" if name in site.registries else "WARN")
 
 
 def _layers(registry: Registry, base: Base, where: str) -> Finding:
@@ -194,10 +196,10 @@ def _layers(registry: Registry, base: Base, where: str) -> Finding:
     try:
         host = registry.reach_layers(base)
     except LoginRefused as error:
-        return skipped("registry.layers", where, f"not looked at: {error.message}")
+        return report_skipped("registry.layers", where, f"not looked at: {error.message}")
     except HpcstackError as error:
-        return wrong("registry.layers", where, error.message)
-    return fine("registry.layers", where, f"{host} gives the layers of {base.image}")
+        return report_wrong("registry.layers", where, error.message)
+    return report_fine("registry.layers", where, f"{host} gives the layers of {base.image}")
 
 
 def _places(site: Site, where: str) -> Iterator[Finding]:
@@ -205,23 +207,23 @@ def _places(site: Site, where: str) -> Iterator[Finding]:
     for what, path in (("store", site.store), ("modules", site.module_root)):
         yield from _place(what, path, where)
     if any(Path(path).exists() for path in LMOD):
-        yield fine("lmod", where, "Lmod is there")
+        yield report_fine("lmod", where, "Lmod is there")
     else:
-        yield wrong("lmod", where, "Lmod is not found")
+        yield report_wrong("lmod", where, "Lmod is not found")
 
 
 def _place(what: str, path: Path, where: str) -> Iterator[Finding]:
     try:
         if not path.exists():
-            yield wrong("place", where, f"{what}: {path} does not exist yet", path=str(path))
+            yield report_wrong("place", where, f"{what}: {path} does not exist yet", path=str(path))
             return
         free = shutil.disk_usage(path).free / (1 << 30)
     except OSError as error:
-        yield wrong("store", where, f"{what}: {path} cannot be looked at: {error.strerror}")
+        yield report_wrong("store", where, f"{what}: {path} cannot be looked at: {error.strerror}")
         return
     if (shut := _closed(path)) and not path.is_relative_to(Path.home()):
-        yield wrong("place.closed", where, f"{what}: {shut} is closed to others", path=str(shut))
-    judge = fine if free > checks.TMP_GIB else wrong
+        yield report_wrong("place.closed", where, f"{what}: {shut} is closed to others", path=str(shut))
+    judge = report_fine if free > checks.TMP_GIB else report_wrong
     yield judge("place.room", where, f"{what}: {path} has {free:.0f} GiB free")
 
 
@@ -233,29 +235,31 @@ def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
     folders += [("mounts", mount.partition(":")[0]) for mount in site.mounts]
     for key, path in folders:
         if path and not Path(path).exists():
-            yield wrong("named", where, f"{key}: {path} does not exist", key=key)
+            yield report_wrong("named", where, f"{key}: {path} does not exist", key=key)
     if build.ca_bundle and not Path(build.ca_bundle).is_file():
-        yield wrong("named", where, f"build.ca_bundle: {build.ca_bundle} does not exist", "FAIL", key="build.ca_bundle")
+        yield report_wrong(
+            "named", where, f"build.ca_bundle: {build.ca_bundle} does not exist", "FAIL", key="build.ca_bundle"
+        )
     key = site.signatures.sign_with
     if key and not Path(key).expanduser().is_file():
-        yield wrong("named", where, f"signatures.sign_with: {key} does not exist", key="signatures.sign_with")
+        yield report_wrong("named", where, f"signatures.sign_with: {key} does not exist", key="signatures.sign_with")
     for key, group in (("group", site.group), ("modules.group", site.modules.group)):
         if group and not _known(grp.getgrnam, group):
-            yield wrong("named", where, f"{key}: there is no group {group}", "FAIL", key=key)
+            yield report_wrong("named", where, f"{key}: there is no group {group}", "FAIL", key=key)
     if site.modules.check_as and not _known(pwd.getpwnam, site.modules.check_as):
-        yield wrong("named", where, f"modules.check_as: there is no user {site.modules.check_as}", "FAIL",
+        yield report_wrong("named", where, f"modules.check_as: there is no user {site.modules.check_as}", "FAIL",
                     key="modules.check_as")  # fmt: skip
     for name in site.modules.publishers:
         if not name.isdecimal() and not _known(pwd.getpwnam, name):
             said = f"modules.publishers: there is no user {name}, so releases that {name} published are refused"
-            yield wrong("named", where, said, "FAIL", key="modules.publishers")
+            yield report_wrong("named", where, said, "FAIL", key="modules.publishers")
     slurms = query_partitions(runner)
     for name, partition in site.partitions.items():
         node, has = site.node_types[partition.node_type], slurms.get(name)
         promised = node.gpus.count if node.gpus else 0
         if has and promised > has.gpus:  # of one that Slurm has not, `_cluster` tells
             said = f"node_types.{partition.node_type}: {promised} GPUs per node, Slurm has {has.gpus} in {name}"
-            yield wrong("named", where, said, "FAIL", key=f"node_types.{partition.node_type}.gpus.count")
+            yield report_wrong("named", where, said, "FAIL", key=f"node_types.{partition.node_type}.gpus.count")
 
 
 def _known(look: Callable[[str], object], name: str) -> bool:

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from hpcstack.diagnose.advice import Finding
-from hpcstack.diagnose.checks import clocks, machine, read
+from hpcstack.diagnose.checks import check_clocks, check_machine, parse_probe
 from hpcstack.render.template import read_data_file
 from hpcstack.site.load import Gpus, NodeType
 
@@ -22,7 +22,7 @@ NODE = NodeType(gpus=Gpus(model="H100", count=8), driver="550.54.15", hcas=("mlx
 
 def wrong(change: dict[str, str], runtime: str = "apptainer", node: NodeType | None = NODE) -> dict[str, Finding]:
     probe = {key: value for key, value in (GOOD | change).items() if value != "-"}
-    found = machine(probe, runtime, node, compute=True)
+    found = check_machine(probe, runtime, node, compute=True)
     return {one.code: one for one in found if one.status in ("FAIL", "WARN")}
 
 
@@ -68,14 +68,14 @@ def test_enroots_helpers_and_a_user_without_ids() -> None:
     enroot = {"tool.enroot": "/usr/bin/enroot", "enroot.version": "4.1.2", "enroot.hooks": "50-slurm-pmi.sh"}
     assert set(wrong({**enroot, "enroot.mksquashovlfs": ""}, "pyxis")) == {"enroot.caps"}
     assert wrong({**enroot, "enroot.mksquashovlfs": "cap_sys_admin=ep"}, "pyxis") == {}
-    here = machine({**GOOD, "user": "jo", "subuid": "0"}, "apptainer", None, compute=False)
+    here = check_machine({**GOOD, "user": "jo", "subuid": "0"}, "apptainer", None, compute=False)
     found = next(one for one in here if one.code == "subuid")
     assert found.status == "WARN" and found.remedy.endswith(" jo")
     assert "subuid" in wrong({"tool.podman": "/usr/bin/podman"}, "podman")
 
 
 def test_a_node_without_gpus_that_promises_none_is_skipped_not_passed() -> None:
-    found = machine({"host": "n", "gpus": "0"}, "apptainer", NodeType(), compute=True)
+    found = check_machine({"host": "n", "gpus": "0"}, "apptainer", NodeType(), compute=True)
     by = {one.code: one.status for one in found}
     assert by["gpu"] == "SKIP" and by["hca"] == "SKIP"
 
@@ -84,10 +84,10 @@ def test_clocks_that_disagree() -> None:
     def at(host: str, seconds: float) -> dict[str, str]:
         return {"host": host, "epoch": str(seconds)}
 
-    assert [one.status for one in clocks([at("a", 100.0), at("b", 102.0)], 1.0)] == ["OK"]
-    found = next(clocks([at("a", 100.0), at("b", 400.0)], 1.0))
+    assert [one.status for one in check_clocks([at("a", 100.0), at("b", 102.0)], 1.0)] == ["OK"]
+    found = next(check_clocks([at("a", 100.0), at("b", 400.0)], 1.0))
     assert (found.status, found.where) == ("FAIL", "b") and "299 s ahead of a" in found.found
-    assert list(clocks([at("a", 1.0)], 1.0)) == []
+    assert list(check_clocks([at("a", 1.0)], 1.0)) == []
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
@@ -95,11 +95,11 @@ def test_the_probe_runs_under_real_shells(shell: str) -> None:
     script = read_data_file("launchers", "on-node/doctor.sh")
     argv = [shell, "-u", "-c", script, "doctor", "/etc", "/no/such place"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    found = read(done.stdout)
+    found = parse_probe(done.stdout)
     assert found["host"] and float(found["epoch"]) > 1e9 and found["readable./etc"] == "yes"
     assert done.stderr == ""
-    assert machine(found, "apptainer", None, compute=True)
+    assert check_machine(found, "apptainer", None, compute=True)
 
 
 def test_what_is_no_line_of_the_probe_is_left_out() -> None:
-    assert read("host=a\nBAD KEY=1\n=\nnoise\n$(x)=1\nkernel=6.1=b\n") == {"host": "a", "kernel": "6.1=b"}
+    assert parse_probe("host=a\nBAD KEY=1\n=\nnoise\n$(x)=1\nkernel=6.1=b\n") == {"host": "a", "kernel": "6.1=b"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcstack.core.yaml import parse_yaml
-from hpcstack.diagnose.logs import ended_at, explain, literals_of, plain, select_relevant, signatures
+from hpcstack.diagnose.logs import ended_at, explain_log, literals_of, read_signatures, select_relevant, strip_escapes
 from hpcstack.launch.failure import failure_in
 from support.clock import processor_seconds
 
@@ -21,20 +21,20 @@ LINES = {
     for name in ("log-lines.yaml", "log-lines-system.yaml")
     for id_, line in parse_yaml((FIXTURES / name).read_text(), name).value.items()
 }
-IDS = [signature.id for signature in signatures()]
+IDS = [signature.id for signature in read_signatures()]
 
 
 def test_every_signature_has_a_source_and_a_line_and_no_line_is_left() -> None:
     assert len(IDS) == len(set(IDS)) >= 60
     assert set(LINES) == set(IDS)
-    for signature in signatures():
+    for signature in read_signatures():
         assert signature.source.startswith("https://") and 1 <= signature.rank <= 100
         assert signature.id.startswith(signature.family) and signature.cause and signature.remedy
 
 
 @pytest.mark.parametrize("id_", IDS)
 def test_its_own_line_is_explained(id_: str) -> None:
-    found = {finding.signature.id: finding for finding in explain(f"before\n{LINES[id_]}\nafter\n")}
+    found = {finding.signature.id: finding for finding in explain_log(f"before\n{LINES[id_]}\nafter\n")}
     assert id_ in found
     assert (found[id_].number, found[id_].count) == (2, 1)
     assert "{" not in re.sub(r"\{line\}", "", found[id_].cause + found[id_].remedy), "every group is filled"
@@ -43,20 +43,20 @@ def test_its_own_line_is_explained(id_: str) -> None:
 def test_no_signature_slows_down_on_a_hostile_line() -> None:
     for line in ("error: " * 4000, "a" * 30000, "NCCL WARN " + "(" * 20000, "srun: error: " + "x:" * 10000):
         began = processor_seconds()
-        explain(line)
+        explain_log(line)
         assert processor_seconds() - began < 2
 
 
 def test_many_lines_are_searched_in_seconds() -> None:
     text = "step 1000 loss 2.71828 lr 0.0001 tokens/s 123456\n" * 300_000 + LINES["slurm-time-limit"]
     began = processor_seconds()
-    assert [finding.signature.id for finding in explain(text)] == ["slurm-time-limit"]
+    assert [finding.signature.id for finding in explain_log(text)] == ["slurm-time-limit"]
     assert processor_seconds() - began < 20
 
 
 def test_the_root_comes_before_its_echoes() -> None:
     log = "\n".join(LINES[id_] for id_ in ("slurm-step-cancelled", "slurm-task-exit-code", "slurm-oom-kill"))
-    assert explain(log)[0].signature.id == "slurm-oom-kill"
+    assert explain_log(log)[0].signature.id == "slurm-oom-kill"
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_the_literals_of_a_pattern(pattern: str, literal: tuple[str, ...]) -> No
 
 
 def test_most_signatures_need_no_look_at_every_line() -> None:
-    assert sum(not signature.literals for signature in signatures()) < len(IDS) / 50
+    assert sum(not signature.literals for signature in read_signatures()) < len(IDS) / 50
 
 
 def test_terminals_commands_are_not_passed_on() -> None:
-    assert plain("\x1b[31mred\x1b[0m\rnext\x07\x9b") == "red\nnext"
-    finding = explain("\x1b]0;title\x07" + LINES["slurm-oom-kill"] + "\x1b[2J")[0]
+    assert strip_escapes("\x1b[31mred\x1b[0m\rnext\x07\x9b") == "red\nnext"
+    finding = explain_log("\x1b]0;title\x07" + LINES["slurm-oom-kill"] + "\x1b[2J")[0]
     assert "\x1b" not in finding.line
 
 
@@ -117,7 +117,7 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
         (rank + end + killed, False),
         (killed, True),
     ):
-        ids = [one.signature.id for one in select_relevant(explain(text), failure_in(text), text)]
+        ids = [one.signature.id for one in select_relevant(explain_log(text), failure_in(text), text)]
         assert ("slurm-task-killed" in ids) is there, text
     # a bus error of the launcher on the other node, whose image went away: an echo, in whatever words
     python = "Fatal Python error: Bus error\n"
@@ -129,11 +129,11 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
         (python + rank + end, True),
         (python + end, True),
     ):
-        ids = [one.signature.id for one in select_relevant(explain(text), failure_in(text), text)]
+        ids = [one.signature.id for one in select_relevant(explain_log(text), failure_in(text), text)]
         assert ("system-bus-error" in ids) is there and "slurm-task-bus-error" not in ids, text
     # memory is what Slurm speaks of when all is over
     text = rank.replace("with 1", "with 137") + end + LINES["slurm-oom-kill"]
-    assert select_relevant(explain(text), failure_in(text), text)[0].signature.id == "slurm-oom-kill"
+    assert select_relevant(explain_log(text), failure_in(text), text)[0].signature.id == "slurm-oom-kill"
     assert [ended_at(text) for text in (end, "a\n" + end, "a\nb\n", "hpcstack: nothing was written for 9 s: x\n")] == [
         1,
         2,
@@ -146,31 +146,31 @@ def test_what_another_rank_says_is_an_echo() -> None:
     closed = LINES["nccl-remote-error"]
     for rank, there in ((0, True), (1, False)):
         text = f"[rank{rank}]: {closed}\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n"
-        assert bool(select_relevant(explain(text), failure_in(text), text)) is there, text
+        assert bool(select_relevant(explain_log(text), failure_in(text), text)) is there, text
 
 
 def test_why_slurm_ended_it_stands_in_the_line_that_says_so() -> None:
     for known in ("slurm-preempted", "slurm-time-limit", "slurm-cancelled-node-failure"):
         text = LINES[known] + "\nRuntimeError: Connection closed by peer\n"
-        ids = [one.signature.id for one in select_relevant(explain(text), failure_in(text), text)]
+        ids = [one.signature.id for one in select_relevant(explain_log(text), failure_in(text), text)]
         assert known in ids, known
 
 
 def test_a_progress_bar_does_not_shift_the_lines() -> None:
     text = "1%\r2%\r3%\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\nFatal Python error: Bus error\n"
-    assert not select_relevant(explain(text), failure_in(text), text)
+    assert not select_relevant(explain_log(text), failure_in(text), text)
 
 
 def test_pips_isolated_builds_are_named_where_pip_ran() -> None:
     line = "ModuleNotFoundError: No module named 'torch'\n"
     for text, first in ((line, "pip-module-missing"), (f"Building wheel for x\n{line}", "pip-build-module-missing")):
-        assert select_relevant(explain(text), failure_in(text), text)[0].signature.id == first
+        assert select_relevant(explain_log(text), failure_in(text), text)[0].signature.id == first
 
 
 def test_r9_what_nvidias_scripts_say_on_every_start_is_not_blamed() -> None:
     """Each bash of an image of NVIDIA's tries to remove a link, which a read-only root refuses: nothing comes of it."""
     harmless = "rm: cannot remove '/usr/local/cuda/compat/lib': Read-only file system"
-    assert explain(f"{harmless}\n" * 8) == []
-    (found,) = explain(f"{harmless}\n{LINES['cuda-ptx-unsupported-toolchain']}\n")
+    assert explain_log(f"{harmless}\n" * 8) == []
+    (found,) = explain_log(f"{harmless}\n{LINES['cuda-ptx-unsupported-toolchain']}\n")
     assert found.signature.id == "cuda-ptx-unsupported-toolchain"
-    assert {found.number for found in explain(f"{harmless}\n{LINES['apptainer-read-only']}\n")} == {2}
+    assert {found.number for found in explain_log(f"{harmless}\n{LINES['apptainer-read-only']}\n")} == {2}

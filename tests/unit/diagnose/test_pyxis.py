@@ -10,7 +10,7 @@ import pytest
 from conftest import make_site
 from hpcstack.core.process import Completed, Runner
 from hpcstack.diagnose.mounting import MountSpeed, MountSpeeds
-from hpcstack.diagnose.pyxis import look_at_pyxis, read_options
+from hpcstack.diagnose.pyxis import look_at_pyxis, parse_pyxis_options
 from hpcstack.store.artifact import Artifact
 from hpcstack.store.store import Store
 
@@ -57,7 +57,7 @@ def test_a_file_that_is_included_and_one_that_cannot_be_read(tmp_path: Path) -> 
     (tmp_path / "d").mkdir()
     (tmp_path / "d/pyxis.conf").write_text("required spank_pyxis.so use_squashfuse=1\n")
     (tmp_path / "plugstack.conf").write_text(f"include {tmp_path}/d/*\n")
-    assert read_options(Cluster(tmp_path / "plugstack.conf")) == "use_squashfuse=1"
+    assert parse_pyxis_options(Cluster(tmp_path / "plugstack.conf")) == "use_squashfuse=1"
     found = list(look_at_pyxis(Cluster(tmp_path / "none"), make_site(tmp_path), "login", [], None))
     assert [one.status for one in found] == ["OK"] and "cannot be read" in found[0].found
 
