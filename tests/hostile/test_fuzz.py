@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import make_site
-from hpcstack.build.bundle_apply import apply
+from hpcstack.build.bundle_apply import apply_bundle
 from hpcstack.core import data
 from hpcstack.core.bounds import Bounds
 from hpcstack.core.errors import HpcstackError
@@ -305,7 +305,7 @@ def test_bundles(tmp_path: Path) -> None:
             content[at : at + len(noise)] = noise
             file.write_bytes(content)
         with contextlib.suppress(HpcstackError):
-            apply(file, site, top / "mine", Progress())
+            apply_bundle(file, site, top / "mine", Progress())
             good += 1
             assert not (top / "mine/demo-1.yaml").exists() or (top / "mine/demo-1.yaml").read_text() == RECIPE
         written = {path.name for path in (top / "mine").rglob("*")} | {path.name for path in site.lock_dir.rglob("*")}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from conftest import make_site
 from hpcstack.build.base import bundled_base, imported_base
-from hpcstack.build.bundle_apply import apply
+from hpcstack.build.bundle_apply import apply_bundle
 from hpcstack.build.workbench import Workbench
 from hpcstack.core import data
 from hpcstack.core.errors import HpcstackError, InputError, ProblemsError
@@ -54,7 +54,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 def test_h4_the_base_of_a_bundle_is_its_own_and_of_its_lock_alone(tmp_path: Path, here: Site) -> None:
     from support.locks import base_lock
 
-    done = apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
+    done = apply_bundle(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
     assert [path.name for path in done.recipes] == ["demo-1.yaml"] and done.lock.name == "demo-1.lock.json"
     stack = Catalog([tmp_path / "mine"]).find("demo-1").stack
     lock = base_lock(stack)
@@ -128,7 +128,7 @@ def test_m10_a_bundle_brings_its_own_and_nothing_else(tmp_path: Path, here: Site
     file = make_bundle(tmp_path, here, **OTHERS[what])
     (tmp_path / "mine").mkdir()
     with pytest.raises(HpcstackError):
-        apply(file, here, tmp_path / "mine", Progress())
+        apply_bundle(file, here, tmp_path / "mine", Progress())
     assert (
         state(tmp_path / "mine") == []
         and state(here.lock_dir) == []
@@ -144,17 +144,19 @@ def test_m10_a_base_that_is_only_named_is_the_one_that_is_here(tmp_path: Path, h
     name = imported_base(lock, "linux/amd64", here).name
     named = {"name": name, "sha256": hashlib.sha256(b"a base").hexdigest(), "size": 6}
     with pytest.raises(InputError, match="no earlier bundle has brought"):
-        apply(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
+        apply_bundle(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
     imported_base(lock, "linux/amd64", here).write_bytes(b"A BASE")
     with pytest.raises(InputError, match="no earlier bundle has brought"):
-        apply(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
+        apply_bundle(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
     imported_base(lock, "linux/amd64", here).unlink()
     imported_base(lock, "linux/amd64", here).symlink_to("/a/file")  # as long as the base
     with pytest.raises(InputError, match="no earlier bundle has brought"):
-        apply(make_bundle(tmp_path, here, without_base={**named, "size": 7}), here, tmp_path / "mine", Progress())
+        apply_bundle(
+            make_bundle(tmp_path, here, without_base={**named, "size": 7}), here, tmp_path / "mine", Progress()
+        )
     imported_base(lock, "linux/amd64", here).unlink()
-    apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
-    apply(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
+    apply_bundle(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
+    apply_bundle(make_bundle(tmp_path, here, without_base=named), here, tmp_path / "mine", Progress())
     found = bundled_base(lock, "linux/amd64", here)
     assert found and found.read_bytes() == b"a base"
 
@@ -166,7 +168,7 @@ def test_m10_what_it_writes_is_named_before(tmp_path: Path, here: Site) -> None:
         def __call__(self, text: str) -> None:
             said.append(text)
 
-    apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Heard())
+    apply_bundle(make_bundle(tmp_path, here), here, tmp_path / "mine", Heard())
     assert [line for line in said if line.startswith("writing")] == [
         f"writing {tmp_path}/mine/demo-1.yaml", f"writing {tmp_path}/mine/demo-1.lock.json"
     ]  # fmt: skip
@@ -176,11 +178,11 @@ def test_m10_a_recipe_of_ours_is_not_overwritten_nor_followed(tmp_path: Path, he
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/demo-1.yaml").write_text(RECIPE + "# mine\n")
     with pytest.raises(InputError, match="already exists"):
-        apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
+        apply_bundle(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
     (tmp_path / "mine/demo-1.yaml").unlink()
     (tmp_path / "mine/demo-1.yaml").symlink_to(tmp_path / "victim")
     with pytest.raises(HpcstackError):
-        apply(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
+        apply_bundle(make_bundle(tmp_path, here), here, tmp_path / "mine", Progress())
     assert not (tmp_path / "victim").exists() and state(here.lock_dir) == []
 
 
@@ -223,7 +225,7 @@ def test_any_damage_to_a_bundle_is_refused_or_changes_nothing(
     content[at : at + len(noise)] = noise
     file.write_bytes(content)
     try:
-        apply(file, site, top / "mine", Progress())
+        apply_bundle(file, site, top / "mine", Progress())
     except HpcstackError:
         return
     assert (top / "mine/demo-1.yaml").read_text() == RECIPE

@@ -293,7 +293,7 @@ def test_an_archive_whose_config_is_nonsense_is_refused(tmp_path: Path, config: 
 def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpcstack.build.verify import about, own_name
+    from hpcstack.build.verify import describe_any_image, own_name
     from hpcstack.store import contents
     from hpcstack.store.store import Store
 
@@ -301,7 +301,7 @@ def test_a_file_of_an_image_that_unpacks_to_gigabytes_is_not_read(
     image = bring_in(tmp_path, tar([member("opt/hpcstack/stack.json", bytes(5 << 20))]))
     with pytest.raises(HpcstackError, match="larger than"):
         contents.read_image_file(image, "opt/hpcstack/stack.json")
-    assert own_name(image) == "" and about(str(image), Store(tmp_path))["about"]
+    assert own_name(image) == "" and describe_any_image(str(image), Store(tmp_path))["about"]
 
 
 @pytest.mark.parametrize("packer", ["tar2sqfs", "mksquashfs"])

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.build.verify import read
+from hpcstack.build.verify import read_image
 from hpcstack.core.lease import is_alive, read_holder
 from hpcstack.core.process import Runner
 from hpcstack.store.store import Store
@@ -177,7 +177,7 @@ def test_a_build_that_is_killed(place: Place, engine: str) -> None:
     again = place.run(*build, "--json")
     assert again.returncode == 0, again.stderr
     image = Path(json.loads(again.stdout)["image"])
-    assert {"opt/first", "opt/second"} <= set(read(image, Runner()).contents)
+    assert {"opt/first", "opt/second"} <= set(read_image(image, Runner()).contents)
     assert not list((store / "incoming").iterdir())
     for lease in (store / "leases").glob("[!.]*"):  # of one that was killed when all was there: nobody waits for it
         holder = read_holder(lease.read_text())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from hpcstack.adopt.survey import survey_image
-from hpcstack.build.base import here, import_image
+from hpcstack.build.base import find_host_platform, import_image
 from hpcstack.build.build import build_on
 from hpcstack.build.engines import choose
 from hpcstack.build.request import LEAST_BYTES, BuildRequest
@@ -131,7 +131,7 @@ def _image_of(source: str, work: Path, bench: Workbench) -> tuple[str, Path]:
         return str(path.absolute()), path.absolute()
     if path.suffix in (".sqsh", ".squashfs"):
         raise InputError(f"{source} does not exist", "name a squashfs, or an image as hpcstack import takes it")
-    imported = import_image(source, here(), work / "imported.sqsh", bench)
+    imported = import_image(source, find_host_platform(), work / "imported.sqsh", bench)
     return f"{source.partition('@')[0]}@{imported.image.digest}", imported.path
 
 
@@ -141,9 +141,9 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 
 def _check(request: AdoptRequest, survey: Survey) -> None:
-    if survey.platform != here():
+    if survey.platform != find_host_platform():
         raise InputError(
-            f"{request.source} is for {survey.platform}, and this machine is {here()}",
+            f"{request.source} is for {survey.platform}, and this machine is {find_host_platform()}",
             f"adopt it on a machine of its kind: uname -m says {KERNEL_NAMES[survey.platform]} there",
         )
     lacks = [name for name in request.commands if name not in survey.files]

@@ -31,10 +31,10 @@ def import_image(text: str, platform: str, output: Path | None, bench: Workbench
     """The image that TEXT names, for PLATFORM (this machine's by default), as the file OUTPUT."""
     reference = parse_reference(text)
     final = new_file(output or Path(reference.file_name), force=force)
-    return _import(reference, platform or here(), final, bench)
+    return _import(reference, platform or find_host_platform(), final, bench)
 
 
-def here() -> str:
+def find_host_platform() -> str:
     """This machine's platform, as registries say it."""
     names = {kernel: name for name, kernel in KERNEL_NAMES.items()}
     return names.get(machine.machine(), "linux/amd64")

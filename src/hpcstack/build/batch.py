@@ -79,7 +79,7 @@ def partition_of(platform: str, site: Site) -> str:
     return fitting[0]
 
 
-def script(
+def render_batch_script(
     stacks: Sequence[str], logs: Path, command: Sequence[str], rest: Sequence[str], options: Sequence[str]
 ) -> str:
     """The batch script that builds STACKS."""
@@ -110,7 +110,7 @@ def build_on_slurm(
         for turn, ((platform, words), same) in enumerate(alike.items()):
             stacks, place = [one.stack for one in same], places[platform]
             options = [f"--array=0-{len(stacks) - 1}%{limit}"] + ([f"--partition={place}"] if place else [])
-            text = script(stacks, logs, [*commands[place], *own], words, options)
+            text = render_batch_script(stacks, logs, [*commands[place], *own], words, options)
             path = logs / (f"build-{turn}.sbatch" if turn else "build.sbatch")
             with store.acting("the job was not written"):
                 write_text(path, text)

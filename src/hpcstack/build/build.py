@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.diagnose_log import explain_failure
 from hpcstack.build.job import make_job, read_log, redact_log
-from hpcstack.build.offline import lend
+from hpcstack.build.offline import lend_bundle
 from hpcstack.build.request import BuildRequest, find_built
 from hpcstack.core import sharing
 from hpcstack.core.errors import BuildError, InputError, MissingToolError, StoreError
@@ -47,7 +47,7 @@ class How:
     again: str = ""
 
 
-def build(request: BuildRequest, bench: Workbench, how: How = How()) -> tuple[Artifact, bool]:
+def build_image(request: BuildRequest, bench: Workbench, how: How = How()) -> tuple[Artifact, bool]:
     """The image of REQUEST, and whether it had to be built. BuildError leaves nothing in the store."""
     from hpcstack.build.base import base_of, bundled_base, imported_base
 
@@ -182,7 +182,7 @@ def make_image(
     locked = request.lock.platform(request.platform)
     planned = tuple(plan_steps(request.stack, locked, request.lock.sources))
     if how.offline:
-        lend(job.lent, request)
+        lend_bundle(job.lent, request)
     job = replace(
         job, steps=planned, environment=locked.environment, fresh=how.fresh, offline=how.offline,
         squash=request.squash, beside=beside,

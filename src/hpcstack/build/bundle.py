@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 
-def create(
+def create_bundle(
     request: BuildRequest, recipe: Recipe, output: Path, artifact: Artifact | None, bench: Workbench, *,
     with_base: bool = True,
 ) -> int:  # fmt: skip

@@ -75,7 +75,7 @@ class Applied:
     recipes: tuple[Path, ...]
 
 
-def apply(file: Path, site: Site, recipes: Path | None, progress: Progress) -> Applied:
+def apply_bundle(file: Path, site: Site, recipes: Path | None, progress: Progress) -> Applied:
     """What FILE holds, put where builds find it. InputError for a bundle that is damaged or says too much."""
     try:
         with tarfile.open(file, "r:", tarinfo=Header) as tar:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpcstack.build.request import BuildRequest
 
 
-def lend(job_lent: Path, request: BuildRequest) -> None:
+def lend_bundle(job_lent: Path, request: BuildRequest) -> None:
     """Into what the site lends to an offline build: the bundle's packages, for pip and apt in place of a network."""
     folder = offline_folder(request.site, request.lock, request.platform)
     if not folder.is_dir():

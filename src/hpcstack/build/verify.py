@@ -46,7 +46,7 @@ class Read:
     texts: dict[str, str] = field(default_factory=dict)
 
 
-def read(image: Path, runner: Runner) -> Read:
+def read_image(image: Path, runner: Runner) -> Read:
     """All that IMAGE (a squashfs) holds, as a stream: nothing is unpacked."""
     out, wanted = Read(), {*PACKAGES.values(), *ENVIRONMENT}
     with runner.read(["sqfs2tar", str(image)]) as pipe:
@@ -76,7 +76,7 @@ def _pieces(pipe: object) -> Iterator[bytes]:
         yield block
 
 
-def statement(text: str, store: Store, stack: str = "") -> Statement:
+def make_statement(text: str, store: Store, stack: str = "") -> Statement:
     """What is known of the image that TEXT means: its bytes, read now; its stack; and the lock, where the store has it.
 
     STACK is what it must be; without it, what was asked for, or for a file what it says of itself.
@@ -104,7 +104,7 @@ def own_name(image: Path) -> str:
     return str(found.get("stack", ""))
 
 
-def about(text: str, store: Store) -> dict[str, Any]:
+def describe_any_image(text: str, store: Store) -> dict[str, Any]:
     """All that is known of an image: what the store wrote down, or for a file what it says of itself."""
     if is_file(text):
         path = find_file(text, store)
@@ -131,7 +131,7 @@ def _spliced(image: Path) -> dict[str, Any]:
 def compare_images(one: str, other: str, store: Store, runner: Runner) -> Parity:
     """Whether two images, ONE and OTHER as `find_file` knows them, are the same stack, whatever engine made them."""
     paths = [find_file(text, store) for text in (one, other)]  # what is named wrongly is told before anything is read
-    first, second = (read(path, runner) for path in paths)
+    first, second = (read_image(path, runner) for path in paths)
     return compare_contents(first.contents, second.contents, (first.texts, second.texts))
 
 
@@ -146,7 +146,7 @@ def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | N
             kept = bench.store.top / "logs" / f"{request.stack.full_name}-reproducible-{number}.log"
             job = make_image(work, request, base, bench, How(fresh=True), kept)
             digests.append(digest_of(job.image))
-            contents.append(read(job.image, bench.runner).contents)
+            contents.append(read_image(job.image, bench.runner).contents)
     if digests[0] == digests[1]:
         return None
     return find_differences(*contents) or ["no file differs: only times or the order of the packer's blocks do"]
@@ -176,7 +176,7 @@ def check_signature(
     STACK is what the image must be; for a SIF, Apptainer's own signature counts.
     """
     image, keys = find_file(text, store), site.signatures.keys
-    what = statement(text, store, stack)
+    what = make_statement(text, store, stack)
     if keys and not key and image.suffix != ".sif":
         return (image, *signing.verify_by(image, keys, runner, what))
     return (image, *signing.verify_signature(image, key, runner, what))

@@ -38,7 +38,7 @@ def create(session: Session, name: str, output: Path | None, platform: str, with
         request = request_build(recipe, lock, site, session.runner, platform)
         final = output or Path(f"{recipe.stack.full_name}.bundle.tar")
         artifact = find_built(request, session.store)
-        size = bundle.create(request, recipe, final, artifact, bench, with_base=not without_base)
+        size = bundle.create_bundle(request, recipe, final, artifact, bench, with_base=not without_base)
     answer({"bundle": str(final.absolute()), "size": size}, as_json, lambda: f"{final}\n  {size / 1e6:.0f} MB")
 
 
@@ -58,7 +58,7 @@ def apply(session: Session, file: Path, recipes_to: Path | None, as_json: bool) 
     from hpcstack.build import bundle_apply
 
     with show_progress(f"applying {file.name}") as progress:
-        done = bundle_apply.apply(file, session.site, recipes_to or session.own_folder, progress)
+        done = bundle_apply.apply_bundle(file, session.site, recipes_to or session.own_folder, progress)
     document = {**asdict(done), "lock": str(done.lock), "recipes": [str(path) for path in done.recipes]}
     elsewhere = [path.parent for path in done.recipes if path.parent not in session.folders]
     options = ["--recipes", str(elsewhere[0])] if elsewhere else []

@@ -15,7 +15,7 @@ def command(session: Session, image: str, as_json: bool) -> None:
     """What an image is: its stack, base, packages, releases. IMAGE is a stack, STACK@ENGINE, a key or a file."""
     from hpcstack.build import verify
 
-    about = verify.about(image_named(session, image), session.store)
+    about = verify.describe_any_image(image_named(session, image), session.store)
 
     def text() -> str:
         lines = []

@@ -24,7 +24,7 @@ def command(session: Session, image: str, key: str, as_json: bool) -> None:
 
     image = image_named(session, image)
     path = find_file(image, session.store)
-    what, wanted = verify.statement(image, session.store), session.site.signatures
+    what, wanted = verify.make_statement(image, session.store), session.site.signatures
     key = key or wanted.sign_with
     good = wanted.keys and path.suffix != ".sif" and signing.verify_by(path, wanted.keys, session.runner, what)[0]
     if good and not signing.is_trusted(key, wanted.keys, session.runner):

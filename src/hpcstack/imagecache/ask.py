@@ -9,7 +9,7 @@ import re
 import socket
 from typing import TYPE_CHECKING
 
-from hpcstack.build.base import here
+from hpcstack.build.base import find_host_platform
 from hpcstack.core.errors import HpcstackError, InputError, LoginRefused, RegistryError, StoreError
 from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.imagecache.layout import open_cache
@@ -40,7 +40,7 @@ def ask_service(image: str, site: Site, progress: Progress) -> dict[str, str]:
         try:
             connection.connect(path)
             line = Line(connection)
-            line.say({"image": image, "platform": here(), "step": step_name(os.environ)})
+            line.say({"image": image, "platform": find_host_platform(), "step": step_name(os.environ)})
             while True:
                 said = line.hear()
                 if "path" in said:

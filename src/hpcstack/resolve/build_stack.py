@@ -78,9 +78,9 @@ def build_stack(recipe: Recipe, options: BuildOptions, bench: Workbench) -> Buil
     request = request_stack(recipe, options, bench)
     artifact, built = (None if options.no_cache else find_built(request, bench.store)), False
     if artifact is None:
-        from hpcstack.build.build import How, build
+        from hpcstack.build.build import How, build_image
 
-        artifact, built = build(request, bench, How(fresh=options.no_cache, offline=options.offline))
+        artifact, built = build_image(request, bench, How(fresh=options.no_cache, offline=options.offline))
     if sif:
         from hpcstack.store.sif import assemble_sif
 

@@ -107,7 +107,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     site = make_site(tmp_path / "site")
     monkeypatch.setattr(adopt_image, "survey_image", lambda *_: SURVEY)
     monkeypatch.setattr(adopt_image, "choose", lambda *_: (object(), "a test"))
-    monkeypatch.setattr(adopt_image, "here", lambda: "linux/amd64")
+    monkeypatch.setattr(adopt_image, "find_host_platform", lambda: "linux/amd64")
     return Workbench(site, Registry(site), Runner(), Progress())
 
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from hpcstack.build.engines.seccomp import AARCH64, X86_64, program
+from hpcstack.build.engines.seccomp import AARCH64, X86_64, make_filter
 
 I386 = 0x40000003  # AUDIT_ARCH_I386, linux/audit.h
 ALLOWED, DONE, NOT_THERE = 0x7FFF0000, 0x00050000, 0x00050026
@@ -15,7 +15,7 @@ ALLOWED, DONE, NOT_THERE = 0x7FFF0000, 0x00050000, 0x00050026
 def verdict(machine: str, architecture: int, number: int, *arguments: int) -> int:
     """What the filter of MACHINE returns for a call: classic BPF, of which it uses five instructions."""
     words = struct.pack("=IIQ6Q", number, architecture, 0, *arguments, *[0] * (6 - len(arguments)))
-    code, at, value = program(machine), 0, 0
+    code, at, value = make_filter(machine), 0, 0
     while True:
         kind, true, false, constant = struct.unpack_from("=HBBI", code, at * 8)
         at += 1

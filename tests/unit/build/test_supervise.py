@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.build.engines.enclosure import supervised
+from hpcstack.build.engines.enclosure import supervise_command
 
 DAEMON = "setsid sh -c 'sleep {0} & exec sleep {0}' & "  # in a session of its own, and a child of nobody's
 
@@ -35,7 +35,7 @@ def mark() -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_with_who_started_it(mark: str, number: signal.Signals) -> None:
-    argv = supervised(["sh", "-c", f"{DAEMON.format(mark)} sleep {mark}"])
+    argv = supervise_command(["sh", "-c", f"{DAEMON.format(mark)} sleep {mark}"])
     starter = subprocess.Popen([sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *argv])
     wait_until(True, mark)
     starter.send_signal(number)
@@ -44,7 +44,7 @@ def test_it_ends_with_who_started_it(mark: str, number: signal.Signals) -> None:
 
 
 def test_it_ends_where_it_is_told_to(mark: str) -> None:
-    process = subprocess.Popen(supervised(["sh", "-c", f"trap '' TERM; {DAEMON.format(mark)} sleep {mark}"]))
+    process = subprocess.Popen(supervise_command(["sh", "-c", f"trap '' TERM; {DAEMON.format(mark)} sleep {mark}"]))
     wait_until(True, mark)
     process.terminate()
     assert process.wait() == 128 + signal.SIGTERM
@@ -53,7 +53,9 @@ def test_it_ends_where_it_is_told_to(mark: str) -> None:
 
 def test_what_a_program_leaves_behind_ends_with_it(mark: str) -> None:
     assert (
-        subprocess.run(supervised(["sh", "-c", f"{DAEMON.format(mark)} sleep 0.2; exit 3"]), check=False).returncode
+        subprocess.run(
+            supervise_command(["sh", "-c", f"{DAEMON.format(mark)} sleep 0.2; exit 3"]), check=False
+        ).returncode
         == 3
     )
     wait_until(False, mark)
@@ -68,4 +70,4 @@ def test_its_status_is_the_programs(tmp_path: Path) -> None:
         (["no-such-program"], 127),
         ([str(plain)], 126),
     ):
-        assert subprocess.run(supervised(argv), check=False, capture_output=True).returncode == status
+        assert subprocess.run(supervise_command(argv), check=False, capture_output=True).returncode == status

@@ -265,7 +265,7 @@ def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> 
 def test_offline_the_first_engine_that_can_shut_the_network_out(monkeypatch: pytest.MonkeyPatch) -> None:
     from hpcstack.build.engines import choose
 
-    monkeypatch.setattr("hpcstack.build.engines.base.missing", lambda *_: "")
+    monkeypatch.setattr("hpcstack.build.engines.base.explain_missing", lambda *_: "")
     monkeypatch.setattr("hpcstack.build.engines.apptainer.enclosure_refused", lambda _: "an old kernel")
     monkeypatch.setattr("hpcstack.build.engines.os.geteuid", lambda: 1000)
     tools = Answering(apptainer="x", enroot="x", mksquashfs="x", unsquashfs="x")

@@ -259,7 +259,7 @@ def test_a_few_bytes_of_zstd_become_pieces_of_a_bounded_size() -> None:
 def test_the_platform_is_looked_at_wherever_the_image_comes_from(
     imported: Callable[[Path | str], Imported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcstack.build.base.here", lambda: "linux/arm64")
+    monkeypatch.setattr("hpcstack.build.base.find_host_platform", lambda: "linux/arm64")
     site = make_site(tmp_path)
     for image in (layout(tmp_path / "image", [SMALL]), archive(tmp_path / "image.tar", [SMALL])):
         with pytest.raises(InputError, match="is for linux/amd64, not for linux/arm64"):

@@ -13,9 +13,9 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
-from hpcstack.build.engines.container import scratch
-from hpcstack.build.engines.enclosure import NoEnclosure, supervised
+from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, explain_missing, list_proxies
+from hpcstack.build.engines.container import make_scratch
+from hpcstack.build.engines.enclosure import NoEnclosure, supervise_command
 from hpcstack.build.engines.machine import enclosure_refused
 from hpcstack.build.engines.overlay import Layered
 from hpcstack.core.errors import BuildError, InputError
@@ -41,10 +41,10 @@ def build_argv(job: Job, sif: Path) -> list[str]:
 LAYERED = Layered("apptainer")
 
 
-def environment(job: Job, home: Path) -> dict[str, str]:
+def make_apptainer_environment(job: Job, home: Path) -> dict[str, str]:
     """Where Apptainer works, in a home of the build's own: the user's settings do not reach into an image."""
     return {
-        **proxies(job.settings),
+        **list_proxies(job.settings),
         "HOME": str(home),
         "APPTAINER_TMPDIR": str(job.work),
         "APPTAINER_CACHEDIR": job.settings.cachedir
@@ -61,7 +61,7 @@ def without_settings(argv: list[str], env: dict[str, str]) -> list[str]:
     return ["env", *(f"--unset={name}" for name in sorted(his)), *argv]
 
 
-def partition(listing: str) -> str:
+def find_system_partition(listing: str) -> str:
     """The id of the system partition in what `apptainer sif list` prints."""
     match = PARTITION.search(listing)
     if not match:
@@ -69,11 +69,11 @@ def partition(listing: str) -> str:
     return match[1]
 
 
-def prepare(job: Job) -> Path:
+def prepare_home(job: Job) -> Path:
     """A home for the build."""
     home = job.work / "home"
     (home / ".apptainer").mkdir(parents=True, exist_ok=True)
-    scratch(job)
+    make_scratch(job)
     return home
 
 
@@ -84,7 +84,7 @@ class ApptainerEngine:
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:
-        return missing(self.tools, runner)
+        return explain_missing(self.tools, runner)
 
     def build(self, job: Job, runner: Runner) -> Completed:
         if re.search(r"[,:]", str(job.work)):
@@ -115,16 +115,16 @@ class ApptainerEngine:
         sif = job.work / "image.sif"
         definition = (job.context / "apptainer.def").read_text()
         (job.context / "local.def").write_text(local_definition(definition, str(job.base)))
-        env = environment(job, prepare(job))
+        env = make_apptainer_environment(job, prepare_home(job))
         argv = without_settings(build_argv(job, sif), env)
         argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
-        done = runner.logged(supervised(argv), job.log, env=env, cwd=job.context, on_line=job.on_line)
+        done = runner.logged(supervise_command(argv), job.log, env=env, cwd=job.context, on_line=job.on_line)
         if done.status:
             return done
         listing = runner.output(["apptainer", "sif", "list", str(sif)])
         if listing.status:
             return listing
-        return self._extract(sif, partition(listing.stdout), job, runner)
+        return self._extract(sif, find_system_partition(listing.stdout), job, runner)
 
     def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
         return LAYERED.run_inside(script, folder, job, runner)

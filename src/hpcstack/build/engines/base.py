@@ -105,14 +105,14 @@ class Engine(Protocol):
     def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed: ...
 
 
-def proxies(settings: BuildSite) -> dict[str, str]:
+def list_proxies(settings: BuildSite) -> dict[str, str]:
     """The site's proxy and CA bundle for a program that an engine starts."""
     proxy, bundle = settings.proxy, settings.ca_bundle
     said = {"http_proxy": proxy.http, "https_proxy": proxy.https, "no_proxy": proxy.no, "SSL_CERT_FILE": bundle}
     return {name: value for name, value in said.items() if value}
 
 
-def missing(tools: tuple[str, ...], runner: Runner) -> str:
+def explain_missing(tools: tuple[str, ...], runner: Runner) -> str:
     """Which of TOOLS are not installed, as a reason; empty where all are."""
     lacking = [tool for tool in tools if not runner.has(tool)]
     return f"{', '.join(lacking)} not installed" if lacking else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import Job, missing
+from hpcstack.build.engines.base import Job, explain_missing
 from hpcstack.build.engines.machine import enclosure_refused
 from hpcstack.build.engines.overlay import Layered
 
@@ -27,7 +27,7 @@ class Builtin:
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:
-        return missing(self.tools, runner) or enclosure_refused(runner)
+        return explain_missing(self.tools, runner) or enclosure_refused(runner)
 
     def build(self, job: Job, runner: Runner) -> Completed:
         return LAYERED.build(job, runner)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.engines.enclosure import give_folder_to_builder, give_to_builder
 from hpcstack.build.engines.lowest import DNS, in_base, resolv_conf
-from hpcstack.build.engines.seccomp import program
+from hpcstack.build.engines.seccomp import make_filter
 from hpcstack.squashfs.inode import FILE
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def container_words(job: Job, tree: Path, binds: dict[Path, str], command: list[
         **({"HPCSTACK_SEES_FILES": "yes"} if sees_files else {}),
     }
     (own / "environment.json").write_text(json.dumps(variables))
-    (own / "filter").write_bytes(program(platform.machine()))
+    (own / "filter").write_bytes(make_filter(platform.machine()))
     words = ["--tree", str(tree), "--environment", str(own / "environment.json"), "--filter", str(own / "filter")]
-    for source, target in (*binds.items(), (scratch(job), "/tmp"), (scratch(job), "/var/tmp")):
+    for source, target in (*binds.items(), (make_scratch(job), "/tmp"), (make_scratch(job), "/var/tmp")):
         words += ["--bind", str(source), target]
     names = own / "names"  # a folder apart: the base says what the files in it are called
     words += ["--show", str(job.lent), "/mnt", *name_words(job, names)]
@@ -72,7 +72,7 @@ def name_words(job: Job, own: Path) -> list[str]:
     return words
 
 
-def scratch(job: Job) -> Path:
+def make_scratch(job: Job) -> Path:
     """What a step finds at /tmp and /var/tmp: neither the machine's nor the image's."""
     folder = job.work / "scratch"
     folder.mkdir(exist_ok=True)

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import ANSWERS, Job, missing, proxies
+from hpcstack.build.engines.base import ANSWERS, Job, explain_missing, list_proxies
 from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import HpcstackError, MissingToolError
 from hpcstack.core.process import Completed, Runner
@@ -32,12 +32,12 @@ RUN env -u BASH_ENV -u ENV /bin/bash /opt/hpcstack/{script}
 """
 
 
-def changes(environment: dict[str, str]) -> list[str]:
+def list_changes(environment: dict[str, str]) -> list[str]:
     """What makes an imported tree an image with the base's variables."""
     return [f"ENV {name}={quote_dockerfile(value)}" for name, value in environment.items() if VARIABLE.fullmatch(name)]
 
 
-def left_out(job: Job) -> list[str]:
+def list_left_out(job: Job) -> list[str]:
     """Paths of the daemon's image that are not the stack's: what was lent, and the daemon's own files."""
     lent = [f"mnt/.wh.{path.name}" for path in job.lent.iterdir()]
     return [".wh..dockerenv", "tmp/.wh..wh..opq", "var/tmp/.wh..wh..opq", *lent]
@@ -52,7 +52,7 @@ class Docker:
     def usable(self, runner: Runner) -> str:
         from hpcstack.oci.daemon import connect_daemon
 
-        if reason := missing(self.tools, runner):
+        if reason := explain_missing(self.tools, runner):
             return reason
         try:
             connect_daemon()
@@ -68,7 +68,7 @@ class Docker:
             from hpcstack.oci.importer import pack_tars, tars_of
 
             job.progress("packing")
-            above = [make_file_member(path, "") for path in left_out(job)]
+            above = [make_file_member(path, "") for path in list_left_out(job)]
             tars = tars_of(above, connect_daemon().filesystem(found))
             pack_tars(tars, job.output, job.work, job.settings.compression, runner)
             return Completed(("docker", "build"), 0)
@@ -96,21 +96,23 @@ class Docker:
             if not daemon.has(base):
                 job.progress("handing the base to the daemon")
                 with runner.read(["sqfs2tar", str(job.base)]) as tar:
-                    daemon.import_tree(tar, base, changes(dict(job.environment)))
+                    daemon.import_tree(tar, base, list_changes(dict(job.environment)))
             lent = f"hpcstack-lent:{mark}"
             (job.lent.parent / "Dockerfile.lent").write_text(
                 f"FROM {base}\nLABEL {MARK}={mark}\nCOPY {job.lent.name} /mnt\n"
             )
             made.append(lent)
             tail: list[str] = []
-            lines = daemon.build(job.lent.parent, "Dockerfile.lent", lent, network, proxies(job.settings), fresh=True)
+            lines = daemon.build(
+                job.lent.parent, "Dockerfile.lent", lent, network, list_proxies(job.settings), fresh=True
+            )
             if error := _follow(lines, job, tail):
                 return Completed(("docker", "build", "--file", "Dockerfile.lent", "."), 1, (*tail[-20:], error))
             local = context / "Dockerfile.local"
             local.write_text(FROM.sub(f"FROM {lent}", text, count=1).replace("{base}", lent))
             image = f"hpcstack-build:{mark}"
             made.insert(0, image)
-            lines = daemon.build(context, local.name, image, network, proxies(job.settings), fresh=True)
+            lines = daemon.build(context, local.name, image, network, list_proxies(job.settings), fresh=True)
             if error := _follow(lines, job, tail):
                 return Completed(("docker", "build", "--file", str(local), "."), 1, (*tail[-20:], error))
             assert callable(then)

@@ -55,16 +55,16 @@ class Enclosure:
         return [*argv, *(["--offline"] if offline else [])]
 
 
-def script(name: str) -> str:
+def find_script(name: str) -> str:
     """The path of images/NAME."""
     return str(data.find_data_folder("images") / name)
 
 
 def _python(name: str) -> list[str]:
-    return [sys.executable, "-I", script(name)]
+    return [sys.executable, "-I", find_script(name)]
 
 
-def supervised(argv: list[str]) -> list[str]:
+def supervise_command(argv: list[str]) -> list[str]:
     """ARGV of a program that runs in no enclosure: it and all that it starts end with us (images/supervise.py)."""
     return [*_python("supervise.py"), *argv]
 
@@ -182,7 +182,7 @@ def bundled_squashfuses() -> list[str]:
 
 
 @contextlib.contextmanager
-def enclosed(job: Job, runner: Runner, command: tuple[str, ...] = ()) -> Iterator[Enclosure]:
+def open_enclosure(job: Job, runner: Runner, command: tuple[str, ...] = ()) -> Iterator[Enclosure]:
     """An enclosure for JOB, as long as the block runs.
 
     COMMAND is its first process: it gets one word more, the path of a file to make when it is ready, and ends when its

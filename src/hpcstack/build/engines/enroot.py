@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, missing, proxies
-from hpcstack.build.engines.enclosure import NoEnclosure, supervised
+from hpcstack.build.engines.base import EPOCH, UNCONFINED, Job, explain_missing, list_proxies
+from hpcstack.build.engines.enclosure import NoEnclosure, supervise_command
 from hpcstack.build.engines.machine import enclosure_refused
 from hpcstack.build.engines.overlay import Layered
 from hpcstack.core.errors import BuildError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OPTIONS = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip", "xz": "-comp xz", "lz4": "-comp lz4"}
 
 
-def environment(job: Job) -> dict[str, str]:
+def make_enroot_environment(job: Job) -> dict[str, str]:
     """Enroot's folders below the build's own, and how it packs."""
     own = job.work / "enroot"
     folders = {
@@ -34,7 +34,7 @@ def environment(job: Job) -> dict[str, str]:
     for folder in folders.values():
         Path(folder).mkdir(parents=True, exist_ok=True)
     return {
-        **proxies(job.settings),
+        **list_proxies(job.settings),
         **folders,
         "HPCSTACK_BASE": str(job.base),
         "HPCSTACK_LENT": str(job.lent),
@@ -54,7 +54,7 @@ class EnrootEngine:
     splices: bool = True
 
     def usable(self, runner: Runner) -> str:
-        return missing(self.tools, runner) or (no_namespaces("enroot*") if os.geteuid() else "")
+        return explain_missing(self.tools, runner) or (no_namespaces("enroot*") if os.geteuid() else "")
 
     def build(self, job: Job, runner: Runner) -> Completed:
         if not (why := enclosure_refused(runner)):
@@ -70,7 +70,9 @@ class EnrootEngine:
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
         argv = ["bash", "enroot.sh", str(job.output)]
         argv = ["unshare", "--user", "--map-current-user", "--net", *argv] if job.offline else argv
-        return runner.logged(supervised(argv), job.log, env=environment(job), cwd=job.context, on_line=job.on_line)
+        return runner.logged(
+            supervise_command(argv), job.log, env=make_enroot_environment(job), cwd=job.context, on_line=job.on_line
+        )
 
     def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
         return LAYERED.run_inside(script, folder, job, runner)

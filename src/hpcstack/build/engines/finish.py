@@ -75,7 +75,7 @@ class Packing:
         """LAYER, an upper folder, is packed beside itself, if it is not yet and something will be spliced."""
         if self.why:
             return
-        final = packed(layer)
+        final = name_packed(layer)
         self.layers.append(final)
         if self._fits(final):
             mark_used(final)
@@ -120,12 +120,12 @@ def to_read_all() -> tuple[str, ...]:
     return AS_ROOT if os.geteuid() else ()
 
 
-def packed(layer: Path) -> Path:
+def name_packed(layer: Path) -> Path:
     """Where LAYER is kept as a squashfs."""
     return layer.with_name(f"{layer.name}.sqsh")
 
 
-def make_image(job: Job, layers: Layers, packing: Packing) -> Completed:
+def finish_image(job: Job, layers: Layers, packing: Packing) -> Completed:
     """The image of JOB, spliced or packed as its site says (`build.splice`)."""
     job.clock.append((IMAGE, time.monotonic()))
     always = job.settings.splice == "always" and not job.squash

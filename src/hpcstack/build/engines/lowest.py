@@ -20,9 +20,9 @@ from hpcstack.build.engines.enclosure import (
     EnclosureEnded,
     builders_id,
     bundled_squashfuses,
-    enclosed,
+    find_script,
     make_cache,
-    script,
+    open_enclosure,
     work_folder,
 )
 from hpcstack.core import descriptors
@@ -60,7 +60,7 @@ def base_folder(job: Job) -> Path:
 
 
 @contextlib.contextmanager
-def lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
+def open_lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
     """The base of JOB, mounted or unpacked, in an enclosure. BuildError where it is neither."""
     make_cache(job.cache)
     remove_leftovers(job.cache, ".", remove_tree)
@@ -78,9 +78,9 @@ def lowest(job: Job, runner: Runner) -> Iterator[Lowest]:
                     yield mounted
                     return
         job.progress(f"unpacking the base: it cannot be mounted here ({why})")
-        unpack(job, kept, runner)
+        unpack_base(job, kept, runner)
     mark_used(kept)
-    with enclosed(job, runner) as enclosure:
+    with open_enclosure(job, runner) as enclosure:
         yield Lowest(kept.name, enclosure)
 
 
@@ -88,7 +88,7 @@ class _NotMounted(BuildError):
     """The base is not mounted; the message says why."""
 
 
-def squashfuses(runner: Runner) -> list[str]:
+def find_squashfuses(runner: Runner) -> list[str]:
     """What may mount a squashfs here, the best first. Apptainer may bring one of its own, which is in no PATH."""
     bundled = bundled_squashfuses()
     installed = [name for name in ("squashfuse_ll", "squashfuse") if runner.has(name)]
@@ -98,7 +98,7 @@ def squashfuses(runner: Runner) -> list[str]:
 
 def cannot_mount(runner: Runner) -> str:
     """Why no base can be mounted here; empty where one can."""
-    return "" if squashfuses(runner) else "squashfuse is not installed"
+    return "" if find_squashfuses(runner) else "squashfuse is not installed"
 
 
 @contextlib.contextmanager
@@ -110,8 +110,8 @@ def _mounted(job: Job, runner: Runner) -> Iterator[Lowest]:
         raise _NotMounted(str(error)) from None
     if re.search(r"[:,\\]", str(where)):
         raise _NotMounted(f"an overlay takes ':' and ',' for its own: {where}")
-    command = ("sh", script("mount.sh"), str(base), str(where), *squashfuses(runner))
-    with enclosed(job, runner, command) as enclosure:
+    command = ("sh", find_script("mount.sh"), str(base), str(where), *find_squashfuses(runner))
+    with open_enclosure(job, runner, command) as enclosure:
         yield Lowest(str(where), enclosure)
 
 
@@ -128,16 +128,16 @@ def _to_mount(job: Job) -> Path:
 
 
 @contextlib.contextmanager
-def unpacked(job: Job, runner: Runner) -> Iterator[tuple[Path, Enclosure]]:
+def open_unpacked(job: Job, runner: Runner) -> Iterator[tuple[Path, Enclosure]]:
     """A copy of the base of JOB that steps may write, and an enclosure that shows it."""
     make_cache(job.cache)
     tree = job.work / "tree"
-    unpack(job, tree, runner)
-    with enclosed(job, runner) as enclosure:
+    unpack_base(job, tree, runner)
+    with open_enclosure(job, runner) as enclosure:
         yield tree, enclosure
 
 
-def unpack(job: Job, kept: Path, runner: Runner) -> None:
+def unpack_base(job: Job, kept: Path, runner: Runner) -> None:
     """The base of JOB as the folder KEPT, all of it the builder's own. BuildError where that cannot be done."""
     part = kept.with_name(f".{make_label()}{kept.name}")
     argv = ["unsquashfs", "-quiet", "-no-progress", "-no-xattrs", "-dest", str(part), str(job.base)]
@@ -147,7 +147,7 @@ def unpack(job: Job, kept: Path, runner: Runner) -> None:
         said = done.tail[-1] if done.tail else f"exit {done.status}"
         raise BuildError(f"the base could not be unpacked: {said}", "is there room? build.cachedir in site.yaml")
     _own(part)
-    put_in_place(part, kept, runner)
+    put_base_in_place(part, kept, runner)
 
 
 def in_base(job: Job, path: str) -> Inode | None:
@@ -193,7 +193,7 @@ def _own(root: Path) -> None:
                 os.chmod(name, stat.S_IMODE(about.st_mode), dir_fd=visit.descriptor)
 
 
-def put_in_place(part: Path, final: Path, runner: Runner) -> None:
+def put_base_in_place(part: Path, final: Path, runner: Runner) -> None:
     """PART under its final name, on disk as it is; another builder may have been faster with the same."""
     runner.output(["sync", "--file-system", str(part)], timeout=600)
     try:

@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.build.engines.base import missing
-from hpcstack.build.engines.enclosure import script
+from hpcstack.build.engines.base import explain_missing
+from hpcstack.build.engines.enclosure import find_script
 from hpcstack.build.engines.seccomp import ARCHITECTURES
 from hpcstack.core.namespaces import no_namespaces
 
@@ -20,7 +20,7 @@ UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "
 
 def enclosure_refused(runner: Runner) -> str:
     """Why no enclosure can be made here; empty where one can."""
-    if lacking := missing(("unshare", "mount", "sh"), runner):
+    if lacking := explain_missing(("unshare", "mount", "sh"), runner):
         return lacking
     if platform.machine() not in ARCHITECTURES:
         return f"{platform.machine()} has no seccomp filter here"
@@ -41,7 +41,7 @@ def overlay_refused(runner: Runner) -> str:
         for folder in ("a", "b", "merged"):
             (Path(name) / folder).mkdir()
         options = f"ro,userxattr,lowerdir={name}/a:{name}/b"
-        done = runner.output([*UNSHARE, "sh", script("overlay.sh"), name, f"{name}/merged", options, "true"])
+        done = runner.output([*UNSHARE, "sh", find_script("overlay.sh"), name, f"{name}/merged", options, "true"])
     if not done.status:
         return ""
     if closed := no_namespaces():

@@ -23,14 +23,14 @@ from hpcstack.build.engines.base import EPOCH, Job, squash_argv
 from hpcstack.build.engines.container import container_words
 from hpcstack.build.engines.enclosure import (
     Enclosure,
+    find_script,
     give_to_builder,
     make_cache,
     prepare_output,
-    script,
     try_enclosed,
     work_folder,
 )
-from hpcstack.build.engines.finish import Layers, Packing, make_image, packed, to_read_all
+from hpcstack.build.engines.finish import Layers, Packing, finish_image, name_packed, to_read_all
 from hpcstack.build.engines.guarded import (
     CHECK,
     COMPARE,
@@ -46,9 +46,9 @@ from hpcstack.build.engines.lowest import (
     base_folder,
     give_modes,
     in_base,
-    lowest,
-    put_in_place,
-    unpacked,
+    open_lowest,
+    open_unpacked,
+    put_base_in_place,
 )
 from hpcstack.build.engines.machine import overlay_refused
 from hpcstack.core import descriptors
@@ -100,7 +100,7 @@ class Layered:
         own: list[Path] = []
         packing = Packing(job, runner)
         try:
-            with lowest(job, runner) as base, contextlib.closing(packing):
+            with open_lowest(job, runner) as base, contextlib.closing(packing):
                 layers = [base.layer]
                 if failed := self._steps(job, base, layers, own, packing, runner):
                     return failed
@@ -109,18 +109,18 @@ class Layered:
                     options = f"ro,userxattr,lowerdir={':'.join(layers)}"
                     return _run_merged(job, base.enclosure, options, work_folder(job, "merged"), argv, runner)
 
-                return make_image(job, Layers(merged, work_folder(job, "merged")), packing)
+                return finish_image(job, Layers(merged, work_folder(job, "merged")), packing)
         finally:
             for path in own:
                 remove_tree(path)
-                packed(path).unlink(missing_ok=True)
+                name_packed(path).unlink(missing_ok=True)
 
     def _build_unpacked(self, job: Job, why: str, runner: Runner) -> Completed:
         """Every step in one tree, which is then packed whole. For kernels and filesystems that take no layers."""
         if job.settings.splice == "always" and not job.squash:
             raise BuildError(f"the image cannot be spliced: {why}", "build.splice: auto in site.yaml packs it")
         job.progress(f"no step is kept, and all is packed anew: steps run in an unpacked copy of the base ({why})")
-        with unpacked(job, runner) as (tree, enclosure):
+        with open_unpacked(job, runner) as (tree, enclosure):
             brought: set[str] = set()
             for number, step in enumerate(job.steps, 1):
                 files = {path: data for path, data in _reads(step, job).items() if path not in brought}
@@ -175,7 +175,7 @@ class Layered:
                 job.progress(f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)")
             else:
                 own += [job.cache / name] if job.fresh else []
-                packed(job.cache / name).unlink(missing_ok=True)  # of a layer that somebody has removed
+                name_packed(job.cache / name).unlink(missing_ok=True)  # of a layer that somebody has removed
                 lines = step_script(step, number, len(job.steps))
                 if ALL in step.reads and has_no_conda(job.base, [job.cache / layer for layer in layers[:-1]]):
                     lines = f"export HPCSTACK_NO_CONDA=yes\n{lines}"
@@ -231,7 +231,7 @@ class Layered:
                 if (reset := reset_times(upper, began, runner)).status:
                     return reset
                 os.utime(upper, (EPOCH, EPOCH))  # the root of the image, which the line above has changed
-                put_in_place(upper, job.cache / key, runner)
+                put_base_in_place(upper, job.cache / key, runner)
             return done
         finally:
             remove_tree(part)
@@ -283,9 +283,9 @@ class Layered:
         give_to_builder(folder)
         if why := overlay_refused(runner):
             job.progress(f"in an unpacked copy of the base: {why}")
-            with unpacked(job, runner) as (tree, enclosure):
+            with open_unpacked(job, runner) as (tree, enclosure):
                 return _run_in_tree(job, tree, enclosure, {folder: HOME}, command, runner, offline=job.offline)
-        with lowest(job, runner) as base:
+        with open_lowest(job, runner) as base:
             options = f"userxattr,lowerdir={base.layer},upperdir={upper},workdir={over}"
             return self._inside(job, base, options, merged, {folder: HOME}, command, runner, offline=job.offline)
 
@@ -423,7 +423,7 @@ def takes_layers(folder: Path, runner: Runner) -> bool:
             (tried / name).touch()
         change = 'cd "$1" && rm file && rm -r folder && mkdir folder && [ -z "$(ls folder)" ]'
         options = "userxattr,lowerdir=lower,upperdir=upper,workdir=work"
-        step = ["sh", script("overlay.sh"), str(tried), str(tried / "merged"), options,
+        step = ["sh", find_script("overlay.sh"), str(tried), str(tried / "merged"), options,
                 "sh", "-c", change, "sh", str(tried / "merged")]  # fmt: skip
         done = try_enclosed(tried, step, runner)  # as steps run: the machine's root cannot enter a builder's folder so
         return not done.status and (tried / "upper/folder").is_dir()

@@ -34,7 +34,7 @@ def _instruction(code: int, value: int, true: int = 0, false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, true, false, value)
 
 
-def program(machine: str) -> bytes:
+def make_filter(machine: str) -> bytes:
     """The filter as classic BPF; MACHINE as `uname -m` says. KeyError for another one.
 
     Calls of another architecture (i386's by int 0x80, x32's) have other numbers, and would pass: none is there.
