@@ -29,7 +29,7 @@ from hpcstack.publish.modulefile import Release, modulefile, modulefile_tcl
 from hpcstack.publish.spider import rebuild_cache
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
-from hpcstack.releases.changes import published
+from hpcstack.releases.changes import publish_entry
 from hpcstack.releases.ledger import Dates, Entry, Event
 from hpcstack.releases.tree import Tree, TreeChange
 
@@ -50,7 +50,7 @@ def tree_of(top: Path, count: int) -> Tree:
             for version in range(min(PER_NAME, count - number * PER_NAME)):
                 one = release(stack, name, f"{version}.0", image, top)
                 entry = Entry(one.version, f"{version}.0", "production", "key", "0" * 64, "2026-01-01", "bench")
-                ledger = published(ledger, entry, Dates(), Event("2026-01-01", "bench", "publish", one.version))
+                ledger = publish_entry(ledger, entry, Dates(), Event("2026-01-01", "bench", "publish", one.version))
                 files[f"{homes['.lua']}/{name}/{one.version}.lua"] = modulefile(one)
                 files[f"{homes['']}/{name}/{one.version}"] = modulefile_tcl(one)
             tree.commit(TreeChange(ledger, files, "publish"))

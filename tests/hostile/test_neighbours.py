@@ -436,10 +436,10 @@ def test_h5_a_folder_of_the_tree_that_is_a_link_is_not_written_through(place: Pl
 
 
 def test_h5_a_prepared_release_that_somebody_put_there_is_not_written_through(place: Place, tmp_path: Path) -> None:
-    from hpcstack.releases.journal import prepared
+    from hpcstack.releases.journal import name_prepared
 
     (tmp_path / "target").mkdir()
-    part = prepared(place.store.top / "releases/pytorch/24.11-r2", place.site.module_root)
+    part = name_prepared(place.store.top / "releases/pytorch/24.11-r2", place.site.module_root)
     part.symlink_to(tmp_path / "target")
     assert place.publish(content=b"another").release == "pytorch/24.11-r3" or not list((tmp_path / "target").iterdir())
     assert not list((tmp_path / "target").iterdir())

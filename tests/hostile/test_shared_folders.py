@@ -23,7 +23,7 @@ from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold_lease, identify_process, read_holder
 from hpcstack.core.process import Runner
 from hpcstack.publish import gc
-from hpcstack.releases.ledger_format import from_json
+from hpcstack.releases.ledger_format import parse_ledger
 from hpcstack.releases.tree import Tree
 from hpcstack.site.load import Site
 from hpcstack.store.artifact import IMAGE
@@ -263,9 +263,9 @@ CLIMBS = "../../../../etc/profile.d/zz.sh"
 )
 def test_a_forged_ledger_is_refused(change: dict[str, object], where: str) -> None:
     """N3: a release's name, or a version's, became a path that root removed, or wrote to."""
-    assert from_json(json.loads(json.dumps(LEDGER)), "x", "pytorch").name == "pytorch"
+    assert parse_ledger(json.loads(json.dumps(LEDGER)), "x", "pytorch").name == "pytorch"
     with pytest.raises(StoreError) as refused:
-        from_json(json.loads(json.dumps({**LEDGER, **change})), "x", "pytorch")
+        parse_ledger(json.loads(json.dumps({**LEDGER, **change})), "x", "pytorch")
     assert where in refused.value.message
 
 

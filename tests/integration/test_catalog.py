@@ -13,7 +13,7 @@ import pytest
 
 from hpcstack.core.errors import InputError
 from hpcstack.publish import website
-from hpcstack.releases.changes import retired
+from hpcstack.releases.changes import retire_version
 from hpcstack.releases.ledger import Dates
 from support.modules import Place, report
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     dates = Dates("2026-01-01", "2099-01-01", "pytorch/25.10", "CUDA 12 goes")
     place.publisher.change(
-        "pytorch", "retire", lambda ledger, event: retired(ledger, "24.11", dates, "2026-01-01", event)
+        "pytorch", "retire", lambda ledger, event: retire_version(ledger, "24.11", dates, "2026-01-01", event)
     )
     out = tmp_path_factory.mktemp("out") / "site"
     website.write(website.render_pages(place.site, place.store), out)

@@ -118,7 +118,7 @@ def test_spider_finds_what_is_inside_and_help_shows_the_report(place: Place) -> 
 
 @pytest.mark.parametrize("which", BOTH)
 def test_the_default_moves_with_promote_and_back_with_rollback(place: Place, which: str) -> None:
-    from hpcstack.releases.changes import rolled_back
+    from hpcstack.releases.changes import roll_back_version
 
     def default() -> str:
         return bash(place, which, "module load pytorch; echo $HPCSTACK_RELEASE").stdout.strip()
@@ -131,7 +131,7 @@ def test_the_default_moves_with_promote_and_back_with_rollback(place: Place, whi
     place.publisher.publish(new, place.artifact(new, b"25.10"), "production", None, {})
     assert default() == "pytorch/25.10-r2"
     place.publisher.change(
-        "pytorch", "rollback", lambda ledger, event: rolled_back(ledger, "25.10", "", event), force=True
+        "pytorch", "rollback", lambda ledger, event: roll_back_version(ledger, "25.10", "", event), force=True
     )
     assert default() == "pytorch/24.11-r2"
     assert bash(place, which, "module load pytorch/25.10; echo $HPCSTACK_RELEASE").stdout.strip() == "pytorch/25.10-r1"
@@ -140,11 +140,13 @@ def test_the_default_moves_with_promote_and_back_with_rollback(place: Place, whi
 
 @pytest.mark.parametrize("which", BOTH)
 def test_dates_warn_and_refuse_when_a_module_is_loaded(place: Place, which: str) -> None:
-    from hpcstack.releases.changes import retired
+    from hpcstack.releases.changes import retire_version
     from hpcstack.releases.ledger import Dates
 
     def dated(dates: Dates, today: str = "2026-01-01") -> None:
-        place.publisher.change("pytorch", "retire", lambda ledger, event: retired(ledger, "24.11", dates, today, event))
+        place.publisher.change(
+            "pytorch", "retire", lambda ledger, event: retire_version(ledger, "24.11", dates, today, event)
+        )
 
     def load(**more: str) -> tuple[str, str]:
         done = bash(place, which, "module load pytorch/24.11-r1; echo loaded=$HPCSTACK_RELEASE", **more)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.releases.journal import prepared
+from hpcstack.releases.journal import name_prepared
 from support.modules import Place, bash, clean, environment, seen, system, tree_of, whole
 
 KILLS = int(os.environ.get("HPCSTACK_KILLS", "3"))
@@ -156,13 +156,13 @@ def test_a_publisher_that_may_not_write_changes_nothing(tmp_path: Path) -> None:
 
     tree = place.publisher.tree
     broken = type(tree)(tree.root, Full())
-    from hpcstack.releases.changes import defaulted
+    from hpcstack.releases.changes import choose_default
     from hpcstack.releases.tree import TreeChange
 
     with pytest.raises(StoreError, match="No space left"), broken.hold("pytorch"):
         ledger = broken.ledger("pytorch")
         event = ledger.events[-1]
-        broken.commit(TreeChange(defaulted(ledger, "24.11", event), {}, "default"))
+        broken.commit(TreeChange(choose_default(ledger, "24.11", event), {}, "default"))
     with place.tree.hold("pytorch"):
         pass
     assert tree_of(place.site.module_root) == before
@@ -186,7 +186,7 @@ def test_two_trees_on_one_store_never_share_a_release(tmp_path: Path) -> None:
     """Each has its own site; the store is one. Numbers are not given twice, and no part of the other is swept."""
     one, two = Place(tmp_path / "one", store=tmp_path / "s"), Place(tmp_path / "two", store=tmp_path / "s")
     began = one.publisher.tree
-    part = prepared(tmp_path / "s/releases/pytorch/24.11-r1", one.site.module_root)
+    part = name_prepared(tmp_path / "s/releases/pytorch/24.11-r1", one.site.module_root)
     part.mkdir(parents=True)
     assert two.publish(content=b"B").release == "pytorch/24.11-r2" and part.exists()
     assert one.publish(content=b"A").release == "pytorch/24.11-r3" or not part.exists()

@@ -19,7 +19,7 @@ CHOSEN = ", chosen: newer versions do not take its place; to follow the newest a
 def command(session: Session, name: str, newest: bool, reason: str, force: bool, dry_run: bool, as_json: bool) -> None:
     """Choose the version that `module load NAME` means; of a NAME alone, show it."""
     from hpcstack.core.errors import InputError
-    from hpcstack.releases.changes import defaulted
+    from hpcstack.releases.changes import choose_default
 
     ledger, version, release = split(session, name)
     if release:
@@ -36,7 +36,7 @@ def command(session: Session, name: str, newest: bool, reason: str, force: bool,
         )
         return
     after, changes = change(
-        session, ledger.name, "default", lambda now, event: defaulted(now, chosen, event),
+        session, ledger.name, "default", lambda now, event: choose_default(now, chosen, event),
         reason=reason, force=force, dry_run=dry_run,
     )  # fmt: skip
     document = {"name": ledger.name, "default": f"{ledger.name}/{after.default}", "pinned": after.pinned}

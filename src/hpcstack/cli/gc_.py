@@ -80,7 +80,7 @@ def _purge(session: Session, releases: list[str], *, slurm: bool) -> None:
     """RELEASES (`pytorch/24.11-r1`) are gone in their ledgers, with their modulefiles, before their files go."""
     from dataclasses import replace
 
-    from hpcstack.releases.changes import purged
+    from hpcstack.releases.changes import purge_releases
 
     for site in session.site.every_architecture():
         acts = replace(publisher(session, slurm=slurm), site=site)
@@ -88,7 +88,7 @@ def _purge(session: Session, releases: list[str], *, slurm: bool) -> None:
             known = {entry.release for entry in acts.tree.ledger(name).entries}
             own = [rest for head, _, rest in (one.partition("/") for one in releases) if head == name and rest in known]
             if own:
-                acts.change(name, "gc", lambda now, event, own=own: purged(now, own, event), force=True)  # type: ignore[misc]
+                acts.change(name, "gc", lambda now, event, own=own: purge_releases(now, own, event), force=True)  # type: ignore[misc]
 
 
 def _shown(item: object) -> dict[str, object]:

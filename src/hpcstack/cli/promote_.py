@@ -38,9 +38,9 @@ def command(
 ) -> None:
     """A testing release becomes a production one: a new release whose help carries the report that proves it."""
     from hpcstack.publish.make_release import ReleaseRequest, candidate_of_release, foretell, release
-    from hpcstack.releases.inputs import one_line
+    from hpcstack.releases.inputs import parse_one_line
 
-    override, reason = one_line(override, "--override"), one_line(reason, "--reason")
+    override, reason = parse_one_line(override, "--override"), parse_one_line(reason, "--reason")
     asked = ReleaseRequest("production", reports_, override, reason, keep_default=keep_default)
     acts = publisher(session)
     candidate = candidate_of_release(name, asked, acts)

@@ -51,9 +51,11 @@ def command(
     """
     from hpcstack.core.errors import InputError
     from hpcstack.publish.make_release import ReleaseRequest
-    from hpcstack.releases.inputs import one_line
+    from hpcstack.releases.inputs import parse_one_line
 
-    asked = ReleaseRequest(channel, reports_, one_line(override, "--override"), one_line(reason, "--reason"), key)
+    asked = ReleaseRequest(
+        channel, reports_, parse_one_line(override, "--override"), parse_one_line(reason, "--reason"), key
+    )
     stacks = _built(session, names)
     if key and len(stacks) > 1:
         raise InputError("--image goes with one stack", f"hpcstack publish {stacks[0]} --image {key}")

@@ -63,10 +63,10 @@ def change(
 ) -> tuple[Ledger, list[str]]:
     """(NAME's ledger after ACT, what that changed, a line each); with DRY_RUN nothing is written."""
     from hpcstack.core.errors import InputError
-    from hpcstack.releases.changes import told
-    from hpcstack.releases.inputs import one_line
+    from hpcstack.releases.changes import describe_changes
+    from hpcstack.releases.inputs import parse_one_line
 
-    reason = one_line(reason, "--reason")
+    reason = parse_one_line(reason, "--reason")
     if force and not reason:
         raise InputError(
             "--force needs a reason: it is recorded in the history",
@@ -78,7 +78,7 @@ def change(
         after = acts.changed(before, verb, act, reason, force=force)
     else:
         after = acts.change(name, verb, act, reason, force=force)
-    return after, told(before, after)
+    return after, describe_changes(before, after)
 
 
 def tell(document: dict[str, Any], changes: list[str], *, dry_run: bool, as_json: bool, last: str = "") -> None:

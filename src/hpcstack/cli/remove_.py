@@ -21,7 +21,7 @@ def command(session: Session, /, name: str, every: bool, no_slurm: bool, as_json
     """Take a release, a version or all of a name out of the module tree. `hpcstack undo` brings it back until `gc`
     has taken its files, after the site's days (modules.keep_days)."""
     from hpcstack.core.errors import InputError
-    from hpcstack.releases.changes import removed
+    from hpcstack.releases.changes import remove_releases
     from hpcstack.releases.tree import Tree
 
     if bool(name) == every:
@@ -42,7 +42,7 @@ def command(session: Session, /, name: str, every: bool, no_slurm: bool, as_json
             raise InputError(f"{one} is removed already", f"hpcstack history {ledger.name}")
 
         def act(now: Any, event: Any, going: list[str] = going) -> Any:
-            return removed(now, going, event)
+            return remove_releases(now, going, event)
 
         _, changes = change(session, ledger.name, "remove", act, **asked, slurm=not no_slurm)
         told += changes

@@ -38,11 +38,11 @@ def command(
     from dataclasses import asdict
 
     from hpcstack.core.errors import InputError
-    from hpcstack.releases.changes import retired
-    from hpcstack.releases.inputs import one_line, today
+    from hpcstack.releases.changes import retire_version
+    from hpcstack.releases.inputs import parse_one_line, stamp_today
     from hpcstack.releases.retirement import Retirement, retirement_dates
 
-    reason = one_line(reason, "--reason")
+    reason = parse_one_line(reason, "--reason")
     asked = Retirement(warn, remove, now, cancel, successor, reason)
     ledger, version, release = with_version(session, "retire", name)
     if release:
@@ -52,7 +52,7 @@ def command(
     dates = retirement_dates(asked, ledger, version, tree_of(session))
     verb = "retire --cancel" if cancel else "retire"
     after, changes = change(
-        session, ledger.name, verb, lambda old, event: retired(old, version, dates, today(), event),
+        session, ledger.name, verb, lambda old, event: retire_version(old, version, dates, stamp_today(), event),
         reason=reason, force=force, dry_run=dry_run,
     )  # fmt: skip
     default = f"{ledger.name}/{after.default}" if after.default else ""

@@ -16,11 +16,11 @@ from hpcstack.cli.session import Session, json_option
 def command(session: Session, name: str, reason: str, force: bool, dry_run: bool, as_json: bool) -> None:
     """Return a version to its earlier production release, or to the one that is named. Running jobs keep what they
     loaded. `hpcstack undo` takes it back."""
-    from hpcstack.releases.changes import rolled_back
+    from hpcstack.releases.changes import roll_back_version
 
     ledger, version, release = with_version(session, "rollback", name)
     after, changes = change(
-        session, ledger.name, "rollback", lambda now, event: rolled_back(now, version, release, event),
+        session, ledger.name, "rollback", lambda now, event: roll_back_version(now, version, release, event),
         reason=reason, force=force, dry_run=dry_run,
     )  # fmt: skip
     document = {"alias": f"{ledger.name}/{version}", "release": f"{ledger.name}/{after.aliases[version]}",

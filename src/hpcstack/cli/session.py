@@ -117,12 +117,12 @@ class Session:
     def _published(self, name: str) -> str:
         """The stack that NAME means in the module tree; empty where it means none there."""
         from hpcstack.core.errors import InputError
-        from hpcstack.releases.named import named
+        from hpcstack.releases.named import resolve_name
         from hpcstack.releases.tree import Tree
         from hpcstack.store.find import is_file
 
         try:
-            return "" if is_file(name) else named(name, Tree(self.site.module_tree), os.environ).stack
+            return "" if is_file(name) else resolve_name(name, Tree(self.site.module_tree), os.environ).stack
         except InputError:
             return ""
 
@@ -168,13 +168,13 @@ def image_named(session: Session, text: str) -> str:
     """
     from hpcstack.core.errors import StoreError
     from hpcstack.releases.lookup import find_released
-    from hpcstack.releases.named import named
+    from hpcstack.releases.named import resolve_name
     from hpcstack.releases.tree import Tree
     from hpcstack.store.find import is_file
 
     if is_file(text) or "@" in text or session.store.artifact(text):
         return text
-    meant = named(text, Tree(session.site.module_tree), os.environ)
+    meant = resolve_name(text, Tree(session.site.module_tree), os.environ)
     try:
         found = find_released(meant.stack, session.site, session.store, meant.release, retired=True)
     except StoreError:

@@ -31,7 +31,7 @@ def command(
     further back: --event or --to.
     """
     from hpcstack.core.errors import InputError
-    from hpcstack.releases.changes import changes_since, last_change, number_after, undone
+    from hpcstack.releases.changes import changes_since, last_change, number_after, undo_changes
 
     if number and moment:
         raise InputError("--event and --to say the same thing", "one of them")
@@ -50,7 +50,7 @@ def command(
     def act(now: Ledger, event: Event) -> Ledger:
         if last_change(now) != last:
             raise InputError(f"{now.name} was changed meanwhile", f"hpcstack history {now.name}; undo once more")
-        return undone(now, event, since)
+        return undo_changes(now, event, since)
 
     after, changes = change(
         session, ledger.name, "undo", act, **asked, slurm=not no_slurm

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.releases.lookup import ChosenImage, find_released
-from hpcstack.releases.named import Named, named
+from hpcstack.releases.named import Named, resolve_name
 from hpcstack.releases.seal import check_seal
 from hpcstack.releases.tree import Tree
 from hpcstack.store.find import newest_image
@@ -76,7 +76,7 @@ def find_image(
     if name.endswith(".yaml"):
         meant, recipe = Named(catalog().find(name).stack.full_name), name
     else:
-        meant = named(name, Tree(site.module_tree), environ)
+        meant = resolve_name(name, Tree(site.module_tree), environ)
         recipe = meant.stack
     try:
         return image_to_launch(meant.stack, site, store, environ, meant.release, platform), ()

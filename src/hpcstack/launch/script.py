@@ -13,7 +13,7 @@ from hpcstack.core.quote import quote_sh
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.stacks import ANSWER_S, lent_spy
 from hpcstack.launch.staging import HOW
-from hpcstack.releases.named import named
+from hpcstack.releases.named import resolve_name
 from hpcstack.releases.tree import Tree
 from hpcstack.render.launchers import job_template
 from hpcstack.render.template import fill_template, read_data_file
@@ -140,7 +140,7 @@ def copied_script(
 ) -> str:
     """The job script TEMPLATE that users copy, for the stack that NAME means: OPTIONS are sbatch's, WORDS launch's."""
     if not name.endswith(".yaml"):
-        name = named(name, Tree(site.module_tree), os.environ).stack
+        name = resolve_name(name, Tree(site.module_tree), os.environ).stack
     if argv and template in NO_COMMAND:
         raise InputError(f"template {template} starts its own program", f"leave out `-- {argv[0]} ...`")
     if not STACK.fullmatch(name):

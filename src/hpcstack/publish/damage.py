@@ -17,7 +17,7 @@ from hpcstack.core.errors import InputError, StoreError
 from hpcstack.releases.inventory import NAMES, damaged_inventories, read_inventory, sha256_of
 from hpcstack.releases.journal import GENERATION
 from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, STATE
-from hpcstack.releases.modulerc import gateway
+from hpcstack.releases.modulerc import render_gateway
 from hpcstack.releases.records import KEPT_FILES, release_folder
 from hpcstack.releases.seal import SEAL, is_only_touched, read_seal, why_changed
 from hpcstack.store.store import MAX_RECORD
@@ -171,7 +171,7 @@ def _link_damage(tree: Tree, name: str) -> list[Damage]:
         if _link(link) != target:
             out.append(Damage(name, f"{link} is not the link to what versions mean", mend, "state"))
         if home.parent != tree.root:
-            path, text = tree.root / home.name / GATE / f"{name}{suffix}", gateway(name, str(home), suffix)
+            path, text = tree.root / home.name / GATE / f"{name}{suffix}", render_gateway(name, str(home), suffix)
             if wrong := _difference(path, sha256_of(text)):
                 out.append(Damage(name, f"{path} is {wrong}", mend, "file", path, text))
     return out

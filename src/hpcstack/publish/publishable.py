@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.releases.inputs import module_name, today
+from hpcstack.releases.inputs import module_name, stamp_today
 from hpcstack.releases.layout import GATE
 from hpcstack.releases.ledger import Dates, Ledger
 
@@ -67,5 +67,5 @@ def _not_over(ledger: Ledger, stack: Stack) -> None:
     where = "the recipe's `lifecycle`"
     if ledger.dates.get(version, dates).origin != "recipe":
         dates, where = ledger.dates[version], f"hpcstack retire {stack.name}/{version} --cancel"
-    if dates.refuses(today()):
+    if dates.refuses(stamp_today()):
         raise InputError(f"{stack.name}/{version} is retired since {dates.remove}", where)

@@ -29,9 +29,9 @@ from hpcstack.publish.modulefile import Network, Release, fits, modulefile, modu
 from hpcstack.publish.publishable import Published, check_publishable, dates_of
 from hpcstack.publish.spider import rebuild_cache
 from hpcstack.releases import changes
-from hpcstack.releases.inputs import today
+from hpcstack.releases.inputs import stamp_today
 from hpcstack.releases.inventory import inventory_files
-from hpcstack.releases.journal import prepared
+from hpcstack.releases.journal import name_prepared
 from hpcstack.releases.layout import dates_file
 from hpcstack.releases.ledger import CHANNELS, Entry, Event, Ledger
 from hpcstack.releases.permissions import Permissions
@@ -119,7 +119,7 @@ class Publisher:
             self.say(f"module {release.name}: {checked}")
             event = self._event("publish" if channel == "testing" else "promote", entry.release, override or reason)
             base = ledger if pinned is None else replace(ledger, pinned=pinned)
-            after = changes.published(base, entry, dates_of(stack), event)
+            after = changes.publish_entry(base, entry, dates_of(stack), event)
             tree.commit(TreeChange(after, self.files(release), "publish", ((str(part), release.folder, record),)))
         self._readable(release)
         self._cached()
@@ -134,7 +134,9 @@ class Publisher:
             after = self.changed(ledger, verb, act, reason, force=force)
             if replace(after, events=ledger.events) == ledger:
                 return ledger  # nothing changes: no row in the history, and `undo` takes back what was before
-            gone = tuple(file for one in changes.going(ledger, after) for file in self._modulefiles(name, one.release))
+            gone = tuple(
+                file for one in changes.list_going(ledger, after) for file in self._modulefiles(name, one.release)
+            )
             self.tree.commit(TreeChange(after, self._back(ledger, after), verb, gone=gone))
         self._cached()
         return after
@@ -151,16 +153,16 @@ class Publisher:
 
     def _judge(self, before: Ledger, after: Ledger, verb: str, *, force: bool) -> None:
         """InputError where AFTER takes from users what is in production, in use, or names an image that is gone."""
-        if (lost := changes.harm(before, after, today())) and not force:
+        if (lost := changes.find_harm(before, after, stamp_today())) and not force:
             raise InputError("\n".join(lost), f"if that is meant: hpcstack {verb} as before, with --force --reason WHY")
         changed = [release for version, release in after.aliases.items() if before.aliases.get(version) != release]
-        for release in {*changed, *(one.release for one in changes.coming(before, after))}:
+        for release in {*changed, *(one.release for one in changes.list_coming(before, after))}:
             entry, artifact = after.entry(release), self.store.artifact(after.entry(release).key)
             if not artifact or artifact.sha256 != entry.sha256:
                 what = "is gone from the store" if not artifact else "is another than was published"
                 raise InputError(f"{after.name}/{release} would be loaded, and its image {what}",
                                  f"hpcstack build {after.name}-{entry.version}, and publish it")  # fmt: skip
-        taken = changes.going(before, after)
+        taken = changes.list_going(before, after)
         users = find_users(self.runner, slurm=self.slurm) if taken else []
         for one in taken:
             if who := changes.used_by(before, one, users):
@@ -176,7 +178,7 @@ class Publisher:
     def _back(self, before: Ledger, after: Ledger) -> dict[str, str]:
         """{path below the root: text} of the modulefiles of what was removed and comes back: its folder has them."""
         out = {}
-        for one in changes.coming(before, after):
+        for one in changes.list_coming(before, after):
             folder = self.folder(after.name, one.release)
             for path, kept in zip(self._modulefiles(after.name, one.release), KEPT_FILES, strict=True):
                 try:
@@ -264,7 +266,7 @@ class Publisher:
 
     def _sweep(self, releases: Path) -> None:
         """Releases of this tree that were begun and never committed: the leases are held, and no journal is left."""
-        ending = prepared(releases / "x", self.site.module_tree).name[2:]
+        ending = name_prepared(releases / "x", self.site.module_tree).name[2:]
         for name in descriptors.names_in(releases):
             if name.startswith(".") and name.endswith(ending):
                 descriptors.remove_tree(releases / name)
@@ -274,7 +276,7 @@ class Publisher:
     ) -> tuple[Path, str]:
         """The release's folder beside its place, which the commit renames, and its record."""
         final = Path(release.folder)
-        part = prepared(final, self.site.module_tree)
+        part = name_prepared(final, self.site.module_tree)
         record = {
             "format": RELEASE.name, "release": release.name, "channel": release.channel, "key": artifact.key,
             "sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256, "made": now(), "by": whoami(),

@@ -11,10 +11,10 @@ from hpcstack.core.errors import StoreError
 from hpcstack.publish.damage import Damage, find_damage, names_with_traces, touched_images
 from hpcstack.publish.modulefile import Release, wrappers
 from hpcstack.publish.publishable import check_publishable, dates_of
-from hpcstack.releases.changes import published, refused_default, told
-from hpcstack.releases.inputs import today
-from hpcstack.releases.ledger import Dates, Event, Ledger, order
-from hpcstack.releases.modulerc import modulerc
+from hpcstack.releases.changes import describe_changes, publish_entry, refused_default
+from hpcstack.releases.inputs import stamp_today
+from hpcstack.releases.ledger import Dates, Event, Ledger, make_version_key
+from hpcstack.releases.modulerc import render_modulerc
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
@@ -48,7 +48,7 @@ def rows(tree: Tree, store: Store, name: str = "", damage: list[Damage] | None =
         except StoreError:
             continue  # find_damage says so; the others are shown
         hidden = set(ledger.hidden())
-        for entry in sorted(ledger.entries, key=lambda entry: (order(entry.version), entry.number)):
+        for entry in sorted(ledger.entries, key=lambda entry: (make_version_key(entry.version), entry.number)):
             if entry.release in hidden and not name:
                 continue
             dates = ledger.dates.get(entry.version, Dates())
@@ -74,9 +74,9 @@ def _wrong_dates(ledger: Ledger, release: str, dates: Dates) -> list[str]:
     if entry.state == "gone":  # gc has taken it, as it should
         return []
     out = []
-    if dates.refuses(today()) and entry.state != "retired":
+    if dates.refuses(stamp_today()) and entry.state != "retired":
         out.append(f"past its date: hpcstack retire {ledger.name}/{entry.version} --now")
-    if ledger.default == release and (day := refused_default(ledger, today())) and day <= today():
+    if ledger.default == release and (day := refused_default(ledger, stamp_today())) and day <= stamp_today():
         out.append(f"it is the default, and refused from {day} on: hpcstack default {ledger.name}/VERSION")
     return out
 
@@ -92,8 +92,8 @@ def notes_of_dates(tree: Tree, name: str = "") -> list[str]:
     for one in [name] if name else tree.names():
         with contextlib.suppress(StoreError):
             ledger = tree.ledger(one)
-            day = refused_default(ledger, today())
-            if day and day > today():
+            day = refused_default(ledger, stamp_today())
+            if day and day > stamp_today():
                 what = f"{one}/{ledger.default} is the default, and refused from {day} on"
                 out.append(f"{what}: before that, hpcstack default {one}/VERSION")
     return out
@@ -119,16 +119,16 @@ def foretell_changes(
     if publisher.already(ledger, entry):
         return [], ""
     ledger = ledger if pinned is None else replace(ledger, pinned=pinned)
-    after = published(ledger, entry, dates_of(stack), Event(entry.made, entry.by, "publish", entry.release))
+    after = publish_entry(ledger, entry, dates_of(stack), Event(entry.made, entry.by, "publish", entry.release))
     out = []
     for suffix in (".lua", ""):
         template = "modulerc.lua.j2" if suffix else "modulerc.tcl.j2"
-        old = modulerc(ledger, (), template) if ledger.entries else ""
+        old = render_modulerc(ledger, (), template) if ledger.entries else ""
         name = f"{tree.homes(stack.name)[suffix].relative_to(tree.root)}/{stack.name}/.modulerc{suffix}"
-        out += _diff(name, old, modulerc(after, (), template))
+        out += _diff(name, old, render_modulerc(after, (), template))
     for path, text in {**publisher.files(release), **_scripts(release)}.items():
         out += _diff(path, "", text)
-    return told(ledger, after), "".join(out)
+    return describe_changes(ledger, after), "".join(out)
 
 
 def _scripts(release: Release) -> dict[str, str]:

@@ -16,7 +16,7 @@ from hpcstack.hardware.compatibility import driver_of
 from hpcstack.publish import reports as proofs
 from hpcstack.recipe.model import Stack
 from hpcstack.releases.layout import TCL
-from hpcstack.releases.ledger import Dates, Entry, Ledger, order
+from hpcstack.releases.ledger import Dates, Entry, Ledger, make_version_key
 from hpcstack.releases.records import ReleaseRecord, read_record
 from hpcstack.releases.tree import Tree
 from hpcstack.render.template import fill_page, read_data_file
@@ -37,7 +37,7 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
     stacks, out = [], {}
     for name in tree.names():
         ledger = tree.ledger(name)
-        for version in sorted(ledger.aliases, key=order, reverse=True):
+        for version in sorted(ledger.aliases, key=make_version_key, reverse=True):
             entry = ledger.entry(ledger.aliases[version])
             one = about(tree, store, ledger, entry)
             stacks.append(one)

@@ -11,13 +11,13 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import InputError
-from hpcstack.releases.ledger import Dates, Entry, Event, Ledger, State, order
+from hpcstack.releases.ledger import Dates, Entry, Event, Ledger, State, make_version_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-def published(ledger: Ledger, entry: Entry, dates: Dates, event: Event) -> Ledger:
+def publish_entry(ledger: Ledger, entry: Entry, dates: Dates, event: Event) -> Ledger:
     """ENTRY is there. It takes its version's alias, but a testing release does not take it from a production one.
 
     DATES are the recipe's: they count as long as no verb has said others.
@@ -32,7 +32,7 @@ def published(ledger: Ledger, entry: Entry, dates: Dates, event: Event) -> Ledge
     return _done(ledger, replace(ledger, entries=entries, aliases=aliases, dates=known), event, entry.version)
 
 
-def rolled_back(ledger: Ledger, version: str, to: str, event: Event) -> Ledger:
+def roll_back_version(ledger: Ledger, version: str, to: str, event: Event) -> Ledger:
     """VERSION means an earlier release again (TO, or the one before), and what it meant is withdrawn."""
     now = ledger.aliased(version)
     if not now:
@@ -77,7 +77,7 @@ def _before(ledger: Ledger, now: Entry) -> Entry:
     )
 
 
-def retired(ledger: Ledger, version: str, dates: Dates, today: str, event: Event) -> Ledger:
+def retire_version(ledger: Ledger, version: str, dates: Dates, today: str, event: Event) -> Ledger:
     """VERSION has DATES; where they are past, its releases are retired and no alias names them, else they are back."""
     if version not in ledger.aliases and not ledger.of(version):
         raise InputError(f"{ledger.name}/{version} is not published", f"hpcstack status {ledger.name}")
@@ -112,7 +112,7 @@ def _meaning(ledger: Ledger, version: str) -> dict[str, str]:
     return {**aliases, version: (proven or live)[-1].release} if live else aliases
 
 
-def defaulted(ledger: Ledger, version: str, event: Event) -> Ledger:
+def choose_default(ledger: Ledger, version: str, event: Event) -> Ledger:
     """VERSION is the default until another is chosen; an empty VERSION means the newest again."""
     if version and version not in ledger.aliases:
         known = ", ".join(ledger.aliases) or "none"
@@ -124,7 +124,7 @@ def defaulted(ledger: Ledger, version: str, event: Event) -> Ledger:
     return after
 
 
-def removed(ledger: Ledger, releases: Iterable[str], event: Event) -> Ledger:
+def remove_releases(ledger: Ledger, releases: Iterable[str], event: Event) -> Ledger:
     """RELEASES have no modulefiles any more; their files stay until `purged`, so that this can be undone."""
     going = [ledger.entry(one) for one in releases]
     if over := [one.release for one in going if one.state in ("removed", "gone")]:
@@ -140,7 +140,7 @@ def removed(ledger: Ledger, releases: Iterable[str], event: Event) -> Ledger:
     return _done(ledger, after, said, versions[0] if len(versions) == 1 else ", ".join(versions))
 
 
-def purged(ledger: Ledger, releases: Iterable[str], event: Event) -> Ledger:
+def purge_releases(ledger: Ledger, releases: Iterable[str], event: Event) -> Ledger:
     """The files of RELEASES, which nobody can load any more or which were withdrawn, are gone for good."""
     names = {ledger.entry(one).release for one in releases}
     if not [one for one in ledger.entries if one.release in names and one.state != "gone"]:
@@ -183,7 +183,7 @@ def number_after(ledger: Ledger, moment: str) -> int:
     raise InputError(f"nothing of {ledger.name!r} was changed after {moment}", f"hpcstack history {ledger.name}")
 
 
-def undone(ledger: Ledger, event: Event, since: int = 0) -> Ledger:
+def undo_changes(ledger: Ledger, event: Event, since: int = 0) -> Ledger:
     """The last change is taken back, or all from event SINCE on: one new event, which can be taken back in its turn."""
     taken = changes_since(ledger, since) if since else [last_change(ledger)]
     states: dict[str, Any] = {}
@@ -225,7 +225,7 @@ def _restored(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, An
     return {key: value for key, value in {**now, **before}.items() if value is not None}
 
 
-def harm(before: Ledger, after: Ledger, today: str) -> list[str]:
+def find_harm(before: Ledger, after: Ledger, today: str) -> list[str]:
     """What users would lose: a version in production that no longer is, a default that is not proven."""
     out = []
     for version in before.aliases:
@@ -242,7 +242,7 @@ def harm(before: Ledger, after: Ledger, today: str) -> list[str]:
     others = [one for one in after.aliases if _proven(after, one, today) and not after.dates.get(one, Dates()).remove]
     if day and others and not refused_default(before, today):
         out.append(f"`module load {before.name}` means {after.default}, which is refused from {day} on: first "
-                   f"hpcstack default {before.name}/{max(others, key=order)}")  # fmt: skip
+                   f"hpcstack default {before.name}/{max(others, key=make_version_key)}")  # fmt: skip
     return out
 
 
@@ -259,14 +259,14 @@ def _proven(ledger: Ledger, version: str, today: str) -> bool:
     return bool(meant and meant.channel == "production" and meant.state == "live" and not over)
 
 
-def going(before: Ledger, after: Ledger) -> list[Entry]:
+def list_going(before: Ledger, after: Ledger) -> list[Entry]:
     """The releases that AFTER has no modulefile for, and BEFORE has."""
     hidden = ("removed", "gone")
     states = {one.release: one.state for one in after.entries}
     return [one for one in before.entries if one.state not in hidden and states.get(one.release) in hidden]
 
 
-def coming(before: Ledger, after: Ledger) -> list[Entry]:
+def list_coming(before: Ledger, after: Ledger) -> list[Entry]:
     """The releases that were removed and come back."""
     states = {one.release: one.state for one in before.entries}
     return [
@@ -285,10 +285,10 @@ def used_by(ledger: Ledger, entry: Entry, users: Iterable[tuple[str, str]]) -> l
     return [who for who, said in users if pattern.search(said)]
 
 
-def told(before: Ledger, after: Ledger) -> list[str]:
+def describe_changes(before: Ledger, after: Ledger) -> list[str]:
     """What AFTER has otherwise than BEFORE, a line each, the most important first."""
     name, out = before.name, []
-    for version in sorted({*before.aliases, *after.aliases}, key=order):
+    for version in sorted({*before.aliases, *after.aliases}, key=make_version_key):
         if change := _change(*(_meant(one, version) for one in (before, after))):
             out.append(f"{name}/{version}: {change}")
     if change := _change(before.default, after.default):
@@ -302,7 +302,7 @@ def told(before: Ledger, after: Ledger) -> list[str]:
             out.append(f"{name}/{one.release}: {states.get(one.release, 'new')} -> {one.state}")
         elif one.release not in states:
             out.append(f"{name}/{one.release}: new, in {one.channel}")
-    for version in sorted({*before.dates, *after.dates}, key=order):
+    for version in sorted({*before.dates, *after.dates}, key=make_version_key):
         old, new = (_days(one.dates.get(version, Dates())) for one in (before, after))
         if old != new:
             out.append(f"{name}/{version}: {old or 'no dates'} -> {new or 'no dates'}")
@@ -369,9 +369,9 @@ def _default(ledger: Ledger, today: str) -> str:
     if ledger.pinned in good:
         return good[ledger.pinned]
     proven = [version for version in good if ledger.entry(good[version]).channel == "production"]
-    newest = max(proven or good, key=order, default="")
+    newest = max(proven or good, key=make_version_key, default="")
     return good.get(newest, "")
 
 
-__all__ = ["coming", "defaulted", "going", "harm", "last_change", "published", "purged", "removed",
-           "retired", "rolled_back", "told", "undone", "used_by"]  # fmt: skip
+__all__ = ["list_coming", "choose_default", "list_going", "find_harm", "last_change", "publish_entry", "purge_releases", "remove_releases",
+           "retire_version", "roll_back_version", "describe_changes", "undo_changes", "used_by"]  # fmt: skip

@@ -12,7 +12,7 @@ DAY = re.compile(r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$")
 SUCCESSOR = re.compile(r"^[A-Za-z0-9._+/-]*$")
 
 
-def one_line(text: str, option: str) -> str:
+def parse_one_line(text: str, option: str) -> str:
     """TEXT without blanks around it. InputError for control characters, more than 300 bytes, and nothing but blanks."""
     if text and not text.strip():
         raise InputError(f"{option}: there is nothing but blanks in it", "say why, in a few words")
@@ -21,7 +21,7 @@ def one_line(text: str, option: str) -> str:
     return text.strip()
 
 
-def day(text: str, option: str) -> str:
+def parse_day(text: str, option: str) -> str:
     """TEXT as a day, `2027-01-31`."""
     try:
         if not DAY.fullmatch(text):
@@ -31,7 +31,7 @@ def day(text: str, option: str) -> str:
         raise InputError(f"{option}: {text!r} is not a date", "write it as YYYY-MM-DD") from None
 
 
-def today() -> str:
+def stamp_today() -> str:
     """The day in UTC, as `2027-01-31`."""
     return datetime.now(timezone.utc).date().isoformat()
 
@@ -41,7 +41,7 @@ def module_name(full: str) -> str:
     return full if "/" in full else re.sub(r"-(?=[0-9])", "/", full, count=1)
 
 
-def successor(text: str) -> str:
+def parse_successor(text: str) -> str:
     """TEXT as the name of what to use instead."""
     if not SUCCESSOR.fullmatch(text):
         raise InputError(f"--successor: {text!r} is not a module's name", "e.g. pytorch/25.10")

@@ -23,7 +23,7 @@ KINDS = {"homes": dict, "files": dict, "moves": list, "generations": list}  # of
 MAX_JOURNAL = 16 << 20  # bytes
 
 
-def read(path: Path) -> dict[str, Any] | None:
+def read_journal(path: Path) -> dict[str, Any] | None:
     """A journal, if there is one."""
     try:
         found = json.loads(files.read_bytes(path, MAX_JOURNAL, own=True))
@@ -48,7 +48,7 @@ def read(path: Path) -> dict[str, Any] | None:
     return dict(found)
 
 
-def check(name: str, journal: dict[str, Any], path: Path, releases: Path | None, root: Path) -> None:
+def check_journal(name: str, journal: dict[str, Any], path: Path, releases: Path | None, root: Path) -> None:
     """StoreError for a journal that says more than a change of NAME in this tree and its store could."""
     homes, texts = journal["homes"], journal["files"]
     good = (
@@ -70,7 +70,10 @@ def _move_of(name: str, move: object, releases: Path | None, root: Path) -> bool
         return False
     part, final = Path(move[0]), Path(move[1])
     return bool(
-        releases and final.parent == releases / name and RELEASE.fullmatch(final.name) and part == prepared(final, root)
+        releases
+        and final.parent == releases / name
+        and RELEASE.fullmatch(final.name)
+        and part == name_prepared(final, root)
     )
 
 
@@ -83,7 +86,7 @@ def _modulefile(path: str, name: str, homes: dict[str, str]) -> bool:
     )
 
 
-def prepared(final: Path, root: Path) -> Path:
+def name_prepared(final: Path, root: Path) -> Path:
     """Where a release that shall lie at FINAL is prepared; parts of another tree than ROOT's have other names."""
     mark = hashlib.sha256(str(root).encode()).hexdigest()[:12]
     return final.with_name(f".{final.name}.{mark}.part")

@@ -135,12 +135,12 @@ class Ledger:
         return out
 
 
-def order(version: str) -> list[tuple[int, str]]:
+def make_version_key(version: str) -> list[tuple[int, str]]:
     """The key by which versions are sorted: numbers as numbers, words before them."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[._+-]", version)]
 
 
-def split(name: str, known: list[str]) -> tuple[str, str]:
+def split_name(name: str, known: list[str]) -> tuple[str, str]:
     """(`pytorch`, `24.11`) of `pytorch-24.11` or `pytorch/24.11`, (`pytorch`, ``) of a name alone.
 
     KNOWN are the names that are published. InputError where none fits.

@@ -87,7 +87,7 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
     return {"format": LEDGER.name, **document, "entries": list(document["entries"]), "events": list(document["events"])}
 
 
-def from_json(document: Any, where: str, name: str = "", *, to_change: bool = False) -> Ledger:
+def parse_ledger(document: Any, where: str, name: str = "", *, to_change: bool = False) -> Ledger:
     """The ledger that the file WHERE holds, which is that of NAME, if that is known.
 
     StoreError where it is damaged, says more than a ledger can, or is of another name; where it is of a newer hpcstack
@@ -104,7 +104,7 @@ def from_json(document: Any, where: str, name: str = "", *, to_change: bool = Fa
 
 def check_ledger(ledger: Ledger) -> None:
     """StoreError where LEDGER, which is about to be written, is none that could be read again."""
-    from_json(as_json(ledger), f"the new ledger of {ledger.name}", ledger.name, to_change=True)
+    parse_ledger(as_json(ledger), f"the new ledger of {ledger.name}", ledger.name, to_change=True)
 
 
 def _made_of(found: _Ledger) -> Ledger:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.releases.inputs import today
-from hpcstack.releases.ledger import Dates, split
-from hpcstack.releases.modulerc import refusal
+from hpcstack.releases.inputs import stamp_today
+from hpcstack.releases.ledger import Dates, split_name
+from hpcstack.releases.modulerc import describe_refusal
 from hpcstack.releases.records import read_record
 from hpcstack.releases.seal import check_seal
 from hpcstack.releases.tree import Tree
@@ -40,8 +40,8 @@ def find_released(name: str, site: Site, store: Store, named: str = "", *, retir
             continue
         ledger, version = tree.ledger(published), name.removeprefix(f"{published}-")
         dates = ledger.dates.get(version, Dates())
-        if dates.refuses(today()) and not retired:
-            raise InputError(refusal(f"{published}/{version}", dates), f"hpcstack status {published}")
+        if dates.refuses(stamp_today()) and not retired:
+            raise InputError(describe_refusal(f"{published}/{version}", dates), f"hpcstack status {published}")
         chosen = ledger.entry(named.partition("/")[2]) if named else None
         if chosen and chosen.state in ("removed", "gone"):
             raise InputError(f"{named} was removed", f"hpcstack status {published}")
@@ -75,7 +75,7 @@ def find_version(name: str, tree: Tree) -> tuple[Ledger, str, str]:
 
     The version of a name alone is that of its default; release is empty unless it was named. InputError for others.
     """
-    one, rest = split(name, tree.names())
+    one, rest = split_name(name, tree.names())
     ledger = tree.ledger(one)
     if any(entry.release == rest for entry in ledger.entries):
         return ledger, ledger.entry(rest).version, rest

@@ -6,11 +6,11 @@ from hpcstack.releases.ledger import Dates, Ledger
 from hpcstack.render.template import fill_template
 
 
-def modulerc(ledger: Ledger, new: tuple[str, ...], template: str) -> str:
+def render_modulerc(ledger: Ledger, new: tuple[str, ...], template: str) -> str:
     """The text for Lmod (`modulerc.lua.j2`) or Environment Modules (`modulerc.tcl.j2`). NEW releases are hidden too."""
     name = ledger.name
     forbidden = [
-        (f"{name}/{one.release}", dates.remove, refusal(f"{name}/{one.version}", dates))
+        (f"{name}/{one.release}", dates.remove, describe_refusal(f"{name}/{one.version}", dates))
         for one in ledger.entries
         if (dates := ledger.dates.get(one.version, Dates())).remove
     ]
@@ -30,13 +30,13 @@ def _named(ledger: Ledger) -> dict[str, str]:
     return {**retired, **ledger.aliases}
 
 
-def refusal(version: str, dates: Dates) -> str:
+def describe_refusal(version: str, dates: Dates) -> str:
     """What the users of VERSION are told once its day has come, in the modulefiles' own words."""
     why = f" ({dates.reason})" if dates.reason else ""
     instead = f"; use {dates.successor}" if dates.successor else ""
     return f"{version} was retired on {dates.remove}{why}{instead}"
 
 
-def gateway(name: str, folder: str, suffix: str) -> str:
+def render_gateway(name: str, folder: str, suffix: str) -> str:
     """The modulefile `hpcstack/NAME` that adds FOLDER to MODULEPATH. It never changes."""
     return fill_template("modules", "gateway.lua.j2" if suffix else "gateway.tcl.j2", name=name, folder=folder)

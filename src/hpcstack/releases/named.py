@@ -22,7 +22,7 @@ class Named:
     release: str = ""
 
 
-def named(text: str, tree: Tree, environ: Mapping[str, str]) -> Named:
+def resolve_name(text: str, tree: Tree, environ: Mapping[str, str]) -> Named:
     """What TEXT means. For nothing it is the loaded module's stack; InputError where none is loaded.
 
     What is not published is taken as it is written, NAME/VERSION as NAME-VERSION.

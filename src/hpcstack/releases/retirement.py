@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.releases import inputs
-from hpcstack.releases.ledger import Dates, split
+from hpcstack.releases.ledger import Dates, split_name
 
 if TYPE_CHECKING:
     from hpcstack.releases.ledger import Ledger
@@ -38,26 +38,26 @@ def retirement_dates(asked: Retirement, ledger: Ledger, version: str, tree: Tree
     """The dates of VERSION after it was retired as ASKED. InputError for what makes no sense."""
     if asked.cancel:
         return Dates()
-    today, old = inputs.today(), ledger.dates.get(version, Dates())
-    begin = inputs.day(asked.warn, "--warn") if asked.warn else min(old.deprecate or today, today)
+    today, old = inputs.stamp_today(), ledger.dates.get(version, Dates())
+    begin = inputs.parse_day(asked.warn, "--warn") if asked.warn else min(old.deprecate or today, today)
     later = (date.fromisoformat(max(begin, today)) + timedelta(days=NOTICE_DAYS)).isoformat()
-    end = today if asked.now else inputs.day(asked.refuse, "--on") if asked.refuse else later
+    end = today if asked.now else inputs.parse_day(asked.refuse, "--on") if asked.refuse else later
     if end < begin:
         raise InputError(f"it would be refused on {end}, before anybody is warned on {begin}", "--warn DAY --on DAY")
     if asked.successor:
         _check_successor(asked.successor, ledger.name, version, tree)
     successor, reason = asked.successor or old.successor, asked.reason or old.reason
-    return Dates(begin, end, inputs.successor(successor), inputs.one_line(reason, "--reason"))
+    return Dates(begin, end, inputs.parse_successor(successor), inputs.parse_one_line(reason, "--reason"))
 
 
 def _check_successor(successor: str, name: str, version: str, tree: Tree) -> None:
     """InputError for a SUCCESSOR that users could not load."""
-    one, rest = split(inputs.successor(successor), tree.names())
+    one, rest = split_name(inputs.parse_successor(successor), tree.names())
     ledger = tree.ledger(one)
     meant = rest or ledger.default.rpartition("-r")[0]
     if (one, meant) == (name, version):
         raise InputError(f"--successor: {successor} is what is retired", "name what users should load instead")
-    if meant not in ledger.aliases or ledger.dates.get(meant, Dates()).refuses(inputs.today()):
+    if meant not in ledger.aliases or ledger.dates.get(meant, Dates()).refuses(inputs.stamp_today()):
         known = ", ".join(f"{one}/{each}" for each in ledger.aliases) or "nothing"
         raise InputError(
             f"--successor: {successor} cannot be loaded; of {one} there is {known}", f"hpcstack status {one}"

@@ -30,11 +30,11 @@ from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold_lease
 from hpcstack.core.quote import join_lines
 from hpcstack.releases.inventory import inventory_files
-from hpcstack.releases.journal import GENERATION, MAX_JOURNAL, check, read
+from hpcstack.releases.journal import GENERATION, MAX_JOURNAL, check_journal, read_journal
 from hpcstack.releases.layout import CORE, CURRENT, GATE, JOURNAL, MORE, SPIDER, STALE, STATE, TCL
 from hpcstack.releases.ledger import FORMAT, Ledger
-from hpcstack.releases.ledger_format import as_json, check_ledger, from_json
-from hpcstack.releases.modulerc import gateway, modulerc
+from hpcstack.releases.ledger_format import as_json, check_ledger, parse_ledger
+from hpcstack.releases.modulerc import render_gateway, render_modulerc
 from hpcstack.releases.permissions import Permissions
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Tree:
         path = self.root / STATE / name / CURRENT / "ledger.json"
         try:
             document = json.loads(files.read_bytes(path, MAX_JOURNAL, published=True))
-            return from_json(document, str(path), name, to_change=to_change)
+            return parse_ledger(document, str(path), name, to_change=to_change)
         except FileNotFoundError:
             return Ledger(name)
         except (OSError, ValueError, RecursionError, InputError) as error:
@@ -191,9 +191,9 @@ class Tree:
     def recover(self, name: str) -> bool:
         """Do what NAME's journal says, from its beginning; sweep what nobody wrote down. Whether there was one."""
         state = self.root / STATE / name
-        journal = read(state / JOURNAL)
+        journal = read_journal(state / JOURNAL)
         if journal:
-            check(name, journal, state / JOURNAL, self.releases, self.root)
+            check_journal(name, journal, state / JOURNAL, self.releases, self.root)
         if journal and self._generation(state) == int(journal["generations"][-1]):
             self._unlink(journal)  # all was done but this
             descriptors.remove_file(state / JOURNAL)
@@ -237,8 +237,8 @@ class Tree:
         final, part = state / str(number), state / f".{number}.{uuid.uuid4().hex[:8]}.part"
         files = {
             "ledger.json": json.dumps(as_json(ledger), indent=1) + "\n",
-            "modulerc.lua": modulerc(ledger, new, "modulerc.lua.j2"),
-            "modulerc": modulerc(ledger, new, "modulerc.tcl.j2"),
+            "modulerc.lua": render_modulerc(ledger, new, "modulerc.lua.j2"),
+            "modulerc": render_modulerc(ledger, new, "modulerc.tcl.j2"),
         }
         for version, dates in ledger.dates.items():
             lines = (("deprecate", dates.deprecate), ("remove", dates.remove), ("successor", dates.successor),
@@ -262,7 +262,7 @@ class Tree:
             if descriptors.read_link(link) != target:
                 descriptors.point_link(target, link)
             if home.parent != self.root:
-                self._file(self.root / home.name / GATE / f"{name}{suffix}", gateway(name, str(home), suffix))
+                self._file(self.root / home.name / GATE / f"{name}{suffix}", render_gateway(name, str(home), suffix))
 
     def _flip(self, state: Path, generation: str) -> None:
         if not (state / generation / "ledger.json").exists():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conftest import make_site
-from hpcstack.releases.changes import published
+from hpcstack.releases.changes import publish_entry
 from hpcstack.releases.ledger import Dates, Entry, Event
 from hpcstack.releases.tree import Tree, TreeChange
 from hpcstack.render.launchers import render_importer
@@ -47,7 +47,7 @@ class Place:
         tree, release = Tree(self.modules), f"{alias}-r{number}"
         with tree.hold(name):
             entry = Entry(release, alias, "testing", key, digest, "2026-01-01", "me")
-            after = published(tree.ledger(name), entry, Dates(), Event("2026-01-01", "me", "publish", release))
+            after = publish_entry(tree.ledger(name), entry, Dates(), Event("2026-01-01", "me", "publish", release))
             file = tree.homes(name)[".lua"] / name / f"{release}.lua"
             tree.commit(TreeChange(after, {str(file.relative_to(self.modules)): "-- a module\n"}, "publish"))
         return image

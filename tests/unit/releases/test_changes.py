@@ -18,7 +18,7 @@ from hpcstack.publish.gc import items, remove
 from hpcstack.publish.status import notes_of_dates, rows
 from hpcstack.releases import changes
 from hpcstack.releases.ledger import Dates, Entry, Event, Ledger
-from hpcstack.releases.ledger_format import as_json, from_json
+from hpcstack.releases.ledger_format import as_json, parse_ledger
 from hpcstack.releases.lookup import find_released
 from support.modules import Place, bash, report
 
@@ -50,18 +50,18 @@ def step(ledger: Ledger, dice: random.Random, number: int) -> Ledger:
         release, image = ledger.next(version, []), dice.choice(("A", "B", "C"))
         channel = "testing" if verb == "publish" else "production"
         entry = Entry(release, version, channel, f"key{image}".lower(), image, said.at, "me")
-        return changes.published(ledger, entry, Dates(), replace(said, release=release))
+        return changes.publish_entry(ledger, entry, Dates(), replace(said, release=release))
     if verb == "rollback":
-        return changes.rolled_back(ledger, version, dice.choice(["", *releases]), said)
+        return changes.roll_back_version(ledger, version, dice.choice(["", *releases]), said)
     if verb == "default":
-        return changes.defaulted(ledger, dice.choice([version, ""]), said)
+        return changes.choose_default(ledger, dice.choice([version, ""]), said)
     if verb == "retire":
-        return changes.retired(ledger, version, Dates(DAY, dice.choice((DAY, "2027-01-01"))), DAY, said)
+        return changes.retire_version(ledger, version, Dates(DAY, dice.choice((DAY, "2027-01-01"))), DAY, said)
     if verb == "cancel":
-        return changes.retired(ledger, version, Dates(), DAY, said)
+        return changes.retire_version(ledger, version, Dates(), DAY, said)
     if verb == "remove":
-        return changes.removed(ledger, some, said)
-    return changes.undone(ledger, said) if verb == "undo" else changes.purged(ledger, some, said)
+        return changes.remove_releases(ledger, some, said)
+    return changes.undo_changes(ledger, said) if verb == "undo" else changes.purge_releases(ledger, some, said)
 
 
 def test_sequences_of_verbs() -> None:
@@ -76,10 +76,10 @@ def test_sequences_of_verbs() -> None:
                 done["refused"] += 1
                 continue
             jobs = [(f"job {n}", f"module load pytorch/{dice.choice(VERSIONS)}-r{n}\n") for n in range(1, 4)]
-            if any(changes.used_by(ledger, one, jobs) for one in changes.going(ledger, after)):
+            if any(changes.used_by(ledger, one, jobs) for one in changes.list_going(ledger, after)):
                 done["in use"] += 1
                 continue
-            if harm := changes.harm(ledger, after, DAY):
+            if harm := changes.find_harm(ledger, after, DAY):
                 done["harmful"] += 1
                 if dice.random() < 0.8:
                     continue  # refused without force
@@ -92,7 +92,7 @@ def test_sequences_of_verbs() -> None:
 def check(before: Ledger, after: Ledger, *, forced: bool) -> None:
     last = after.events[-1]
     assert last.by and last.at and last.subject and last.verb, last
-    assert from_json(as_json(after), "x") == after
+    assert parse_ledger(as_json(after), "x") == after
     states = {one.release: one for one in after.entries}
     assert all(states[release].state == "live" for release in after.aliases.values()), "an alias means a live release"
     assert not after.default or after.default in after.aliases.values()
@@ -107,12 +107,12 @@ def check(before: Ledger, after: Ledger, *, forced: bool) -> None:
     if last.verb == "gc":
         assert seen(after)[:4] == seen(before)[:4], "gc takes files, and nothing that is meant"
         return
-    assert changes.told(before, after) or seen(before) == seen(after)
-    back = changes.undone(after, event("undo", 86399))
+    assert changes.describe_changes(before, after) or seen(before) == seen(after)
+    back = changes.undo_changes(after, event("undo", 86399))
     new = {one.release for one in after.entries} - {one.release for one in before.entries}
     expected, got = seen(before), seen(back)
     assert got[:5] == expected[:5] and set(got[5]) - new == expected[5], last  # type: ignore[call-overload]
-    assert seen(changes.undone(back, event("undo", 86399))) == seen(after), "taken back twice, it is there again"
+    assert seen(changes.undo_changes(back, event("undo", 86399))) == seen(after), "taken back twice, it is there again"
 
 
 def test_a_second_rollback_does_not_take_production_away(tmp_path: Path) -> None:
@@ -120,13 +120,17 @@ def test_a_second_rollback_does_not_take_production_away(tmp_path: Path) -> None
     for image in (b"A", b"B"):
         place.publish(content=image)
         place.publish(content=image, channel="production")
-    act = place.publisher.change("pytorch", "rollback", lambda now, event: changes.rolled_back(now, "24.11", "", event))
+    act = place.publisher.change(
+        "pytorch", "rollback", lambda now, event: changes.roll_back_version(now, "24.11", "", event)
+    )
     assert act.aliases["24.11"] == "24.11-r2"
     before = place.modulerc()
     with pytest.raises(InputError, match="would mean 24.11-r1, which is in testing") as refused:
-        place.publisher.change("pytorch", "rollback", lambda now, event: changes.rolled_back(now, "24.11", "", event))
+        place.publisher.change(
+            "pytorch", "rollback", lambda now, event: changes.roll_back_version(now, "24.11", "", event)
+        )
     assert "--force --reason" in refused.value.hint and place.modulerc() == before
-    after = place.publisher.change("pytorch", "undo", changes.undone)
+    after = place.publisher.change("pytorch", "undo", changes.undo_changes)
     assert after.aliases["24.11"] == "24.11-r4" and after.default == "24.11-r4"
 
 
@@ -141,11 +145,11 @@ def test_what_is_removed_comes_back_until_gc(tmp_path: Path, monkeypatch: pytest
     texts = [one.read_text() for one in (lua, tcl)]
 
     def take(*releases: str) -> None:
-        place.publisher.change("pytorch", "remove", lambda now, event: changes.removed(now, releases, event))
+        place.publisher.change("pytorch", "remove", lambda now, event: changes.remove_releases(now, releases, event))
 
     take("24.11-r1")
     assert not lua.exists() and not tcl.exists() and "24.11-r1" not in bash(place, "lmod", "module -t avail").stderr
-    place.publisher.change("pytorch", "undo", changes.undone)
+    place.publisher.change("pytorch", "undo", changes.undo_changes)
     assert [one.read_text() for one in (lua, tcl)] == texts
     assert bash(place, "lmod", "module load pytorch/24.11-r1 && echo $HPCSTACK_RELEASE").stdout == "pytorch/24.11-r1\n"
     take("24.11-r1")
@@ -154,14 +158,14 @@ def test_what_is_removed_comes_back_until_gc(tmp_path: Path, monkeypatch: pytest
     assert not rows(tree, place.store)[0]["wrong"]
     going = [one for one in items(place.site, place.publisher.runner, 0, slurm=False) if not one.keep]
     assert [one.what for one in going if one.kind == "release"] == ["pytorch/24.11-r1"]
-    place.publisher.change("pytorch", "gc", lambda now, event: changes.purged(now, ["24.11-r1"], event))
+    place.publisher.change("pytorch", "gc", lambda now, event: changes.purge_releases(now, ["24.11-r1"], event))
     for one in going:
         remove(one, place.site)
     folder = place.store.top / "releases/pytorch"
     assert sorted(one.name for one in folder.glob("2*")) == ["24.11-r2", "24.11-r3"]
     assert [one["wrong"] for one in rows(tree, place.store, "pytorch") if one["state"] == "live"] == [[], []]
     with pytest.raises(InputError, match="gc has taken its files"):
-        place.publisher.change("pytorch", "undo", changes.undone)
+        place.publisher.change("pytorch", "undo", changes.undo_changes)
     assert place.publish(content=b"D").release == "pytorch/24.11-r4", "a number is never given twice"
 
 
@@ -177,7 +181,7 @@ def test_what_somebody_has_loaded_is_not_removed(tmp_path: Path) -> None:
         try:
             with pytest.raises(InputError, match=f"in use by process {user.pid}"):
                 place.publisher.change(
-                    "pytorch", "remove", lambda now, event: changes.removed(now, ["24.11-r1"], event)
+                    "pytorch", "remove", lambda now, event: changes.remove_releases(now, ["24.11-r1"], event)
                 )
         finally:
             user.kill()
@@ -196,7 +200,7 @@ def test_who_names_a_release(said: str, names: bool) -> None:
     ledger = Ledger("pytorch")
     for number, image in ((1, "A"), (2, "B")):
         entry = Entry(f"24.11-r{number}", "24.11", "production", f"key{image}".lower(), image, DAY, "me")
-        ledger = changes.published(ledger, entry, Dates(), event("publish", number, entry.release))
+        ledger = changes.publish_entry(ledger, entry, Dates(), event("publish", number, entry.release))
     assert bool(changes.used_by(ledger, ledger.entry("24.11-r2"), [("job 1", said)])) is names
 
 
@@ -206,7 +210,10 @@ def test_the_alias_of_a_retired_version_says_why(tmp_path: Path) -> None:
     done = place.publish(stack=stack, channel="production", report=report(place.artifact(stack), {}))
     dates = Dates("2026-01-01", DAY, "pytorch/25.10", "CVE-2026-1")
     after = place.publisher.change(
-        "pytorch", "retire", lambda now, event: changes.retired(now, "24.11", dates, "2026-11-22", event), force=True
+        "pytorch",
+        "retire",
+        lambda now, event: changes.retire_version(now, "24.11", dates, "2026-11-22", event),
+        force=True,
     )
     assert after.aliases == {} and done.new
     for which in ("lmod", "emodules"):
@@ -219,10 +226,10 @@ def test_what_changes_nothing_leaves_no_row_for_undo_to_take(tmp_path: Path) -> 
     place.publish(content=b"A", channel="production")
     place.publish("pytorch-25.10", content=b"B", channel="production")
     for _ in range(2):
-        place.publisher.change("pytorch", "default", lambda now, event: changes.defaulted(now, "24.11", event))
+        place.publisher.change("pytorch", "default", lambda now, event: changes.choose_default(now, "24.11", event))
     verbs = [event.verb for event in place.tree.ledger("pytorch").events]
     assert verbs == ["promote", "promote", "default"]
-    after = place.publisher.change("pytorch", "undo", changes.undone)
+    after = place.publisher.change("pytorch", "undo", changes.undo_changes)
     assert after.default == "25.10-r1"
 
 
@@ -231,12 +238,12 @@ def test_a_default_that_will_be_refused_is_said_before(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.publish(content=b"A", channel="production")
     only = Dates("2099-01-01", "2099-02-01")
-    retire = lambda now, event: changes.retired(now, "24.11", only, "2026-11-22", event)  # noqa: E731
+    retire = lambda now, event: changes.retire_version(now, "24.11", only, "2026-11-22", event)  # noqa: E731
     place.publisher.change("pytorch", "retire", retire)  # there is no other: nothing to choose instead
-    place.publisher.change("pytorch", "undo", changes.undone)
+    place.publisher.change("pytorch", "undo", changes.undo_changes)
     place.publish("pytorch-25.10", content=b"B", channel="production")
     place.publisher.change("pytorch", "retire", retire)  # the default is 25.10
-    choose = lambda now, event: changes.defaulted(now, "24.11", event)  # noqa: E731
+    choose = lambda now, event: changes.choose_default(now, "24.11", event)  # noqa: E731
     with pytest.raises(InputError, match="refused from 2099-02-01 on: first hpcstack default pytorch/25.10"):
         place.publisher.change("pytorch", "default", choose)
     place.publisher.change("pytorch", "default", choose, force=True, reason="meant")
@@ -271,10 +278,10 @@ def test_several_changes_are_taken_back_at_once(tmp_path: Path) -> None:
     place.publish("pytorch-25.10", content=b"four")
     states = {one.release: one.state for one in place.tree.ledger("pytorch").entries}
     assert set(states.values()) == {"live"}
-    back = place.publisher.change("pytorch", "undo", lambda now, event: changes.undone(now, event, 2), force=True)
+    back = place.publisher.change("pytorch", "undo", lambda now, event: changes.undo_changes(now, event, 2), force=True)
     assert back.aliases == {"24.11": "24.11-r1"} and back.default == "24.11-r1"
     assert back.events[-1].reason == "takes back all since event 2: publish, publish, publish"
-    again = place.publisher.change("pytorch", "undo", changes.undone, force=True)
+    again = place.publisher.change("pytorch", "undo", changes.undo_changes, force=True)
     assert again.aliases == {"24.11": "24.11-r3", "25.10": "25.10-r1"}, "an undo can be taken back"
     with pytest.raises(InputError, match="has no event 9"):
         changes.changes_since(again, 9)

@@ -13,7 +13,7 @@ from hpcstack.core.errors import InputError, StoreError
 from hpcstack.releases import changes, ledger_format
 from hpcstack.releases import ledger as ledgers
 from hpcstack.releases.ledger import Dates, Entry, Event, Ledger
-from hpcstack.releases.modulerc import gateway, modulerc
+from hpcstack.releases.modulerc import render_gateway, render_modulerc
 
 TODAY = "2026-06-01"
 EVENT = Event(f"{TODAY}T00:00:00+00:00", "me", "verb", "")
@@ -28,7 +28,7 @@ def made(*releases: str) -> Ledger:
     ledger = Ledger("pytorch")
     for release in releases:
         one = entry(release.rstrip("!"), "production" if release.endswith("!") else "testing")
-        ledger = changes.published(ledger, one, Dates(), replace(EVENT, release=one.release))
+        ledger = changes.publish_entry(ledger, one, Dates(), replace(EVENT, release=one.release))
     return ledger
 
 
@@ -58,7 +58,7 @@ def test_only_what_is_meant_and_what_is_newer_is_shown() -> None:
 
 
 def back(ledger: Ledger, version: str = "1", to: str = "") -> Ledger:
-    return changes.rolled_back(ledger, version, to, EVENT)
+    return changes.roll_back_version(ledger, version, to, EVENT)
 
 
 def test_rollback_goes_to_the_production_release_before_and_then_to_testing() -> None:
@@ -79,7 +79,7 @@ def promoted(*images: str) -> Ledger:
         for channel in ledgers.CHANNELS:
             number += 1
             one = entry(f"1-r{number}", channel, image)
-            ledger = changes.published(ledger, one, Dates(), replace(EVENT, release=one.release))
+            ledger = changes.publish_entry(ledger, one, Dates(), replace(EVENT, release=one.release))
     return ledger
 
 
@@ -94,12 +94,12 @@ def test_rollback_never_goes_to_the_image_that_it_leaves() -> None:
 
 def test_what_a_verb_said_of_dates_a_recipe_does_not_change() -> None:
     recipe = Dates("2027-05-01", "2027-06-01", origin="recipe")
-    ledger = changes.published(Ledger("n"), entry("1-r1"), recipe, EVENT)
+    ledger = changes.publish_entry(Ledger("n"), entry("1-r1"), recipe, EVENT)
     assert ledger.dates["1"] == recipe
     said = Dates("2026-01-01", "2026-12-01", "x/1", "CVE")
-    ledger = changes.retired(ledger, "1", said, TODAY, EVENT)
+    ledger = changes.retire_version(ledger, "1", said, TODAY, EVENT)
     assert "refused from 2026-12-01" in ledger.events[-1].reason and ledger.events[-1].version == "1"
-    assert changes.published(ledger, entry("1-r2"), recipe, EVENT).dates["1"] == said
+    assert changes.publish_entry(ledger, entry("1-r2"), recipe, EVENT).dates["1"] == said
 
 
 @pytest.mark.parametrize("to", ["1-r2", "2-r1", "1-r9"])
@@ -117,20 +117,20 @@ def test_the_default_goes_back_with_rollback_and_is_in_the_history() -> None:
 
 
 def test_a_pinned_default_stays_until_it_goes() -> None:
-    ledger = changes.defaulted(made("1-r1!", "2-r1!"), "1", EVENT)
+    ledger = changes.choose_default(made("1-r1!", "2-r1!"), "1", EVENT)
     assert ledger.default == "1-r1"
-    gone = changes.retired(ledger, "1", Dates("2026-01-01", TODAY), TODAY, EVENT)
+    gone = changes.retire_version(ledger, "1", Dates("2026-01-01", TODAY), TODAY, EVENT)
     assert gone.default == "2-r1" and "1" not in gone.aliases and gone.hidden() == ["1-r1"]
-    assert changes.defaulted(ledger, "", EVENT).default == "2-r1"
+    assert changes.choose_default(ledger, "", EVENT).default == "2-r1"
     with pytest.raises(InputError, match="not published"):
-        changes.defaulted(ledger, "3", EVENT)
+        changes.choose_default(ledger, "3", EVENT)
 
 
 def test_what_was_retired_comes_back_as_it_was() -> None:
     ledger = back(made("1-r1", "1-r2!", "1-r3!"))
-    gone = changes.retired(ledger, "1", Dates("", TODAY), TODAY, EVENT)
+    gone = changes.retire_version(ledger, "1", Dates("", TODAY), TODAY, EVENT)
     assert gone.aliases == {} and gone.default == ""
-    again = changes.retired(gone, "1", Dates(), TODAY, EVENT)
+    again = changes.retire_version(gone, "1", Dates(), TODAY, EVENT)
     assert (
         again.aliases == {"1": "1-r2"}
         and again.entry("1-r3").state == "withdrawn"
@@ -139,16 +139,16 @@ def test_what_was_retired_comes_back_as_it_was() -> None:
 
 
 def test_what_is_retired_later_stays_until_then() -> None:
-    ledger = changes.retired(made("1-r1!"), "1", Dates("2026-01-01", "2099-01-01"), TODAY, EVENT)
+    ledger = changes.retire_version(made("1-r1!"), "1", Dates("2026-01-01", "2099-01-01"), TODAY, EVENT)
     assert ledger.aliases == {"1": "1-r1"} and ledger.default == "1-r1"
     with pytest.raises(InputError, match="not published"):
-        changes.retired(ledger, "7", Dates(), TODAY, EVENT)
+        changes.retire_version(ledger, "7", Dates(), TODAY, EVENT)
 
 
 def test_a_version_past_its_day_is_not_the_default() -> None:
-    ledger = changes.retired(made("1-r1!", "2-r1!"), "2", Dates("2026-01-01", "2026-07-01"), TODAY, EVENT)
+    ledger = changes.retire_version(made("1-r1!", "2-r1!"), "2", Dates("2026-01-01", "2026-07-01"), TODAY, EVENT)
     assert ledger.default == "2-r1"
-    later = changes.published(ledger, entry("1-r2", "production"), Dates(), replace(EVENT, at="2026-07-01"))
+    later = changes.publish_entry(ledger, entry("1-r2", "production"), Dates(), replace(EVENT, at="2026-07-01"))
     assert later.default == "1-r2"
 
 
@@ -158,12 +158,12 @@ def test_a_version_past_its_day_is_not_the_default() -> None:
      ("hpc-benchmarks-26.02", ("hpc-benchmarks", "26.02")), ("hpc/1", ("hpc", "1"))],
 )  # fmt: skip
 def test_a_name_is_split_at_what_is_published(name: str, parts: tuple[str, str]) -> None:
-    assert ledgers.split(name, ["pytorch", "hpc-benchmarks", "hpc"]) == parts
+    assert ledgers.split_name(name, ["pytorch", "hpc-benchmarks", "hpc"]) == parts
 
 
 def test_what_is_not_published_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean 'pytorch'"):
-        ledgers.split("pytroch", ["pytorch"])
+        ledgers.split_name("pytroch", ["pytorch"])
 
 
 verbs = st.lists(
@@ -179,13 +179,13 @@ def test_whatever_is_done_the_ledger_holds(steps: list[tuple[str, str]]) -> None
         try:
             if what in ledgers.CHANNELS:
                 one = entry(ledger.next(version, []), what)
-                ledger = changes.published(ledger, one, Dates(), EVENT)
+                ledger = changes.publish_entry(ledger, one, Dates(), EVENT)
             elif what == "back":
                 ledger = back(ledger, version)
             elif what == "retire":
-                ledger = changes.retired(ledger, version, Dates("2026-01-01", TODAY), TODAY, EVENT)
+                ledger = changes.retire_version(ledger, version, Dates("2026-01-01", TODAY), TODAY, EVENT)
             else:
-                ledger = changes.defaulted(ledger, version, EVENT)
+                ledger = changes.choose_default(ledger, version, EVENT)
         except InputError:
             continue
         names = [one.release for one in ledger.entries]
@@ -193,18 +193,18 @@ def test_whatever_is_done_the_ledger_holds(steps: list[tuple[str, str]]) -> None
         assert all(release in names for release in ledger.aliases.values())
         assert not ledger.default or ledger.default in ledger.aliases.values()
         assert not set(ledger.hidden()) & set(ledger.aliases.values())
-        assert ledger_format.from_json(json.loads(json.dumps(ledger_format.as_json(ledger))), "x") == ledger
+        assert ledger_format.parse_ledger(json.loads(json.dumps(ledger_format.as_json(ledger))), "x") == ledger
 
 
 @pytest.mark.parametrize("text", ['{"format": "hpcstack/modules/v9"}', "{}", "[]", '{"format": "hpcstack/modules/v1"}'])
 def test_a_damaged_ledger_is_told(text: str) -> None:
     with pytest.raises(StoreError, match="where it is"):
-        ledger_format.from_json(json.loads(text), "where it is")
+        ledger_format.parse_ledger(json.loads(text), "where it is")
 
 
 def test_modulerc_for_both() -> None:
-    ledger = changes.retired(made("1-r1", "1-r2!"), "1", Dates("", "2099-01-01", "", 'a "reason"'), TODAY, EVENT)
-    assert modulerc(ledger, ("1-r3",), "modulerc.lua.j2") == (
+    ledger = changes.retire_version(made("1-r1", "1-r2!"), "1", Dates("", "2099-01-01", "", 'a "reason"'), TODAY, EVENT)
+    assert render_modulerc(ledger, ("1-r3",), "modulerc.lua.j2") == (
         "-- Written by hpcstack: which release each version means, which one is the default, and what avail does not show.\n"
         'do\nmodule_version("pytorch/1-r2", "1")\nmodule_version("pytorch/1-r2", "default")\n'
         'hide_version("pytorch/1-r1")\nhide_version("pytorch/1-r3")\n'
@@ -212,7 +212,7 @@ def test_modulerc_for_both() -> None:
         '    forbid{ name = "pytorch/1-r1", after = "2099-01-01T00:00", message = "pytorch/1 was retired on 2099-01-01 (a \\"reason\\")" }\n'
         '    forbid{ name = "pytorch/1-r2", after = "2099-01-01T00:00", message = "pytorch/1 was retired on 2099-01-01 (a \\"reason\\")" }\nend\nend\n'
     )
-    assert modulerc(ledger, (), "modulerc.tcl.j2") == (
+    assert render_modulerc(ledger, (), "modulerc.tcl.j2") == (
         "#%Module\n"
         "# Written by hpcstack: which release each version means, which one is the default, and what avail does not show.\n"
         'module-version "pytorch/1-r2" "1"\nmodule-version "pytorch/1-r2" default\n'
@@ -221,5 +221,5 @@ def test_modulerc_for_both() -> None:
 
 
 def test_a_gateway_names_one_folder() -> None:
-    assert 'prepend_path("MODULEPATH", "/m/more/x")' in gateway("x", "/m/more/x", ".lua")
-    assert 'module use "/m/more/x"' in gateway("x", "/m/more/x", "")
+    assert 'prepend_path("MODULEPATH", "/m/more/x")' in render_gateway("x", "/m/more/x", ".lua")
+    assert 'module use "/m/more/x"' in render_gateway("x", "/m/more/x", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcstack.core.errors import InputError
-from hpcstack.releases.named import Named, named
+from hpcstack.releases.named import Named, resolve_name
 from support.modules import Place
 
 
@@ -30,9 +30,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     ],
 )  # fmt: skip
 def test_a_name(place: Place, text: str, loaded: str, means: Named) -> None:
-    assert named(text, place.tree, {"HPCSTACK_STACK": loaded} if loaded else {}) == means
+    assert resolve_name(text, place.tree, {"HPCSTACK_STACK": loaded} if loaded else {}) == means
 
 
 def test_nothing_is_refused_where_nothing_is_loaded(place: Place) -> None:
     with pytest.raises(InputError, match="no module of one is loaded"):
-        named("", place.tree, {})
+        resolve_name("", place.tree, {})
