@@ -25,7 +25,7 @@ from pathlib import Path
 from hpcstack.core import data
 from hpcstack.core.process import Runner
 from hpcstack.publish.load_test import LMOD
-from hpcstack.publish.modulefile import Release, modulefile, modulefile_tcl
+from hpcstack.publish.modulefile import Release, modulefile_tcl, render_modulefile
 from hpcstack.publish.spider import rebuild_cache
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack
@@ -51,7 +51,7 @@ def tree_of(top: Path, count: int) -> Tree:
                 one = release(stack, name, f"{version}.0", image, top)
                 entry = Entry(one.version, f"{version}.0", "production", "key", "0" * 64, "2026-01-01", "bench")
                 ledger = publish_entry(ledger, entry, Dates(), Event("2026-01-01", "bench", "publish", one.version))
-                files[f"{homes['.lua']}/{name}/{one.version}.lua"] = modulefile(one)
+                files[f"{homes['.lua']}/{name}/{one.version}.lua"] = render_modulefile(one)
                 files[f"{homes['']}/{name}/{one.version}"] = modulefile_tcl(one)
             tree.commit(TreeChange(ledger, files, "publish"))
     rebuild_cache(tree, Runner())

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.quote import join_lines
 from hpcstack.lock.known import list_lacking
-from hpcstack.publish.modulefile import Network, Release, fits, modulefile, modulefile_tcl, wrappers
+from hpcstack.publish.modulefile import (
+    Network,
+    Release,
+    describe_fits,
+    modulefile_tcl,
+    render_modulefile,
+    render_wrappers,
+)
 from hpcstack.recipe.adopted import describe_adopted
 from hpcstack.releases.layout import dates_file
 from hpcstack.render import readback
@@ -32,9 +39,9 @@ def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str
     release = preview(stack, lock, site, platform)
     files = {
         **image_files(stack, lock, platform),
-        "modulefile.lua": modulefile(release),
+        "modulefile.lua": render_modulefile(release),
         "modulefile.tcl": modulefile_tcl(release),
-        **wrappers(release),
+        **render_wrappers(release),
         **launcher_files(stack, site, release.environment),
     }
     return add_note(files, list_lacking(stack, platform)) if lock.not_looked_up else files
@@ -68,7 +75,7 @@ def preview(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:
         stand_in=lock.stand_in(),
         adopted=describe_adopted(stack),
         holds=tuple(lock.facts(platform).items()),
-        fits=fits(site, platform, base),
+        fits=describe_fits(site, platform, base),
         environment={**base, **stack.variables(base)},
         mounts=(*site.mounts, *stack.launch.mounts),
         network=Network.of(site, {**base, **stack.variables(base)}),

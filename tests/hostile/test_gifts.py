@@ -514,13 +514,13 @@ def test_low_odd_series_are_left_out(series: Any) -> None:
 def test_low_odd_dates_are_no_report(started: str) -> None:
     with pytest.raises((ValueError, OverflowError)):
         render_prometheus(report(started=started))
-    from hpcstack.publish.reports import read
+    from hpcstack.publish.reports import read_report
 
     path = Path(os.environ.get("PYTEST_TMP", "/tmp")) / f"hpcstack-report-{os.getpid()}.json"
     path.write_text(json.dumps({**report().model_dump(mode="json"), "started": started}))
     try:
         with pytest.raises(InputError):
-            read(path)
+            read_report(path)
     finally:
         path.unlink()
 

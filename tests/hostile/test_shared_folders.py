@@ -279,7 +279,7 @@ def test_gc_of_a_forged_ledger_removes_nothing(tmp_path: Path, victim: Path) -> 
     path.chmod(0o644)
     path.write_text(json.dumps(document))
     with pytest.raises(StoreError, match=r"damaged: entries\.1\.release"):
-        gc.items(place.site, Runner(), 0, slurm=False)
+        gc.list_items(place.site, Runner(), 0, slurm=False)
 
 
 def test_a_newer_ledger_can_be_read_and_is_not_changed(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "pytorch", "retire", lambda ledger, event: retire_version(ledger, "24.11", dates, "2026-01-01", event)
     )
     out = tmp_path_factory.mktemp("out") / "site"
-    website.write(website.render_pages(place.site, place.store), out)
+    website.write_pages(website.render_pages(place.site, place.store), out)
     return out
 
 
@@ -146,17 +146,17 @@ def test_what_is_no_catalogue_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years")
     with pytest.raises(InputError, match="something other than"):
-        website.write({"catalog.json": "{}"}, tmp_path / "mine")
+        website.write_pages({"catalog.json": "{}"}, tmp_path / "mine")
     assert (tmp_path / "mine/thesis.txt").read_text() == "years"
-    website.write({"catalog.json": json.dumps({"made_by": website.MADE}), "old": "x"}, tmp_path / "site")
-    website.write({"catalog.json": json.dumps({"made_by": website.MADE})}, tmp_path / "site")
+    website.write_pages({"catalog.json": json.dumps({"made_by": website.MADE}), "old": "x"}, tmp_path / "site")
+    website.write_pages({"catalog.json": json.dumps({"made_by": website.MADE})}, tmp_path / "site")
     assert [path.name for path in (tmp_path / "site").iterdir()] == ["catalog.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "site"]
 
 
 def test_a_catalogue_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = {"catalog.json": json.dumps({"made_by": website.MADE})}
-    website.write({**mine, "old": "x"}, tmp_path / "site")
+    website.write_pages({**mine, "old": "x"}, tmp_path / "site")
     rename, calls = Path.rename, []
 
     def full(path: Path, target: Path) -> Path:
@@ -167,14 +167,14 @@ def test_a_catalogue_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(Path, "rename", full)
     with pytest.raises(OSError, match="No space"):
-        website.write(mine, tmp_path / "site")
+        website.write_pages(mine, tmp_path / "site")
     assert (tmp_path / "site/old").read_text() == "x" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_link_to_a_catalogue_is_followed(tmp_path: Path) -> None:
     (tmp_path / "www").mkdir()
     (tmp_path / "link").symlink_to("www")
-    website.write({"catalog.json": "{}"}, tmp_path / "link")
+    website.write_pages({"catalog.json": "{}"}, tmp_path / "link")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "www/catalog.json").exists()
 
 

@@ -96,10 +96,10 @@ def _read_lua(session: Session, tree: Path, name: str, version: str, image: str)
 
 
 def _publish(session: Session, done: Adoption) -> Published:
-    from hpcstack.publish.make_release import ReleaseRequest, candidate_of_recipe, release
+    from hpcstack.publish.make_release import ReleaseRequest, candidate_of_recipe, release_candidate
 
     asked, acts = ReleaseRequest(key=done.artifact.key), publisher(session)
-    return release(candidate_of_recipe(done.recipe, asked, acts), asked, acts)
+    return release_candidate(candidate_of_recipe(done.recipe, asked, acts), asked, acts)
 
 
 def _text(done: Adoption, left_out: list[str], released: Published | None) -> str:

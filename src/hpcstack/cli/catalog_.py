@@ -21,6 +21,6 @@ def command(session: Session, output: Path, as_json: bool) -> None:
 
     files = website.render_pages(session.site, session.store)
     with session.store.acting("the catalogue was not written"):
-        website.write(files, output)
+        website.write_pages(files, output)
     index = output.absolute() / website.MARK
     answer({"index": str(index), "files": len(files)}, as_json, lambda: f"{index}: {len(files)} files")

@@ -30,13 +30,13 @@ def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, 
 
     if not 0 <= older_than < 1e6:
         raise InputError(f"--older-than {older_than:g}: a number of days, 0 or more")
-    found = gc.items(session.site, session.runner, older_than, slurm=not no_slurm)
+    found = gc.list_items(session.site, session.runner, older_than, slurm=not no_slurm)
     going = [item for item in found if not item.keep]
     if not dry_run:
         _purge(session, [item.what for item in going if item.kind == "release"], slurm=not no_slurm)
     for item in () if dry_run else going:
         say(f"removing {item.kind} {item.what or item.path.name}")
-        gc.remove(item, session.site)
+        gc.remove_item(item, session.site)
     total = sum(item.size for item in going)
     document = {
         "removed" if not dry_run else "would_remove": [_shown(item) for item in going],

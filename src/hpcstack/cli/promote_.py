@@ -37,7 +37,7 @@ def command(
     as_json: bool,
 ) -> None:
     """A testing release becomes a production one: a new release whose help carries the report that proves it."""
-    from hpcstack.publish.make_release import ReleaseRequest, candidate_of_release, foretell, release
+    from hpcstack.publish.make_release import ReleaseRequest, candidate_of_release, foretell_release, release_candidate
     from hpcstack.releases.inputs import parse_one_line
 
     override, reason = parse_one_line(override, "--override"), parse_one_line(reason, "--reason")
@@ -45,8 +45,8 @@ def command(
     acts = publisher(session)
     candidate = candidate_of_release(name, asked, acts)
     if dry_run or diff:
-        changes, files = foretell(candidate, asked, acts)
+        changes, files = foretell_release(candidate, asked, acts)
         show_foretold(changes, files, diff=diff, as_json=as_json)
         return
-    done = release(candidate, asked, acts)
+    done = release_candidate(candidate, asked, acts)
     answer(asdict(done), as_json, lambda: shown(done))

@@ -108,14 +108,14 @@ def _many(session: Session, stacks: list[str], asked: ReleaseRequest, *, foretel
 
 
 def _publish(session: Session, name: str, asked: ReleaseRequest) -> Published:
-    from hpcstack.publish.make_release import candidate_of_recipe, release
+    from hpcstack.publish.make_release import candidate_of_recipe, release_candidate
 
     acts = publisher(session)
-    return release(candidate_of_recipe(session.recipe(name), asked, acts), asked, acts)
+    return release_candidate(candidate_of_recipe(session.recipe(name), asked, acts), asked, acts)
 
 
 def _foretold(session: Session, name: str, asked: ReleaseRequest) -> tuple[list[str], str]:
-    from hpcstack.publish.make_release import candidate_of_recipe, foretell
+    from hpcstack.publish.make_release import candidate_of_recipe, foretell_release
 
     acts = publisher(session)
-    return foretell(candidate_of_recipe(session.recipe(name), asked, acts), asked, acts)
+    return foretell_release(candidate_of_recipe(session.recipe(name), asked, acts), asked, acts)

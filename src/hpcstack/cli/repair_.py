@@ -31,7 +31,13 @@ def command(session: Session, name: str, generation: int, images: bool, dry_run:
     """
     from hpcstack.core.errors import AnswerIsNo, InputError, format_count
     from hpcstack.publish.publisher import Publisher
-    from hpcstack.publish.repair import check_release, foretell_repair, names_to_repair, repair, restore_generation
+    from hpcstack.publish.repair import (
+        check_release,
+        foretell_repair,
+        names_to_repair,
+        repair_names,
+        restore_generation,
+    )
 
     publisher = Publisher(session.site, session.store, session.runner, say)
     chosen, _, release = name.partition("/")
@@ -43,7 +49,7 @@ def command(session: Session, name: str, generation: int, images: bool, dry_run:
     if generation and not dry_run:
         restore_generation(publisher, chosen, generation)
     subject = name if release else ""
-    done = (foretell_repair if dry_run else repair)(publisher, names, subject)
+    done = (foretell_repair if dry_run else repair_names)(publisher, names, subject)
     rebuilt = _rebuild(session, publisher, names, subject, dry_run=dry_run) if images else []
     without_reason = [str(one) for one in done.left if not images or one.repair != "image"]
     failed = [f"{one.release}: its image is not back: {one.failed}: {one.remedy}" for one in rebuilt if one.failed]

@@ -30,7 +30,7 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
     """
     from hpcstack.core.errors import AnswerIsNo, InputError
     from hpcstack.publish.spider import is_cache_missing
-    from hpcstack.publish.status import find_all_damage, find_unsigned, notes_of_dates, notes_of_images, rows
+    from hpcstack.publish.status import find_all_damage, find_unsigned, list_rows, notes_of_dates, notes_of_images
     from hpcstack.releases.tree import Tree
 
     if deep and not check:
@@ -39,7 +39,7 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
     tree = Tree(session.site.module_tree)
     chosen = _name(session, name) if name else ""
     damage = find_all_damage(tree, session.store, chosen)
-    found = rows(tree, session.store, chosen, damage)
+    found = list_rows(tree, session.store, chosen, damage)
     wrong = [f"{one['release']}: {what}" for one in found for what in one["wrong"]]
     shown_ones = {one["release"] for one in found}
     wrong += [str(one) for one in damage if one.subject not in shown_ones]

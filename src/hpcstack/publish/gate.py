@@ -33,7 +33,7 @@ class Obstacle:
 NO_REPORT = Obstacle("there is no report of this image")
 
 
-def required(tests: tuple[str, ...], tier: str, node: NodeType | None) -> list[str]:
+def list_required(tests: tuple[str, ...], tier: str, node: NodeType | None) -> list[str]:
     """The codes of the checks that a recipe with TESTS requires on NODE, up to TIER."""
     asked = tests or FAMILIES_BY_DEFAULT
     checks = [check for scope in SCOPES for check in selected(",".join(asked), scope, tier)]
@@ -70,7 +70,7 @@ def find_obstacles(
     if report.planted:
         out.append(Obstacle("a bug was planted in that run"))
 
-    codes = required(tests, tier, node)
+    codes = list_required(tests, tier, node)
     if not codes:
         out.append(Obstacle(f"none of the recipe's `tests` ({', '.join(tests)}) can run on this node type"))
     found = {one.code: one for one in report.outcomes}
@@ -96,7 +96,7 @@ def _only_root_can_tell(outcome: Outcome) -> bool:
     return outcome.status == "SKIP" and outcome.needs_root
 
 
-def about(report: Report) -> tuple[tuple[str, str], ...]:
+def describe_report(report: Report) -> tuple[tuple[str, str], ...]:
     """What a release says of REPORT: ((what, value), ...), the verdict first."""
     counts = report.counts()
     tally = ", ".join(

@@ -56,7 +56,7 @@ class Item:
     why: str = ""  # it goes
 
 
-def items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -> list[Item]:
+def list_items(site: Site, runner: Runner, days: float, *, slurm: bool = True) -> list[Item]:
     """All that takes room, each with why it stays or nothing. SlurmError where jobs cannot be asked for.
 
     Of who has a store of his own over the site's it is his own; the site's is not looked at.
@@ -227,7 +227,7 @@ def _jobs(runner: Runner) -> list[tuple[str, str]]:
     return out
 
 
-def remove(item: Item, site: Site) -> None:
+def remove_item(item: Item, site: Site) -> None:
     """ITEM gone: first out of sight by rename, then removed; its builder's lease is held meanwhile."""
     store = Store(site.own_store)
     with store.acting(f"{item.path} was not removed"):

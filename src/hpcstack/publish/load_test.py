@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_bytes
-from hpcstack.publish.modulefile import Release, modulefile, modulefile_tcl, with_settings
+from hpcstack.publish.modulefile import Release, modulefile_tcl, render_modulefile, with_settings
 from hpcstack.runtimes.base import VOID
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Program:
     argv: tuple[str, ...]
 
 
-def programs(runner: Runner, environ: Mapping[str, str] = os.environ) -> list[Program]:
+def find_module_systems(runner: Runner, environ: Mapping[str, str] = os.environ) -> list[Program]:
     """What is on this machine: where its variables point, else where distributions put it."""
     out = []
     if lmod := _first((environ.get("LMOD_CMD", ""), *LMOD)):
@@ -77,7 +77,7 @@ def _first(paths: tuple[str, ...]) -> str:
 
 def try_loading(release: Release, runner: Runner, as_user: str = "") -> str:
     """What was tried, in words. StoreError says what was not as it should be."""
-    found = programs(runner)
+    found = find_module_systems(runner)
     _sweep()
     if not found:
         return "not tried: neither Lmod nor Environment Modules is on this machine"
@@ -102,7 +102,7 @@ def _sweep() -> None:
 def _round_trip(release: Release, program: Program, user: str, runner: Runner) -> None:
     with tempfile.TemporaryDirectory(prefix=TRIAL) as name:
         tree, folder = Path(name) / "tree", Path(name) / "answers"
-        texts = {f"{release.version}.lua": modulefile(release), release.version: modulefile_tcl(release)}
+        texts = {f"{release.version}.lua": render_modulefile(release), release.version: modulefile_tcl(release)}
         (tree / release.stack.name).mkdir(parents=True)
         for file, text in texts.items():
             (tree / release.stack.name / file).write_text(text, encoding="utf-8")

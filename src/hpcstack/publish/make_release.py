@@ -88,8 +88,8 @@ def _check_platform(artifact: Artifact, site: Site) -> None:
 
 def _reports_of(stack: Stack, artifact: Artifact, asked: ReleaseRequest, publisher: Publisher) -> list[Report]:
     """The reports that were named, else the user's own and the group's."""
-    named = [reports.read(path) for path in asked.reports]
-    return named or reports.reports(stack.full_name, artifact.sha256, publisher.store)
+    named = [reports.read_report(path) for path in asked.reports]
+    return named or reports.find_reports(stack.full_name, artifact.sha256, publisher.store)
 
 
 def candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publisher) -> Candidate:
@@ -118,13 +118,13 @@ def candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publisher)
     return Candidate(stack, artifact, report, override, None, waiting[-1], pinned)
 
 
-def foretell(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -> tuple[list[str], str]:
+def foretell_release(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -> tuple[list[str], str]:
     """What releasing CANDIDATE would change: a line each, and all files as a diff."""
     one = candidate
     return foretell_changes(publisher, one.stack, one.artifact, asked.channel, one.report, one.override, one.pinned)
 
 
-def release(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -> Published:
+def release_candidate(candidate: Candidate, asked: ReleaseRequest, publisher: Publisher) -> Published:
     """CANDIDATE, checked, signed where the site signs, and released."""
     stack, artifact = candidate.stack, candidate.artifact
     if candidate.recipe:

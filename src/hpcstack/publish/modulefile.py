@@ -107,10 +107,10 @@ class Release:
         return driver_of(self.environment)
 
 
-def modulefile(release: Release) -> str:
+def render_modulefile(release: Release) -> str:
     """The Lua modulefile. It names absolute paths of the release only, so what is loaded can be unloaded."""
     return fill_template(
-        "modules", "modulefile.lua.j2", help=help_text(release), extensions=", ".join(extensions(release)),
+        "modules", "modulefile.lua.j2", help=help_text(release), extensions=", ".join(list_extensions(release)),
         **_values(release),
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def _values(release: Release) -> dict[str, object]:
         "version": release.version,
         "meant": f"{release.stack.name}/{release.stack.release_version}",
         "stack": release.stack.full_name,
-        "whatis": whatis(release),
+        "whatis": list_whatis(release),
         "channel": release.channel,
         "dates": release.dates,
         "driver": release.driver,
@@ -172,7 +172,7 @@ def with_settings(stack: Stack, environment: Mapping[str, str]) -> dict[str, str
     return after
 
 
-def whatis(release: Release) -> list[str]:
+def list_whatis(release: Release) -> list[str]:
     """The lines of `module whatis`, each short enough to be shown."""
     lines = [f"Description: {release.stack.summary}", f"Base: {release.base}"]
     lines += [f"{name}: {value}" for name, value in release.holds]
@@ -185,7 +185,7 @@ def whatis(release: Release) -> list[str]:
     return [text if len(text) <= WIDTH else f"{text[: WIDTH - 3]}..." for text in plain]
 
 
-def fits(site: Site, platform: str, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def describe_fits(site: Site, platform: str, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """((node type, how its driver and GPU run an image of PLATFORM with ENVIRONMENT), ...)."""
     return tuple(
         (name, str(judge_fit(node.driver, node.gpus.model, environment)))
@@ -236,7 +236,7 @@ def lines_to_copy(release: Release) -> list[str]:
     ]
 
 
-def extensions(release: Release) -> list[str]:
+def list_extensions(release: Release) -> list[str]:
     """`torch/2.6.0a0+...` for `module spider`: the image's real versions of what users search for."""
     added = {re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0].lower() for text in release.stack.packages.pip}
     return [
@@ -246,7 +246,7 @@ def extensions(release: Release) -> list[str]:
     ]
 
 
-def wrappers(release: Release) -> dict[str, str]:
+def render_wrappers(release: Release) -> dict[str, str]:
     """{path: script}: `libexec/run`, which chooses the runtime, and `bin/COMMAND` for each of the recipe's commands."""
     run = f"{release.folder}/libexec/run"
     commands = {

@@ -22,10 +22,17 @@ from hpcstack.core import descriptors, sharing
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import read_text, without_links, write_tree
 from hpcstack.core.lease import hold_lease
-from hpcstack.publish.gate import about
+from hpcstack.publish.gate import describe_report
 from hpcstack.publish.gc import find_users
 from hpcstack.publish.load_test import try_loading
-from hpcstack.publish.modulefile import Network, Release, fits, modulefile, modulefile_tcl, wrappers
+from hpcstack.publish.modulefile import (
+    Network,
+    Release,
+    describe_fits,
+    modulefile_tcl,
+    render_modulefile,
+    render_wrappers,
+)
 from hpcstack.publish.publishable import Published, check_publishable, dates_of
 from hpcstack.publish.spider import rebuild_cache
 from hpcstack.releases import changes
@@ -196,26 +203,26 @@ class Publisher:
         """The release that would be next, and its entry."""
         version = stack.release_version
         name = ledger.next(version, self._taken(stack.name))
-        tested = about(report) if report else ()
+        tested = describe_report(report) if report else ()
         release = Release(
             stack=stack, number=int(name.rpartition("-r")[2]), image=str(artifact.image), sha256=artifact.sha256,
             folder=str(self.folder(stack.name, name)), base=artifact.base, stand_in=artifact.stand_in, channel=channel,
             adopted=artifact.adopted,
             dates=str(dates_file(self.site.module_tree, stack.name, version)), holds=tuple(artifact.facts.items()),
-            pip=tuple(artifact.pip.items()), fits=fits(self.site, artifact.platform, artifact.environment),
+            pip=tuple(artifact.pip.items()), fits=describe_fits(self.site, artifact.platform, artifact.environment),
             tested=tested, override=override, environment=artifact.environment,
             mounts=(*self.site.mounts, *artifact.mounts), network=Network.of(self.site, artifact.environment),
             runtime=self.site.runtime, without_gpus=self.site.without_gpus, platform=artifact.platform,
         )  # fmt: skip
         entry = Entry(
             release=name, version=version, channel=channel, key=artifact.key, sha256=artifact.sha256,
-            made=now(), by=whoami(), shown=_shown(release), tested=dict(tested), override=override,
+            made=stamp_now(), by=name_caller(), shown=_shown(release), tested=dict(tested), override=override,
         )  # fmt: skip
         return release, entry
 
     def files(self, release: Release) -> dict[str, str]:
         """{path below the root: text} of the modulefiles."""
-        name, texts = release.stack.name, {".lua": modulefile(release), "": modulefile_tcl(release)}
+        name, texts = release.stack.name, {".lua": render_modulefile(release), "": modulefile_tcl(release)}
         homes = self.tree.homes(name)
         return {
             f"{homes[suffix].relative_to(self.site.module_tree)}/{name}/{release.version}{suffix}": text
@@ -279,15 +286,15 @@ class Publisher:
         part = name_prepared(final, self.site.module_tree)
         record = {
             "format": RELEASE.name, "release": release.name, "channel": release.channel, "key": artifact.key,
-            "sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256, "made": now(), "by": whoami(),
+            "sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256, "made": stamp_now(), "by": name_caller(),
             "fits": release.fits, "tested": release.tested, "override": release.override,
             "hpcstack": __version__, "recipe_commit": recipe_commit,
             "stack": release.stack.model_dump(mode="json", by_alias=True),
         }  # fmt: skip
         text = json.dumps(record, indent=1) + "\n"
-        modulefiles = (modulefile(release), modulefile_tcl(release))
+        modulefiles = (render_modulefile(release), modulefile_tcl(release))
         files = {
-            **wrappers(release), **extra, **dict(zip(KEPT_FILES, modulefiles, strict=True)), RECORD: text,
+            **render_wrappers(release), **extra, **dict(zip(KEPT_FILES, modulefiles, strict=True)), RECORD: text,
         }  # fmt: skip
         files |= inventory_files(release.name, {path: one for path, one in files.items() if path != SEAL})
         with self.store.acting("the release was not written"):
@@ -328,7 +335,7 @@ class Publisher:
                 self.say(f"NOTE: others cannot read {path}: {wall} is closed to them (modes, or `modules.mode`)")
 
     def _event(self, verb: str, release: str, reason: str) -> Event:
-        return Event(now(), whoami(), verb, release, reason=reason)
+        return Event(stamp_now(), name_caller(), verb, release, reason=reason)
 
     def _cached(self) -> None:
         """The spider cache as the tree is now; a cache that cannot be made is told, and made by the next verb."""
@@ -345,11 +352,11 @@ class Publisher:
         )  # fmt: skip
 
 
-def now() -> str:
+def stamp_now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def whoami() -> str:
+def name_caller() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -360,9 +367,9 @@ def _shown(release: Release) -> str:
     """A digest of what a release is, but for its number and what was measured since."""
     plain = replace(release, number=0, folder="", tested=(), override="")
     texts = [
-        modulefile(plain),
+        render_modulefile(plain),
         modulefile_tcl(plain),
-        *(f"{path}\n{text}" for path, text in sorted(wrappers(plain).items())),
+        *(f"{path}\n{text}" for path, text in sorted(render_wrappers(plain).items())),
     ]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 

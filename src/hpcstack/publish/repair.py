@@ -40,7 +40,7 @@ def foretell_repair(publisher: Publisher, names: list[str], subject: str = "") -
     return Repaired(mended, tuple(one for one in found if one not in mended))
 
 
-def repair(publisher: Publisher, names: list[str], subject: str = "") -> Repaired:
+def repair_names(publisher: Publisher, names: list[str], subject: str = "") -> Repaired:
     """NAMES as they were written; of a SUBJECT, NAME/RELEASE, alone. Each name is held while it is mended."""
     mended: list[Damage] = []
     left: list[Damage] = []

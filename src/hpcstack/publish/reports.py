@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_REPORT = 256 << 20  # bytes
 
 
-def read(path: Path, *, published: bool = False) -> Report:
+def read_report(path: Path, *, published: bool = False) -> Report:
     """The report in the file PATH, or in the folder of a run. InputError where there is none, or it is PUBLISHED by
     somebody who is no publisher of the site's."""
     file = path / "report.json" if path.is_dir() else path
@@ -60,7 +60,7 @@ def share_report(report: Report, store: Store) -> Path | None:
     return path
 
 
-def reports(stack: str, sha256: str, store: Store) -> list[Report]:
+def find_reports(stack: str, sha256: str, store: Store) -> list[Report]:
     """This user's reports of the image of SHA256, and the group's, the newest first.
 
     Where the site names its publishers, another's report counts if he is one of them.
@@ -70,7 +70,7 @@ def reports(stack: str, sha256: str, store: Store) -> list[Report]:
     found: dict[str, Report] = {}
     for path, published in [*((path, False) for path in own), *((path, True) for path in shared)]:
         try:
-            report = read(path, published=published)
+            report = read_report(path, published=published)
         except InputError:
             continue
         found.setdefault(report.model_dump_json(), report)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import StoreError
 from hpcstack.publish.damage import Damage, find_damage, names_with_traces, touched_images
-from hpcstack.publish.modulefile import Release, wrappers
+from hpcstack.publish.modulefile import Release, render_wrappers
 from hpcstack.publish.publishable import check_publishable, dates_of
 from hpcstack.releases.changes import describe_changes, publish_entry, refused_default
 from hpcstack.releases.inputs import stamp_today
@@ -32,7 +32,7 @@ def find_all_damage(tree: Tree, store: Store, name: str = "") -> list[Damage]:
     return [damage for one in names for damage in find_damage(tree, store, one)]
 
 
-def rows(tree: Tree, store: Store, name: str = "", damage: list[Damage] | None = None) -> list[dict[str, Any]]:
+def list_rows(tree: Tree, store: Store, name: str = "", damage: list[Damage] | None = None) -> list[dict[str, Any]]:
     """Each release that is not hidden, with what is wrong with it; of NAME alone, all of them.
 
     DAMAGE is what `find_all_damage` says, where somebody knows it already.
@@ -132,7 +132,7 @@ def foretell_changes(
 
 
 def _scripts(release: Release) -> dict[str, str]:
-    return {f"{release.folder}/{path}": text for path, text in wrappers(release).items()}
+    return {f"{release.folder}/{path}": text for path, text in render_wrappers(release).items()}
 
 
 def _diff(name: str, old: str, new: str) -> list[str]:
@@ -159,7 +159,7 @@ def find_unsigned(tree: Tree, store: Store, keys: tuple[str, ...], runner: Runne
     return out
 
 
-def history(tree: Tree, name: str, version: str = "") -> list[dict[str, Any]]:
+def list_history(tree: Tree, name: str, version: str = "") -> list[dict[str, Any]]:
     """What was done to NAME, the oldest first; of VERSION alone, what was done to it."""
     events = tree.ledger(name).events
     return [

@@ -39,7 +39,7 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
         ledger = tree.ledger(name)
         for version in sorted(ledger.aliases, key=make_version_key, reverse=True):
             entry = ledger.entry(ledger.aliases[version])
-            one = about(tree, store, ledger, entry)
+            one = describe_version(tree, store, ledger, entry)
             stacks.append(one)
             if found := _report(store, name, entry):
                 out[one["report"]] = found
@@ -58,7 +58,7 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
     return out | {name: read_data_file("modules", name) for name in ("catalog.css", "catalog.js")}
 
 
-def about(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> dict[str, Any]:
+def describe_version(tree: Tree, store: Store, ledger: Ledger, entry: Entry) -> dict[str, Any]:
     """All that a page says of what one version means."""
     record, image = _record(store, ledger.name, entry), _image(store, entry)
     dates = ledger.dates.get(entry.version, Dates())
@@ -159,7 +159,7 @@ def _report(store: Store, name: str, entry: Entry) -> str:
     """The page of the report that a release was published with; empty where there is none."""
     path = _file(store, name, entry, "report.json")
     try:
-        return reports.render_html(proofs.read(path)) if path.exists() else ""
+        return reports.render_html(proofs.read_report(path)) if path.exists() else ""
     except InputError:
         return ""
 
@@ -168,7 +168,7 @@ def _file(store: Store, name: str, entry: Entry, what: str) -> Path:
     return store.releases / name / entry.release / what
 
 
-def write(files: dict[str, str], folder: Path) -> None:
+def write_pages(files: dict[str, str], folder: Path) -> None:
     """FILES as FOLDER, by rename. InputError where FOLDER holds something that is not a catalogue."""
     folder = folder.resolve()
     if folder.exists() and not folder.is_dir():

@@ -11,7 +11,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.core.process import Runner
 from hpcstack.launch.image import find_image, image_to_launch
-from hpcstack.publish.gc import items
+from hpcstack.publish.gc import list_items
 from hpcstack.recipe.catalog import Catalog
 from support.modules import Place
 
@@ -69,5 +69,5 @@ def test_the_newest_of_each_platform_is_kept_and_listed(place: Place) -> None:
     assert listed == [
         ("pytorch-24.11", "linux/amd64"), ("pytorch-24.11", "linux/arm64"), ("pytorch-25.10", "linux/amd64"),
     ]  # fmt: skip
-    kept = {item.path.name: item.keep for item in items(place.site, Runner(), days=0, slurm=False)}
+    kept = {item.path.name: item.keep for item in list_items(place.site, Runner(), days=0, slurm=False)}
     assert kept[arm.key] == "the newest image of pytorch-24.11"

@@ -21,7 +21,7 @@ from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.progress import Progress
 from hpcstack.publish.damage import Damage, find_damage, names_with_traces, touched_images
 from hpcstack.publish.read_images import check_published
-from hpcstack.publish.repair import repair, restore_generation
+from hpcstack.publish.repair import repair_names, restore_generation
 from hpcstack.releases.inventory import inventory_files, read_inventory
 from hpcstack.releases.seal import SEAL
 from hpcstack.store.artifact import IMAGE
@@ -36,7 +36,7 @@ def damage(place: Place) -> list[Damage]:
 
 def mend(place: Place) -> list[Damage]:
     """What is left after a repair of everything."""
-    return list(repair(place.publisher, names_with_traces(place.tree)).left)
+    return list(repair_names(place.publisher, names_with_traces(place.tree)).left)
 
 
 @pytest.fixture(autouse=True)

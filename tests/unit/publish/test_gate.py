@@ -12,7 +12,7 @@ import pytest
 from hpcstack.core import sharing
 from hpcstack.core.errors import AnswerIsNo
 from hpcstack.publish import reports
-from hpcstack.publish.gate import about, find_obstacles, required
+from hpcstack.publish.gate import describe_report, find_obstacles, list_required
 from hpcstack.site.model import Gpus, NodeType
 from hpcstack_smoke.select import CHECKS
 from support.modules import Place, report
@@ -39,13 +39,13 @@ def test_every_check_says_what_it_needs() -> None:
 
 
 def test_a_node_type_requires_what_it_can_run() -> None:
-    cpu, gpu = required(PYTORCH, "standard", CPU), required(PYTORCH, "standard", H100)
+    cpu, gpu = list_required(PYTORCH, "standard", CPU), list_required(PYTORCH, "standard", H100)
     assert {"ddp.fp32", "deepspeed.zero3", "nccl.gloo", "io.lock"} <= set(cpu)
     assert not {"nccl.exact", "node.ecc", "fabric.hcas", "node.hbm"} & set(cpu)
     assert {"nccl.exact", "nccl.bandwidth", "node.ecc", "fabric.hcas", "node.hbm", "ddp.scaler"} <= set(gpu)
     assert "nccl.gloo" not in gpu and "fabric.gid" not in gpu and "train.dali" not in gpu
-    assert "nccl.bandwidth" not in required(PYTORCH, "quick", CPU)
-    assert "mpi.cuda" in required(("mpi.cuda",), "standard", H100) and "mpi.cuda" not in required(
+    assert "nccl.bandwidth" not in list_required(PYTORCH, "quick", CPU)
+    assert "mpi.cuda" in list_required(("mpi.cuda",), "standard", H100) and "mpi.cuda" not in list_required(
         ("mpi",), "standard", H100
     )
 
@@ -57,7 +57,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def good() -> dict[str, str]:
-    return dict.fromkeys(required(PYTORCH, "standard", CPU), "PASS")
+    return dict.fromkeys(list_required(PYTORCH, "standard", CPU), "PASS")
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ def test_what_keeps_the_gate_shut(place: Place, change: dict[str, str], more: di
 def test_what_only_root_may_read_opens_the_gate(place: Place, needs_root: bool, opens: bool) -> None:
     """On a site with dmesg_restrict nobody can make node.xid pass."""
     artifact = place.artifact(place.stack())
-    statuses = dict.fromkeys(required(PYTORCH, "standard", H100), "PASS")
+    statuses = dict.fromkeys(list_required(PYTORCH, "standard", H100), "PASS")
     found = report(artifact, {**statuses, "node.xid": "SKIP"}, node_type="h100")
     outcomes = [
         one.model_copy(update={"needs_root": needs_root}) if one.code == "node.xid" else one for one in found.outcomes
     ]
     found = found.model_copy(update={"outcomes": tuple(outcomes)})
     assert (not find_obstacles(PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite)) is opens
-    assert any("node.xid was not read" in value for _, value in about(found)) is opens
+    assert any("node.xid was not read" in value for _, value in describe_report(found)) is opens
 
 
 def test_a_check_is_told_beside_one_whose_name_begins_alike(place: Place) -> None:
     """A FAIL of nccl.gloo went unsaid where nccl.gloo-bandwidth was said."""
     artifact = place.artifact(place.stack())
-    statuses = dict.fromkeys(required(PYTORCH, "standard", H100), "PASS")
+    statuses = dict.fromkeys(list_required(PYTORCH, "standard", H100), "PASS")
     found = report(artifact, {**statuses, "nccl.gloo": "FAIL", "nccl.gloo-bandwidth": "FAIL"}, node_type="h100")
     obstacles = find_obstacles(PYTORCH, "standard", H100, found, artifact.sha256, artifact.suite)
     assert [str(one) for one in obstacles] == ["nccl.gloo is FAIL", "nccl.gloo-bandwidth is FAIL"]
@@ -150,15 +150,15 @@ def test_a_report_of_no_known_node_type_proves_nothing(place: Place, kind: str) 
 
 
 def test_nothing_that_can_be_required_keeps_shut_and_no_tests_mean_the_node() -> None:
-    assert required(("fabric",), "standard", CPU) == []
-    assert {"node.image", "io.lock", "tasks.exchange"} <= set(required((), "standard", CPU))
-    assert not {"jax.psum", "serve.vllm"} & set(required((), "standard", CPU))
+    assert list_required(("fabric",), "standard", CPU) == []
+    assert {"node.image", "io.lock", "tasks.exchange"} <= set(list_required((), "standard", CPU))
+    assert not {"jax.psum", "serve.vllm"} & set(list_required((), "standard", CPU))
 
 
 def test_what_a_release_says_of_its_report(place: Place) -> None:
     artifact = place.artifact(place.stack())
     found = report(artifact, {"ddp.fp32": "PASS", "node.ecc": "SKIP"}, node_type="cpu", virtual_nodes=True)
-    said = dict(about(found))
+    said = dict(describe_report(found))
     assert said["verdict"] == "PASS (1 PASS, 1 SKIP)" and said["date"] == "2026-11-20"
     assert said["on"] == "2 nodes of type cpu: node1, node2; 4 ranks by apptainer" and "VIRTUAL" in said["NOTE"]
 
@@ -174,7 +174,7 @@ def test_the_newest_report_of_this_image_is_taken(
         (folder / "report.json").write_text(report(artifact, good(), **more).model_dump_json())
     (folder.parent / "torn").mkdir()
     (folder.parent / "torn/report.json").write_text('{"format":')
-    found = reports.reports("pytorch-24.11", artifact.sha256, place.store)
+    found = reports.find_reports("pytorch-24.11", artifact.sha256, place.store)
     assert [one.started[:10] for one in found] == ["2026-11-21", "2026-11-20"]
 
 
@@ -190,6 +190,6 @@ def test_one_tests_and_a_colleague_promotes(place: Place, tmp_path: Path, monkey
         sharing.share_with_group("")
     assert shared and shared.stat().st_mode & 0o020
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "the colleague"))
-    assert reports.reports("pytorch-24.11", artifact.sha256, place.store) == [made]
+    assert reports.find_reports("pytorch-24.11", artifact.sha256, place.store) == [made]
     monkeypatch.setattr(sharing, "is_publisher", lambda number: False)
-    assert reports.reports("pytorch-24.11", artifact.sha256, place.store) == [], "of somebody who is no publisher"
+    assert reports.find_reports("pytorch-24.11", artifact.sha256, place.store) == [], "of somebody who is no publisher"

@@ -26,7 +26,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def kept(site: Site, days: float = 14) -> dict[str, str]:
-    return {item.path.name: item.keep for item in gc.items(site, Runner(), days, slurm=False)}
+    return {item.path.name: item.keep for item in gc.list_items(site, Runner(), days, slurm=False)}
 
 
 def step(site: Site, name: str) -> Path:
@@ -53,22 +53,22 @@ def test_nothing_of_the_caches_goes_while_somebody_builds(site: Site) -> None:
 def test_who_begins_to_build_meanwhile_keeps_what_is_there(site: Site) -> None:
     folder = step(site, "k")
     (folder / "file").touch()
-    (item,) = gc.items(site, Runner(), 0, slurm=False)
+    (item,) = gc.list_items(site, Runner(), 0, slurm=False)
     with hold_cache(cache_of(site)):
-        gc.remove(item, site)
+        gc.remove_item(item, site)
     assert (folder / "file").exists()
-    gc.remove(item, site)
+    gc.remove_item(item, site)
     assert not folder.exists() and not list(folder.parent.iterdir())
 
 
 def test_what_somebody_else_has_made_stays_under_its_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = cache_of(site).top / "partial/k.1"
     folder.mkdir(parents=True)
-    (item,) = gc.items(site, Runner(), 0, slurm=False)
+    (item,) = gc.list_items(site, Runner(), 0, slurm=False)
     monkeypatch.setattr("hpcstack.core.descriptors.remove_tree", lambda _: None)
     monkeypatch.setattr(time, "time", lambda: folder.stat().st_ctime + 2 * 86400)
-    (item,) = gc.items(site, Runner(), 0, slurm=False)
-    gc.remove(item, site)
+    (item,) = gc.list_items(site, Runner(), 0, slurm=False)
+    gc.remove_item(item, site)
     assert [path.name for path in folder.parent.iterdir()] == ["k.1"]
 
 
@@ -76,7 +76,7 @@ def test_a_kill_leaves_no_half_of_a_step(site: Site, monkeypatch: pytest.MonkeyP
     folder = step(site, "k")
     for name in "abc":
         (folder / name).touch()
-    (item,) = gc.items(site, Runner(), 0, slurm=False)
+    (item,) = gc.list_items(site, Runner(), 0, slurm=False)
 
     def killed(path: Path) -> None:
         (path / "a").unlink()
@@ -84,7 +84,7 @@ def test_a_kill_leaves_no_half_of_a_step(site: Site, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("hpcstack.core.descriptors.remove_tree", killed)
     with pytest.raises(KeyboardInterrupt):
-        gc.remove(item, site)
+        gc.remove_item(item, site)
     assert not folder.exists() and kept(site, 0) == {
         path.name: "somebody may be writing it" for path in folder.parent.iterdir()
     }
@@ -116,5 +116,5 @@ class Slurm(Runner):
 
 def test_where_a_jobs_script_may_not_be_read_nothing_is_removed(site: Site) -> None:
     with pytest.raises(SlurmError, match="job 7 cannot be read"):
-        gc.items(site, Slurm("job script retrieval failed: Access/permission denied"), 14)
-    assert gc.items(site, Slurm("job script retrieval failed: Invalid job id specified"), 14) == []
+        gc.list_items(site, Slurm("job script retrieval failed: Access/permission denied"), 14)
+    assert gc.list_items(site, Slurm("job script retrieval failed: Invalid job id specified"), 14) == []

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.core.quote import join_lines
-from hpcstack.publish.modulefile import Release, extensions, help_text, modulefile, modulefile_tcl, whatis
+from hpcstack.publish.modulefile import (
+    Release,
+    help_text,
+    list_extensions,
+    list_whatis,
+    modulefile_tcl,
+    render_modulefile,
+)
 from hpcstack.recipe.catalog import Catalog
 from support.modules import Place, bash
 
@@ -57,10 +64,10 @@ def lua() -> list[str]:
 def test_any_text_survives_lua(tmp_path: Path, summary: str, said: str, override: str) -> None:
     release = replace(RELEASE, stack=STACK.model_copy(update={"summary": summary}), stand_in=said, override=override,
                       tested=(("verdict", said),))  # fmt: skip
-    found = calls(lua(), LUA + modulefile(release), tmp_path)
-    assert [call[1] for call in found if call[0] == "whatis"][2:] == whatis(release)
+    found = calls(lua(), LUA + render_modulefile(release), tmp_path)
+    assert [call[1] for call in found if call[0] == "whatis"][2:] == list_whatis(release)
     assert [call[1] for call in found if call[0] == "help"] == [help_text(release)]
-    assert ["setenv", "HPCSTACK_RELEASE", "pytorch/24.11-r3"] in found and len(found) == 10 + len(whatis(release))
+    assert ["setenv", "HPCSTACK_RELEASE", "pytorch/24.11-r3"] in found and len(found) == 10 + len(list_whatis(release))
 
 
 @pytest.mark.tcl
@@ -69,32 +76,32 @@ def test_any_text_survives_lua(tmp_path: Path, summary: str, said: str, override
 def test_any_text_survives_tcl(tmp_path: Path, summary: str, said: str) -> None:
     release = replace(RELEASE, stack=STACK.model_copy(update={"summary": summary}), stand_in=said)
     found = calls(["tclsh", "-encoding", "utf-8"], TCL + modulefile_tcl(release), tmp_path)
-    assert [call[1] for call in found if call[0] == "module-whatis"][2:] == whatis(release)
+    assert [call[1] for call in found if call[0] == "module-whatis"][2:] == list_whatis(release)
     assert ["prepend-path", "PATH", "/store/r/bin"] in found
 
 
 @pytest.mark.parametrize("field", ["image", "sha256", "folder", "dates"])
 @pytest.mark.parametrize("sign", ["\n", "\r", "\x1b", "\x7f"])
 def test_a_control_character_in_what_is_set_is_refused(field: str, sign: str) -> None:
-    for render in (modulefile, modulefile_tcl):
+    for render in (render_modulefile, modulefile_tcl):
         with pytest.raises(InputError, match="control character"):
             render(replace(RELEASE, **{field: f"/a{sign}touch /tmp/x"}))  # type: ignore[arg-type]
 
 
 def test_whatis_lines_are_short_and_single() -> None:
     long = replace(RELEASE, stand_in="x" * 300, holds=(("CUDA", "1\n2"),))
-    assert all(len(text) <= 100 and text == join_lines(text) for text in whatis(long))
+    assert all(len(text) <= 100 and text == join_lines(text) for text in list_whatis(long))
 
 
 def test_extensions_are_the_images_own_versions() -> None:
     pip = (("torch", "2.6.0a0+x"), ("deepspeed", "0.16.2"), ("idna", "3.1"), ("numpy", "1 2"), ("cowsay", "6.1"))
     packages = STACK.packages.model_copy(update={"pip": ("cowsay==6.1",)})
     release = replace(RELEASE, pip=pip, stack=STACK.model_copy(update={"packages": packages}))
-    assert extensions(release) == ["torch/2.6.0a0+x", "deepspeed/0.16.2", "cowsay/6.1"]
+    assert list_extensions(release) == ["torch/2.6.0a0+x", "deepspeed/0.16.2", "cowsay/6.1"]
 
 
 def test_nothing_runs_when_a_modulefile_is_looked_at() -> None:
-    for text in (modulefile(RELEASE), modulefile_tcl(RELEASE)):
+    for text in (render_modulefile(RELEASE), modulefile_tcl(RELEASE)):
         assert not any(word in text for word in ("capture(", "subprocess", "execute{", "os.execute", "[exec", "popen"))
 
 

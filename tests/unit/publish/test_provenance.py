@@ -10,7 +10,13 @@ import pytest
 
 from hpcstack import __version__
 from hpcstack.core.process import Runner
-from hpcstack.publish.make_release import Candidate, ReleaseRequest, candidate_of_recipe, candidate_of_release, release
+from hpcstack.publish.make_release import (
+    Candidate,
+    ReleaseRequest,
+    candidate_of_recipe,
+    candidate_of_release,
+    release_candidate,
+)
 from hpcstack.publish.provenance import find_commit
 from hpcstack.recipe.catalog import Catalog, Recipe
 from hpcstack.releases.records import RECORD, read_record
@@ -74,11 +80,11 @@ def test_a_release_and_what_is_promoted_of_it_say_where_they_came_from(recipe: R
     place.artifact(recipe.stack)
     head = run_git(recipe.path.parent, "rev-parse", "HEAD")
     asked = ReleaseRequest()
-    release(candidate_of_recipe(recipe, asked, place.publisher), asked, place.publisher)
+    release_candidate(candidate_of_recipe(recipe, asked, place.publisher), asked, place.publisher)
     run_git(recipe.path.parent, "commit", "--quiet", "--allow-empty", "-m", "two")  # after the image was made
 
     to_production = ReleaseRequest("production", override="a test")
-    release(candidate_of_release("demo/1", to_production, place.publisher), to_production, place.publisher)
+    release_candidate(candidate_of_release("demo/1", to_production, place.publisher), to_production, place.publisher)
 
     for name in ("1-r1", "1-r2"):
         record = read_record(place.store, "demo", name)
@@ -91,7 +97,7 @@ def test_an_override_of_a_gate_that_was_open_is_the_reason_in_the_history(recipe
     artifact = place.artifact(recipe.stack)
     asked = ReleaseRequest("production", override="moved from /old")
     judged_well = Candidate(recipe.stack, artifact, report(artifact, {"node.image": "PASS"}), "", recipe)
-    release(judged_well, asked, place.publisher)
+    release_candidate(judged_well, asked, place.publisher)
     assert place.tree.ledger("demo").events[-1].reason == "moved from /old"
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from hpcstack.build.build import _others
 from hpcstack.core.errors import InputError, StoreError
-from hpcstack.publish.gc import items, remove
-from hpcstack.publish.status import notes_of_dates, rows
+from hpcstack.publish.gc import list_items, remove_item
+from hpcstack.publish.status import list_rows, notes_of_dates
 from hpcstack.releases import changes
 from hpcstack.releases.ledger import Dates, Entry, Event, Ledger
 from hpcstack.releases.ledger_format import as_json, parse_ledger
@@ -155,15 +155,15 @@ def test_what_is_removed_comes_back_until_gc(tmp_path: Path, monkeypatch: pytest
     take("24.11-r1")
     with pytest.raises(InputError, match="in production and would be gone"):
         take("24.11-r2", "24.11-r3")
-    assert not rows(tree, place.store)[0]["wrong"]
-    going = [one for one in items(place.site, place.publisher.runner, 0, slurm=False) if not one.keep]
+    assert not list_rows(tree, place.store)[0]["wrong"]
+    going = [one for one in list_items(place.site, place.publisher.runner, 0, slurm=False) if not one.keep]
     assert [one.what for one in going if one.kind == "release"] == ["pytorch/24.11-r1"]
     place.publisher.change("pytorch", "gc", lambda now, event: changes.purge_releases(now, ["24.11-r1"], event))
     for one in going:
-        remove(one, place.site)
+        remove_item(one, place.site)
     folder = place.store.top / "releases/pytorch"
     assert sorted(one.name for one in folder.glob("2*")) == ["24.11-r2", "24.11-r3"]
-    assert [one["wrong"] for one in rows(tree, place.store, "pytorch") if one["state"] == "live"] == [[], []]
+    assert [one["wrong"] for one in list_rows(tree, place.store, "pytorch") if one["state"] == "live"] == [[], []]
     with pytest.raises(InputError, match="gc has taken its files"):
         place.publisher.change("pytorch", "undo", changes.undo_changes)
     assert place.publish(content=b"D").release == "pytorch/24.11-r4", "a number is never given twice"
@@ -247,7 +247,7 @@ def test_a_default_that_will_be_refused_is_said_before(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="refused from 2099-02-01 on: first hpcstack default pytorch/25.10"):
         place.publisher.change("pytorch", "default", choose)
     place.publisher.change("pytorch", "default", choose, force=True, reason="meant")
-    assert all(row["wrong"] == [] for row in rows(place.tree, place.store)), "it is not wrong before its day"
+    assert all(row["wrong"] == [] for row in list_rows(place.tree, place.store)), "it is not wrong before its day"
     (note,) = notes_of_dates(place.tree)
     assert note.startswith("pytorch/24.11-r1 is the default, and refused from 2099-02-01 on")
 
@@ -256,13 +256,13 @@ def test_an_image_that_is_not_the_published_one_is_wrong_and_is_not_run(tmp_path
     place = Place(tmp_path)
     done = place.publish(content=b"proven", channel="production")
     artifact = place.store.newest("pytorch-24.11")
-    assert artifact and not rows(place.tree, place.store)[0]["wrong"]
+    assert artifact and not list_rows(place.tree, place.store)[0]["wrong"]
     record = json.loads((Path(artifact.folder) / "artifact.json").read_text())
     other = hashlib.sha256(b"others").hexdigest()
     artifact.image.chmod(0o644)
     artifact.image.write_bytes(b"others")
     (Path(artifact.folder) / "artifact.json").write_text(json.dumps({**record, "sha256": other}))
-    assert "another than was published" in rows(place.tree, place.store)[0]["wrong"][0]
+    assert "another than was published" in list_rows(place.tree, place.store)[0]["wrong"][0]
     with pytest.raises(StoreError, match="is not the one that was published"):
         find_released("pytorch-24.11", place.site, place.store)
     order = SimpleNamespace(key=artifact.key, site=place.site)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcstack.publish.modulefile import Release, wrappers
+from hpcstack.publish.modulefile import Release, render_wrappers
 from hpcstack.recipe.model import ModuleSpec
 from support.modules import Place
 
@@ -40,7 +40,7 @@ class Wrapped:
             Release(stack, 1, str(top / "image.sqsh"), "0", str(top / "release"), "base", runtime=runtime),
             environment={"CUDA_HOME": "/usr/local/cuda", "NVIDIA_VISIBLE_DEVICES": "all", "A": "it's $(x)"}, **more,  # type: ignore[arg-type]
         )  # fmt: skip
-        for path, text in wrappers(self.release).items():
+        for path, text in render_wrappers(self.release).items():
             file = top / "release" / path
             file.parent.mkdir(parents=True, exist_ok=True)
             # the fallback of what ssh brings would find this machine's own tools
