@@ -32,10 +32,10 @@ def command(session: Session, job: str, every: bool, flights: Path | None, as_js
         _answer_flights(flights, as_json)
     from hpcstack.core.errors import format_count
     from hpcstack.launch.hang_report import report_hang
-    from hpcstack.launch.stacks import look, meant
+    from hpcstack.launch.stacks import ask_nodes, parse_job
 
-    asked = meant(job)
-    text, silent = look(asked, session.runner)
+    asked = parse_job(job)
+    text, silent = ask_nodes(asked, session.runner)
     report = report_hang(text)
     say(f"job {asked.job}: {asked.why}")
     if silent:

@@ -60,7 +60,7 @@ def command(
     srun (with --batch: of sbatch) comes before the `--`, written with `=`.
     """
     from hpcstack.core.errors import HpcstackError, InputError
-    from hpcstack.launch.commands import advice, check_step
+    from hpcstack.launch.commands import advise, check_step
     from hpcstack.launch.plan import OWN_FAILURE
     from hpcstack.launch.request import plan_launch
 
@@ -94,7 +94,7 @@ def command(
             answer(launch.document(), as_json, lambda: shown(batch=batch))
         else:
             if said := launch.missing():
-                raise InputError(said, advice(argv, Path.cwd()))
+                raise InputError(said, advise(argv, Path.cwd()))
             if launch.added:
                 with show_progress("adding") as progress:
                     launch.prepare(progress)

@@ -31,13 +31,13 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
     from hpcstack.cli.session import say
     from hpcstack.launch import stderr
     from hpcstack.launch.jobs import NotStarted, logs_of
-    from hpcstack.launch.record import find
+    from hpcstack.launch.record import find_launch
 
     try:
         if job:
             paths = logs_of(job, session.runner)
         else:
-            launch = find("")
+            launch = find_launch("")
             own, job = launch.folder / stderr.NAME, launch.job
             paths = [own] if own.is_file() else logs_of(launch.job_or_array or launch.folder.name, session.runner)
     except NotStarted as waits:

@@ -16,9 +16,9 @@ from hpcstack.cli.session import answer, json_option
 def command(variable: str, what: str, as_json: bool) -> None:
     """Say where a variable's value came from in a launch: the site, the image, the user, hpcstack. Exit 1: not set."""
     from hpcstack.core.errors import did_you_mean
-    from hpcstack.launch.record import explain_made, find
+    from hpcstack.launch.record import explain_made, find_launch
 
-    launch = find(what)
+    launch = find_launch(what)
     rows: dict[str, dict[str, Any]] = {}
     for row in launch.document["environment"]:
         rows[row["name"].removeprefix("APPTAINERENV_")] = row

@@ -32,12 +32,12 @@ class Binding:
         return ",".join(make_cpu_mask(one) for one in self.cpus)
 
 
-def binding(resources: Resources, node: NodeType | None, taken: Share) -> Binding | None:
+def bind_ranks(resources: Resources, node: NodeType | None, taken: Share) -> Binding | None:
     """None where the site names no topology for the NODE, or the step does not have all of one, a rank per GPU."""
     if node is None or not (node.topology or node.gpu_cpus):
         return None
     near = node.gpu_cpus or _recorded(node.topology)
-    if taken.gpus != node.real_gpus or taken.gpus != len(near) or not whole(resources, node, taken):
+    if taken.gpus != node.real_gpus or taken.gpus != len(near) or not takes_whole_node(resources, node, taken):
         return None
     if any(word.startswith("--cpu-bind") for word in resources.extra):
         return None
@@ -45,10 +45,10 @@ def binding(resources: Resources, node: NodeType | None, taken: Share) -> Bindin
     if ranks != len(near):
         return None
     source = f"topology {node.topology}" if node.topology and not node.gpu_cpus else "gpu_cpus in site.yaml"
-    return Binding(tuple(shared(near)), f"each rank on the cores near its GPU: {source}")
+    return Binding(tuple(share_cores(near)), f"each rank on the cores near its GPU: {source}")
 
 
-def whole(resources: Resources, node: NodeType, taken: Share) -> bool:
+def takes_whole_node(resources: Resources, node: NodeType, taken: Share) -> bool:
     return resources.exclusive or (node.cpus > 0 and taken.cpus >= node.cpus)
 
 
@@ -59,7 +59,7 @@ def _recorded(name: str) -> tuple[str, ...]:
     return known[name].gpu_cpus
 
 
-def shared(near: Sequence[str]) -> list[str]:
+def share_cores(near: Sequence[str]) -> list[str]:
     """For each GPU its part of the cores near it: GPUs that are near the same cores share each range of them equally.
 
     >>> shared(["0-3,8-11", "0-3,8-11", "4-7,12-15"])

@@ -27,7 +27,7 @@ OPTIONS = {
 }
 
 
-def check(mode: str, command: tuple[str, ...]) -> None:
+def check_starter(mode: str, command: tuple[str, ...]) -> None:
     """InputError for a program that starts ranks itself, where MODE starts it once for every rank or node."""
     starter, *rest = (PurePosixPath(command[0]).name, *command[1:])
     if starter.startswith("python") or starter == "-m":
@@ -57,7 +57,7 @@ def check_step(environ: Mapping[str, str]) -> None:
         )
 
 
-def advice(command: tuple[str, ...], workdir: Path) -> str:
+def advise(command: tuple[str, ...], workdir: Path) -> str:
     """What to type in place of a COMMAND that cannot start."""
     word = command[0]
     if any(char in word for char in " |&;<>") and not _exists(workdir / word):

@@ -64,7 +64,7 @@ def _check_known(recipe: str, recipes: Catalog, store: Store) -> None:
         raise InputError(f"there is no stack {recipe!r}; there are {', '.join(sorted(nearest))}", tip) from unknown
 
 
-def find_image(
+def choose_image(
     name: str, catalog: Callable[[], Catalog], site: Site, environ: Mapping[str, str], platform: str = ""
 ) -> tuple[ChosenImage, tuple[str, ...]]:
     """The image that NAME means, and what is added to it. Its recipe is not needed: who loads a module need

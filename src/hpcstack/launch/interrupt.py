@@ -19,7 +19,7 @@ from hpcstack.core.errors import HpcstackError, format_count
 from hpcstack.core.process import write_stderr
 from hpcstack.launch.failure import last_line
 from hpcstack.launch.hang import format_ranges
-from hpcstack.launch.record import read
+from hpcstack.launch.record import read_launch
 from hpcstack.launch.stacks import find_running, step_beside
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Interruption:
 
     def _end_by_term(self, terminate: Callable[[], None]) -> None:
         """Send TERM to the step, and end it when its time is up."""
-        launch = read(self.folder)
+        launch = read_launch(self.folder)
         if not launch.step or not _cancel_step(launch, self.runner, "--signal=TERM"):
             terminate()
             return
@@ -83,7 +83,7 @@ class Interruption:
         if self.screen:
             self.screen.interrupted = True
         self.stderr.add(SAID)  # what comes below it is said by a step that ends
-        launch = read(self.folder)
+        launch = read_launch(self.folder)
         if not launch.step:
             terminate()
             return
@@ -97,7 +97,7 @@ class Interruption:
         self.twice = True
         if self.screen:
             self.screen.over = True
-        launch = read(self.folder)
+        launch = read_launch(self.folder)
         if not launch.step or not _cancel_step(launch, self.runner):
             terminate()
 

@@ -77,7 +77,7 @@ def parts_of(job: str, runner: Runner) -> list[JobPart]:
     """
     if not re.match(r"\d", job):
         return _in_order(_recorded(job, {}))
-    remembered = accounting(job, runner)
+    remembered = query_accounting(job, runner)
     recorded = _recorded(job, remembered)
     found = _accounted(remembered)
     for source in (recorded, _slurm_now(job, runner, known=bool(recorded))):
@@ -148,10 +148,10 @@ def _slurm_now(job: str, runner: Runner, *, known: bool) -> list[JobPart]:
     done = runner.output(["scontrol", "--oneliner", "show", "job", job])
     if done.status and "Invalid job id" not in " ".join(done.tail) and not known:
         raise SlurmError(f"scontrol does not answer: {' '.join(done.tail[-1:])}", "try again")
-    return [part for line in done.stdout.splitlines() if not done.status and (part := read_record(line))]
+    return [part for line in done.stdout.splitlines() if not done.status and (part := parse_job_record(line))]
 
 
-def read_record(line: str) -> JobPart | None:
+def parse_job_record(line: str) -> JobPart | None:
     """A line of `scontrol --oneliner show job`; None for what is none.
 
     Tasks of an array that still wait are one record: ArrayTaskId=5-20%2.
@@ -232,7 +232,7 @@ class Accounted:
 ACCOUNTED = ("JobID", "State", "ExitCode", "WorkDir", "JobName", "User", "JobIDRaw", "SubmitLine")
 
 
-def accounting(job: str, runner: Runner) -> dict[str, Accounted]:
+def query_accounting(job: str, runner: Runner) -> dict[str, Accounted]:
     """{job or job_task: what accounting says}; empty where there is none, or it does not answer."""
     if not runner.has("sacct"):
         return {}
@@ -386,7 +386,7 @@ def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
     if not jobs or not runner.has("squeue"):
         return {}
     out: dict[str, JobState] = {}
-    for job, known in accounting(",".join(jobs), runner).items():
+    for job, known in query_accounting(",".join(jobs), runner).items():
         if "[" in job:
             continue  # tasks that wait: squeue names each
         out[job] = known.state

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpcstack.launch.resources import Resources
 
 
-def check(resources: Resources, known: Mapping[str, Limits]) -> None:
+def check_limits(resources: Resources, known: Mapping[str, Limits]) -> None:
     """InputError where RESOURCES are more than the partition has; nothing where KNOWN is empty."""
     if not known:
         return

@@ -29,7 +29,7 @@ MODES: dict[str, Mode] = {
 }
 
 
-def tasks(mode: str, resources: Resources, taken: Share) -> list[Part]:
+def list_task_options(mode: str, resources: Resources, taken: Share) -> list[Part]:
     """srun's options for RESOURCES in MODE, each with its reason."""
     how = MODES[mode]
     said, why = resources, {}
@@ -82,7 +82,7 @@ def command_in(mode: str, command: tuple[str, ...], resources: Resources, taken:
     return ("/bin/sh", "-c", script, mode, str(ranks), resources.elastic, str(resources.restarts), *command)
 
 
-def check(mode: str, resources: Resources) -> None:
+def check_mode(mode: str, resources: Resources) -> None:
     """InputError for what MODE cannot do."""
     how = MODES[mode]
     if how.ranks_in_a_task and resources.ntasks_per_node > 1:

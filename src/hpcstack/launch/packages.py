@@ -124,7 +124,7 @@ def own_package(path: Path, said: str) -> InputError:
     return InputError(f"--with {said}: a folder or file of your own is not a package of the index", hint)
 
 
-def make(what: Added, artifact: Artifact, site: Site, runner: Runner, progress: Progress) -> None:
+def make_added(what: Added, artifact: Artifact, site: Site, runner: Runner, progress: Progress) -> None:
     """The folder of WHAT, unless it is there: by one rename, so that nobody sees half of it."""
     if what.folder.exists():
         return

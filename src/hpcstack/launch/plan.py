@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, MissingToolError, did_you_mean
 from hpcstack.launch import commands, limits
-from hpcstack.launch.binding import Binding, binding
-from hpcstack.launch.modes import MODES, check, command_in, tasks, with_even_tasks
-from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share
-from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, of_mode, told
+from hpcstack.launch.binding import Binding, bind_ranks
+from hpcstack.launch.modes import MODES, check_mode, command_in, list_task_options, with_even_tasks
+from hpcstack.launch.resources import ASKED, Resources, Share, gpus_said, node_of, share_resources
+from hpcstack.launch.variables import OPTION, OWN, RUNTIME, Variable, list_step_variables, of_mode
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import render_health, with_compat, with_host_libraries, wrap_rank
 from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
@@ -90,7 +90,7 @@ class Plan:
         return " ".join([*variables, shlex.join(self.argv)])
 
 
-def plan(
+def plan_step(
     artifact: Artifact,
     command: tuple[str, ...],
     mode: str,
@@ -119,16 +119,16 @@ def plan(
     if resources.ntasks:
         resources = with_even_tasks(mode, resources)
     here, inside = chosen.name == "local", {} if job else find_allocation(os.environ)
-    taken, node = share(resources, site, inside, here=here), node_of(resources, site, inside)
+    taken, node = share_resources(resources, site, inside, here=here), node_of(resources, site, inside)
     _check(mode, command, resources, chosen, site, extras, inside, job=job)
     refusal = None if here else _slurm_refusal(mode, resources, taken, inside, runner)
     if refusal and not only_shown:
         raise refusal
     _check_architecture(artifact, node, here=here)
-    bound = binding(resources, node, taken) if extras.bind and not here else None
+    bound = bind_ranks(resources, node, taken) if extras.bind and not here else None
     staged = extras.staged if not here else None
-    brought = bring(site, node, artifact, resources.nodes)
-    given = told(site, resources.nodes, artifact.environment, brought=brought) + [
+    brought = bring_libraries(site, node, artifact, resources.nodes)
+    given = list_step_variables(site, resources.nodes, artifact.environment, brought=brought) + [
         Variable(name, value, OPTION) for name, value in (environment or {}).items()
     ]
     given += of_mode(mode, chosen.name, artifact.environment, bound, extras.grace)
@@ -175,7 +175,7 @@ def home_to_mount() -> str:
     return home.rstrip("/") if Path(home).is_dir() else ""
 
 
-def bring(site: Site, node: NodeType | None, artifact: Artifact, nodes: int) -> tuple[Brought, ...]:
+def bring_libraries(site: Site, node: NodeType | None, artifact: Artifact, nodes: int) -> tuple[Brought, ...]:
     """The libraries of NODE's own that a step on so many NODES gets. One node needs no fabric."""
     if nodes < 2:
         return ()
@@ -237,7 +237,7 @@ def _slurm(
         out.append(Part((f"--prolog={prolog}",), "writes down which job and nodes this became"))
     if "SLURM_STEP_ID" in inside and "--overlap" not in resources.extra:
         out.append(Part(("--overlap",), "this shell is a step itself, and has what it would wait for"))
-    asked = _said(tasks(mode, resources, taken), resources, inside)
+    asked = _said(list_task_options(mode, resources, taken), resources, inside)
     out += asked
     if count := _count(asked, resources, inside):
         out.append(Part((f"--ntasks={count}",), "of all nodes: else the job's own SLURM_NTASKS would count"))
@@ -332,8 +332,8 @@ def _check(
 ) -> None:  # fmt: skip
     if resources.nodes < 1:
         raise InputError(f"-N {resources.nodes}: a step has at least one node")
-    check(mode, resources)
-    commands.check(mode, command)
+    check_mode(mode, resources)
+    commands.check_starter(mode, command)
     if extras.watchdog:
         _check_watchdog(resources.extra, job=job)
     if extras.spare:
@@ -361,7 +361,7 @@ def _slurm_refusal(
         if inside:
             limits.check_allocation(resources, inside)
         else:
-            limits.check(resources, query_partitions(runner))
+            limits.check_limits(resources, query_partitions(runner))
     except InputError as error:
         return error
     return None
@@ -406,4 +406,4 @@ def _check_local(mode: str, resources: Resources, extras: Extras, *, job: bool) 
         raise InputError(f"mode {mode}: without Slurm there is one task", "--mode torchrun starts several ranks here")
 
 
-__all__ = ["ASKED", "OWN_FAILURE", "Extras", "Plan", "bring", "plan"]
+__all__ = ["ASKED", "OWN_FAILURE", "Extras", "Plan", "bring_libraries", "plan_step"]

@@ -19,7 +19,7 @@ INTERPRETERS, SCRIPTS = ("python", "python3", "bash", "sh"), (".py", ".sh")
 SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def missing(
+def explain_missing_command(
     artifact: Artifact, command: tuple[str, ...], workdir: Path, mounts: tuple[str, ...], *, look: bool = True
 ) -> str:
     """Why COMMAND cannot start in the image, or nothing. What lies in a mount or the folder is looked at there, the
@@ -42,7 +42,7 @@ def missing(
                 said = _cannot_run(real, path, seen, artifact, runs=executed, look=look)
                 # a program's name may end in .py, too
                 return "" if said and lone and look and _on_path(word, artifact) else said
-        return "" if not look or there([path], artifact.image) else f"{path} is neither in the image nor in a mount"
+        return "" if not look or is_there([path], artifact.image) else f"{path} is neither in the image nor in a mount"
     places = _places(artifact)
     if not look or _on_path(word, artifact):
         return ""
@@ -79,7 +79,7 @@ def _places(artifact: Artifact) -> list[str]:
 
 
 def _on_path(word: str, artifact: Artifact) -> bool:
-    return there([f"{place}/{word}" for place in _places(artifact) if place], artifact.image)
+    return is_there([f"{place}/{word}" for place in _places(artifact) if place], artifact.image)
 
 
 def _cannot_run(real: Path, path: str, mounted: list[Path], artifact: Artifact, *, runs: bool, look: bool) -> str:
@@ -91,7 +91,7 @@ def _cannot_run(real: Path, path: str, mounted: list[Path], artifact: Artifact, 
         behind = real.resolve()
         inside = any(behind.is_relative_to(place) or behind.is_relative_to(place.resolve()) for place in mounted)
         if real.is_symlink() and not inside:  # such as the python of a virtual environment that was made in the image
-            in_image = not look or there([str(behind)], artifact.image)
+            in_image = not look or is_there([str(behind)], artifact.image)
             return "" if in_image else f"{shown} leads to {behind}, which is neither mounted nor in the image"
         if not real.exists():
             return f"{shown}: no such file"
@@ -113,7 +113,7 @@ def _of_sbatch(path: Path) -> bool:
         return b"\n#SBATCH" in file.read(4096)
 
 
-def there(paths: list[str], image: Path) -> bool:
+def is_there(paths: list[str], image: Path) -> bool:
     """Whether one of PATHS is in IMAGE, links among its folders followed (/bin -> /usr/bin, cuda -> cuda-12).
 
     True where nobody may say, since this user cannot read the image here. StoreError where it is damaged.

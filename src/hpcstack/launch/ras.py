@@ -44,13 +44,13 @@ def parse_ras(text: str) -> RasAnswer | None:
     begin, end = whole.find("{"), whole.rfind("}")
     if begin >= 0 and end > begin:
         try:
-            return from_json(json.loads(whole[begin : end + 1]), whole)
+            return parse_ras_json(json.loads(whole[begin : end + 1]), whole)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             pass  # cut, or of another form: its lines are shown
     return from_text(said)
 
 
-def from_json(document: dict[str, Any], text: str) -> RasAnswer:
+def parse_ras_json(document: dict[str, Any], text: str) -> RasAnswer:
     """The document of `SET FORMAT json`: a dump of what each rank says of each communicator."""
     odd: list[str] = []
     notes: list[str] = []

@@ -79,7 +79,7 @@ class Launch:
         return bool(self.status) or any(self.tasks.values())
 
 
-def begin(
+def begin_record(
     plan: Plan, artifact: Artifact, why: str, command: tuple[str, ...], settings: list[Variable],
     environ: Mapping[str, str], added: tuple[str, ...] = (), top: Path | None = None,
 ) -> Path:  # fmt: skip
@@ -140,7 +140,7 @@ def this_terminal() -> str:
 
 
 @contextlib.contextmanager
-def scratch(text: str) -> Iterator[Path]:
+def write_scratch_script(text: str) -> Iterator[Path]:
     """A script as a file that goes again: what sbatch is asked about, and what is not launched, is not kept."""
     with tempfile.TemporaryDirectory(prefix="hpcstack-launch-") as folder:
         path = Path(folder) / SCRIPT
@@ -153,7 +153,7 @@ def is_secret(name: str, value: str) -> bool:
     return bool(SECRET.search(name) or LOGIN.search(value))
 
 
-def script(folder: Path, text: str) -> None:
+def write_script(folder: Path, text: str) -> None:
     """The script of the launch of FOLDER."""
     write_text(folder / SCRIPT, text, 0o700)
 
@@ -163,25 +163,25 @@ def _forget(top: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def began(folder: Path, job: str, step: str = "", nodes: str = "") -> None:
+def write_began(folder: Path, job: str, step: str = "", nodes: str = "") -> None:
     """Which job the launch of FOLDER became."""
     write_text(folder / BEGAN, f"{job}\n{step}\n{nodes}\n", 0o600)
 
 
-def submitted(folder: Path, job: str) -> None:
+def write_submitted(folder: Path, job: str) -> None:
     """The launch of FOLDER is in the queue as JOB. It may have begun already, and knows more then."""
     if not (folder / BEGAN).exists():
         with contextlib.suppress(OSError), (folder / BEGAN).open("x") as file:
             file.write(f"{job}\n\n\n")
 
 
-def output(folder: Path, path: str) -> None:
+def write_output_path(folder: Path, path: str) -> None:
     """Where the job of FOLDER writes."""
     with contextlib.suppress(OSError):
         write_text(folder / OUTPUT, f"{path}\n", 0o600)
 
 
-def end(folder: Path, status: int, *, interrupted: bool = False) -> None:
+def write_end(folder: Path, status: int, *, interrupted: bool = False) -> None:
     """How the launch of FOLDER ended; INTERRUPTED: because its user has pressed Ctrl-C."""
     with contextlib.suppress(OSError):
         write_text(folder / ENDED, f"{status}\n{INTERRUPTED if interrupted else ''}\n", 0o600)
@@ -228,11 +228,11 @@ def read_launches() -> list[Launch]:
     found = []
     for folder in sorted(top.glob("2*"), reverse=True) if top.is_dir() else ():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found.append(read(folder))
+            found.append(read_launch(folder))
     return found
 
 
-def read(folder: Path) -> Launch:
+def read_launch(folder: Path) -> Launch:
     document = json.loads((folder / FILE).read_text())
     job, step, nodes, number = [*_lines(folder / BEGAN), "", "", "", ""][:4]
     status = _status(folder / ENDED)
@@ -263,18 +263,18 @@ def find_failed() -> Launch:
     InputError where there is none.
     """
     if os.environ.get("HPCSTACK_RUN"):
-        return find("")  # somebody asks from inside of one
+        return find_launch("")  # somebody asks from inside of one
     launches, here = read_launches(), this_terminal()
     of_this_terminal = (launch for launch in launches if launch.document.get("terminal") == here)
     failed = (launch for launch in launches if launch.failed)
-    return next(of_this_terminal, None) or next(failed, None) or find("")
+    return next(of_this_terminal, None) or next(failed, None) or find_launch("")
 
 
-def find(what: str) -> Launch:
+def find_launch(what: str) -> Launch:
     """The launch that a job's number or a folder's name means; for nothing the newest. InputError for none."""
     own = os.environ.get("HPCSTACK_RUN", "")
     if not what and own and (Path(own) / FILE).is_file():
-        return read(Path(own))
+        return read_launch(Path(own))
     for launch in read_launches():
         array = launch.job.partition("_")[0]
         if what in ("", launch.job, array, launch.folder.name, f"{launch.job}.{launch.step}"):

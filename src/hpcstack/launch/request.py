@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, did_you_mean
-from hpcstack.launch.image import find_image
+from hpcstack.launch.image import choose_image
 from hpcstack.launch.packages import plan_packages
-from hpcstack.launch.plan import Extras, plan
+from hpcstack.launch.plan import Extras, plan_step
 from hpcstack.launch.record import keep_prolog
 from hpcstack.launch.resources import machine_of
 from hpcstack.launch.run import PlannedLaunch
@@ -58,13 +58,13 @@ def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Si
     inside = {} if request.batch else find_allocation(os.environ)
     machine = os.uname().machine if request.runtime == "local" else machine_of(request.resources, site, inside)
     there = site.for_architecture(machine) if machine else site
-    chosen, layer = find_image(request.name, catalog, there, os.environ, PLATFORMS.get(machine, ""))
+    chosen, layer = choose_image(request.name, catalog, there, os.environ, PLATFORMS.get(machine, ""))
     artifact = chosen.artifact
     require_signed(artifact, site, runner)
     home = site.mount_home if request.home is None else request.home
     wanted = (*layer, *request.packages)
     more = plan_packages(artifact, wanted, os.environ) if wanted else None
-    made = plan(
+    made = plan_step(
         artifact, request.argv, request.mode or artifact.mode, request.resources, site, runner,
         runtime=request.runtime, mounts=request.mounts, job=request.batch, prolog=keep_prolog(),
         home=home, only_shown=request.only_shown,

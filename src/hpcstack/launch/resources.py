@@ -119,7 +119,7 @@ def machine_of(resources: Resources, site: Site, inside: Mapping[str, str]) -> s
     return node.architecture if node else ""
 
 
-def share(resources: Resources, site: Site, inside: Mapping[str, str], *, here: bool = False) -> Share:
+def share_resources(resources: Resources, site: Site, inside: Mapping[str, str], *, here: bool = False) -> Share:
     """Real GPUs as asked, else all that there are: of the job that the step is INSIDE (its variables, empty for none),
     else of the node type. Where the site says nothing, what was asked counts as real.
 

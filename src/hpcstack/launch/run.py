@@ -17,10 +17,10 @@ from hpcstack.launch.failure import Failure, last_line
 from hpcstack.launch.folders import own_folder
 from hpcstack.launch.host_libraries import find_misfit, nccl_of, not_here
 from hpcstack.launch.interrupt import Interruption
-from hpcstack.launch.packages import Added, make
+from hpcstack.launch.packages import Added, make_added
 from hpcstack.launch.plan import OWN_FAILURE, Plan, home_to_mount
-from hpcstack.launch.preflight import missing, note_own_torch
-from hpcstack.launch.script import allocation, directives, on_terminal, outline, text
+from hpcstack.launch.preflight import explain_missing_command, note_own_torch
+from hpcstack.launch.script import list_directives, make_salloc_line, on_terminal, render_outline, render_script
 from hpcstack.launch.stderr import Screen, Stderr
 from hpcstack.launch.variables import all_of
 from hpcstack.runtimes import RUNTIMES
@@ -123,15 +123,15 @@ class PlannedLaunch:
     def prepare(self, progress: Progress) -> None:
         """What must be there before the nodes are asked for: added packages."""
         if self.added:
-            make(self.added, self.artifact, self.site, self.runner, progress)
+            make_added(self.added, self.artifact, self.site, self.runner, progress)
 
     def script(self, *, batch: bool) -> str:
         """What would be run, as a script with the reason for each line; BATCH: as a job of its own."""
-        return text(self.plan, self.artifact, self.why, directives(self.plan) if batch else ())
+        return render_script(self.plan, self.artifact, self.why, list_directives(self.plan) if batch else ())
 
     def outline(self, *, batch: bool) -> str:
         """What would be run, in a few lines: Slurm's program, its options, the command."""
-        return outline(self.plan, self.argv, batch=batch)
+        return render_outline(self.plan, self.argv, batch=batch)
 
     def document(self) -> dict[str, Any]:
         plan = self.plan
@@ -159,7 +159,7 @@ class PlannedLaunch:
             self._write_script(folder)
             argv = ("bash", str(folder / record.SCRIPT))
             if not allocation_of(os.environ):
-                argv = (*allocation(self.plan), *argv)
+                argv = (*make_salloc_line(self.plan), *argv)
                 own["HPCSTACK_LAUNCHER"] = str(os.getpid())
         status = self.runner.attached(
             argv, env={**self.plan.environment, **own},
@@ -181,7 +181,7 @@ class PlannedLaunch:
         elif screen and screen.left_out:
             more = f"hpcstack: {format_count(screen.left_out, 'more line')} of what came of it: hpcstack logs, or launch --all"
             last = "\n".join(filter(None, (more, last)))
-        record.end(folder, status, interrupted=interrupted)
+        record.write_end(folder, status, interrupted=interrupted)
         return status, last
 
     def _is_screened(self) -> bool:
@@ -196,7 +196,7 @@ class PlannedLaunch:
 
     def _write_script(self, folder: Path, job: tuple[Part, ...] = ()) -> None:
         try:
-            record.script(folder, text(self.plan, self.artifact, self.why, job))
+            record.write_script(folder, render_script(self.plan, self.artifact, self.why, job))
         except OSError as error:
             what = f"the launch was not written down: {error.strerror} ({error.filename or folder})"
             raise StoreError(what, f"make room in {folder.parent}: quota, df") from None
@@ -207,14 +207,14 @@ class PlannedLaunch:
         wanted = self.added.wanted if self.added else ()
         told = (self.plan, self.artifact, self.why, self.argv, settings, os.environ, wanted)
         try:
-            return record.begin(*told)
+            return record.begin_record(*told)
         except OSError as error:
             why = f"{state_folder()} cannot be written: {error.strerror or error}"
         try:
             top = Path(tempfile.mkdtemp(prefix="hpcstack-launches-"))
             kept = f"this launch is kept in {top} alone, where `hpcstack logs` and `explain` do not look"
             write_stderr(f"* NOTE: {why}; {kept}\n".encode(errors="replace"))
-            return record.begin(*told, top=top)
+            return record.begin_record(*told, top=top)
         except OSError as error:
             raise StoreError(f"{why}, and {tempfile.gettempdir()} neither: {error.strerror}", "make room") from None
 
@@ -225,21 +225,21 @@ class PlannedLaunch:
             raise InputError(f"{where} cannot be written, and the job's output would go there",
                              "cd to a folder of yours, or --output=/scratch/%x-%j.out")  # fmt: skip
         folder = self._record()
-        self._write_script(folder, directives(self.plan))
+        self._write_script(folder, list_directives(self.plan))
         script = folder / record.SCRIPT
         try:
             job = submit_job(script, self.runner, env={"HPCSTACK_RUN": str(folder)})
         except SlurmError:
-            record.end(folder, OWN_FAILURE)
+            record.write_end(folder, OWN_FAILURE)
             raise
-        record.submitted(folder, job)
+        record.write_submitted(folder, job)
         output = self._output(job)
-        record.output(folder, output)
+        record.write_output_path(folder, output)
         return Submitted(job, folder, script, Path(output))
 
     def _output(self, job: str) -> str:
         """Where the job writes, as Slurm fills in the pattern: https://slurm.schedmd.com/sbatch.html."""
-        said = [part.words[0] for part in directives(self.plan) if part.words[0].startswith("--output=")]
+        said = [part.words[0] for part in list_directives(self.plan) if part.words[0].startswith("--output=")]
         pattern = said[-1].partition("=")[2]
         named = [part.words[0].partition("=")[2] for part in self.plan.parts if part.words[0].startswith("--job-name=")]
         array = any(part.words[0].startswith("--array=") for part in self.plan.parts)
@@ -267,11 +267,11 @@ class PlannedLaunch:
             return misfit
         mounts = (*home, *tmp, *self.site.mounts, *artifact.mounts, *self.mounts, *staged)
         look = not (self.plan.staged and self.plan.staged.image)  # a shared image that is staged is not read once more
-        return missing(artifact, self.argv, Path.cwd(), mounts, look=look)
+        return explain_missing_command(artifact, self.argv, Path.cwd(), mounts, look=look)
 
     def _slurm_says(self) -> str:
         """What sbatch would refuse, asked without a job; nothing where there is no Slurm."""
         if not self.runner.has("sbatch") or self.plan.argv[0] != "srun" or allocation_of(os.environ):
             return ""
-        with record.scratch(self.script(batch=True)) as path:
+        with record.write_scratch_script(self.script(batch=True)) as path:
             return find_refusal(path, self.runner)

@@ -43,7 +43,7 @@ STACK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 OUTPUT = "--output=%x-%j.out"
 
 
-def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -> str:
+def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -> str:
     """The script of PLAN; the directives JOB make it a batch job. The same plan gives the same bytes."""
     parts = [part for part in plan.parts if not (job and name_of(part) in JOB_ONLY)]
     scripts = [one for part in parts for one in part.words if one.endswith("\n") and END not in one]
@@ -65,7 +65,7 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
     failure = "" if on_terminal(plan.parts) else read_data_file("launchers", "jobs/failure.awk")
 
     def word(text: str) -> str:
-        return f'"$inside{scripts.index(text) + 1}"' if text in scripts else quoted(text)
+        return f'"$inside{scripts.index(text) + 1}"' if text in scripts else quote_word(text)
 
     return fill_template(
         "launchers", "jobs/launch.sh.j2",
@@ -78,21 +78,21 @@ def text(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...] = ()) -
     )  # fmt: skip
 
 
-def outline(plan: Plan, command: Sequence[str], *, batch: bool) -> str:
+def render_outline(plan: Plan, command: Sequence[str], *, batch: bool) -> str:
     """The line of PLAN for people: a script of ours is named, not shown; variables are counted."""
     program = next((part.words[0] for part in plan.parts if not name_of(part)), "")
     shown = [part.words[0] for part in plan.parts if name_of(part) and name_of(part) not in LONG]
-    of_the_job = [part.words[0] for part in directives(plan) if name_of(part) in JOB_ONLY] if batch else []
+    of_the_job = [part.words[0] for part in list_directives(plan) if name_of(part) in JOB_ONLY] if batch else []
     by_a_script = any(word.endswith("\n") for part in plan.parts for word in part.words)
 
     lines = [
-        " ".join(map(quoted, [program, *shown])),
+        " ".join(map(quote_word, [program, *shown])),
         f"  by {plan.runtime} ({plan.reason}), in mode {plan.mode}: {MODES[plan.mode].about}",
         f"  what each task {'starts' if by_a_script else 'runs'}: {shlex.join(command)}",
         f"  {format_count(len(plan.settings), 'variable')} set; every line, with its reason: --dry-run --all",
     ]
     if of_the_job:
-        lines.insert(0, " ".join(map(quoted, ["sbatch", *of_the_job])))
+        lines.insert(0, " ".join(map(quote_word, ["sbatch", *of_the_job])))
     return "\n".join(lines)
 
 
@@ -101,13 +101,13 @@ def on_terminal(parts: tuple[Part, ...]) -> bool:
     return any(word == "--pty" or word.startswith("--pty=") for part in parts for word in part.words)
 
 
-def quoted(text: str) -> str:
+def quote_word(text: str) -> str:
     """One word of an array: with a comma outside quotes it would look like a slip."""
     out = quote_sh(text)
     return f"'{out}'" if "," in out and out == text else out
 
 
-def directives(plan: Plan) -> tuple[Part, ...]:
+def list_directives(plan: Plan) -> tuple[Part, ...]:
     """The #SBATCH lines of a job for PLAN: what its step asks for, what only a job can ask for, where it writes."""
     own = [with_spare(part, plan) for part in plan.parts if name_of(part) in (*OF_THE_JOB, *JOB_ONLY)]
     if any(name_of(part) == "--output" for part in own):
@@ -117,7 +117,7 @@ def directives(plan: Plan) -> tuple[Part, ...]:
     return (*own, Part((output,), "the job's output: its name and number"))
 
 
-def allocation(plan: Plan) -> tuple[str, ...]:
+def make_salloc_line(plan: Plan) -> tuple[str, ...]:
     """salloc's line for a script of two steps: first what the nodes need, then PLAN's."""
     own = [with_spare(part, plan) for part in plan.parts if name_of(part) in {*OF_THE_JOB, *JOB_ONLY} - {*OF_THE_STEP}]
     return ("salloc", "--quiet", *(word for part in own for word in part.words))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, SlurmError
-from hpcstack.launch.record import find
+from hpcstack.launch.record import find_launch
 
 if TYPE_CHECKING:
     from hpcstack.core.process import Runner
@@ -28,10 +28,10 @@ class RunningJob:
     why: str
 
 
-def meant(job: str) -> RunningJob:
+def parse_job(job: str) -> RunningJob:
     """What JOB, or nothing, means. InputError for what is no job."""
     if not job:
-        newest = find("")
+        newest = find_launch("")
         if not newest.job:
             raise InputError("the newest launch is not a job of Slurm's", "hpcstack hang JOB; squeue --me lists yours")
         return RunningJob(
@@ -43,7 +43,7 @@ def meant(job: str) -> RunningJob:
     return RunningJob(match[1], match[2] or "", "every step of it" if not match[2] else f"its step {match[2]}")
 
 
-def look(asked: RunningJob, runner: Runner) -> tuple[str, int]:
+def ask_nodes(asked: RunningJob, runner: Runner) -> tuple[str, int]:
     """(what launchers/on-node/stacks.sh says on all nodes of a job, how many nodes did not answer in time).
 
     SlurmError where it does not run, or Slurm refuses.

@@ -38,20 +38,20 @@ class Variable:
         return f"{self.origin}: {self.why}" if self.why else self.origin
 
 
-def users(environ: Mapping[str, str]) -> dict[str, str]:
+def list_users_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """What the user has set, also in Apptainer's own way of saying it for containers only."""
     own = "APPTAINERENV_"
     inside = {name.removeprefix(own): value for name, value in environ.items() if name.startswith(own)}
     return {**environ, **inside}
 
 
-def told(
+def list_step_variables(
     site: Site, nodes: int, image: Mapping[str, str], environ: Mapping[str, str] | None = None, *,
     brought: Sequence[Brought] = (),
 ) -> list[Variable]:  # fmt: skip
     """What every step is told: the fabric's settings, those of the libraries that are BROUGHT, and no packages of
     ~/.local. What the user has set wins."""
-    environ = users(os.environ if environ is None else environ)
+    environ = list_users_variables(os.environ if environ is None else environ)
     out = [Variable("PYTHONNOUSERSITE", "1", OWN, "packages in ~/.local are not the image's")]
     rows = site.fabric.settings_for(nodes, image)
     for one in brought:
@@ -83,7 +83,7 @@ def of_mode(
     environ: Mapping[str, str] | None = None,
 ) -> list[Variable]:  # fmt: skip
     """What the launcher of MODE inside the image is told. What the user or the image has set wins."""
-    environ = users(os.environ if environ is None else environ)
+    environ = list_users_variables(os.environ if environ is None else environ)
     out = [Variable(name, environ[name], USER, "Enroot's hooks do not count") for name in REMADE if name in environ]
     if mode == "mpi":
         out += [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import AnswerIsNo, InputError
-from hpcstack.launch.preflight import missing
+from hpcstack.launch.preflight import explain_missing_command
 from hpcstack.lock.file import LockFile
 from hpcstack.publish import reports
 from hpcstack.publish.attachments import collect_attachments
@@ -173,7 +173,7 @@ def check_withdrawn(stack: Stack, artifact: Artifact, asked: ReleaseRequest, pub
 
 def check_commands(stack: Stack, artifact: Artifact) -> None:
     """InputError where the image lacks a command that the recipe's module is to offer."""
-    lacks = [one for one in stack.module.commands if missing(artifact, (one,), Path("/"), ())]
+    lacks = [one for one in stack.module.commands if explain_missing_command(artifact, (one,), Path("/"), ())]
     if lacks:
         raise InputError(f"the image of {stack.full_name} has no {', '.join(lacks)} on its PATH",
                          "`module.commands` in the recipe names what the image has")  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpcstack.launch.plan import plan
+from hpcstack.launch.plan import plan_step
 from hpcstack.suite.steps import python_path, reads_requests, watched
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def mpi_step(
         command = (*command[:3], "--output", str(folder), "--tests", size.tests, "--tier", size.tier,
                    "--skip", size.skip, "--nodes", str(size.nodes))  # fmt: skip
     ranks = replace(resources, nproc_per_node=0, ntasks_per_node=each, cpus_per_task=0)
-    line = plan(
+    line = plan_step(
         artifact, command, "mpi", ranks, site, runner, runtime=runtime, workdir=folder,
         mounts=(f"{suite}:{suite}",) if suite else (), environment={"PYTHONPATH": python_path(artifact, suite)},
     )  # fmt: skip

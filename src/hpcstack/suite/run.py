@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from hpcstack.core.dirs import state_folder
 from hpcstack.core.errors import InputError, SlurmError, did_you_mean, format_count
 from hpcstack.core.files import write_text, write_tree
-from hpcstack.launch.plan import Plan, bring, plan
-from hpcstack.launch.resources import Resources, Share, node_of, share
+from hpcstack.launch.plan import Plan, bring_libraries, plan_step
+from hpcstack.launch.resources import Resources, Share, node_of, share_resources
 from hpcstack.recipe.model import known_tests
 from hpcstack.render.launchers import render_inner
 from hpcstack.report import Outcome, Report
@@ -86,7 +86,7 @@ def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, h
     folder = parent / f"{stamp}-{uuid.uuid4().hex[:6]}"
     with Store(site.own_store).acting("no folder for the run"):
         folder.mkdir(parents=True)
-    taken = share(resources, site, find_allocation(os.environ), here=here)
+    taken = share_resources(resources, site, find_allocation(os.environ), here=here)
     ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
     tests, skip = ",".join(wanted.tests or stack.tests), ",".join(wanted.skip)
     return SuiteRun(
@@ -102,7 +102,7 @@ def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, h
 def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Site) -> Request:
     """What the suite in the image reads: what was asked for, and what the site promises of its nodes."""
     size, node = run.size, None if run.here else node_of(resources, site, find_allocation(os.environ))
-    brought = () if run.here else bring(site, node, artifact, size.nodes)
+    brought = () if run.here else bring_libraries(site, node, artifact, size.nodes)
     mapped = tuple(dict.fromkeys(name for one in brought for name in one.mapped))
     return Request(
         str(run.folder), size.tests, size.tier, size.skip, artifact.stack, run.share.gpus, run.ranks_per_node,
@@ -149,7 +149,7 @@ def step_plan(
     command = ("python3", "-m", "hpcstack_smoke", *asked, "--", "/bin/sh", "-c", render_inner("torchrun"), "torchrun")
     alone = replace(resources, nproc_per_node=0, ntasks_per_node=0)
     one_a_node = replace(alone, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else alone
-    return plan(
+    return plan_step(
         artifact, command, "plain", one_a_node, site, runner, runtime=runtime, workdir=run.folder,
         mounts=(f"{suite}:{suite}",) if suite else (), environment={"PYTHONPATH": python_path(artifact, suite)},
     )  # fmt: skip

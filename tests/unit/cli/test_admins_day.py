@@ -118,7 +118,10 @@ def test_an_arrays_task_is_found_by_its_arrays_number(tmp_path: Path, monkeypatc
     keys = ("stack", "started", "runtime", "mode", "image_sha256")
     (folder / record.FILE).write_text(json.dumps({**dict.fromkeys(keys, ""), "command": []}))
     (folder / record.BEGAN).write_text("36_2\n0\nn1\n38\n")
-    assert record.find("36").job == record.find("36_2").job == "36_2" and record.find("36").number == "38"
+    assert (
+        record.find_launch("36").job == record.find_launch("36_2").job == "36_2"
+        and record.find_launch("36").number == "38"
+    )
 
 
 def test_an_array_is_one_row_with_all_its_tasks() -> None:

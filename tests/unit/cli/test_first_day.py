@@ -62,7 +62,7 @@ def test_what_is_said_of_a_slip(tmp_path: Path, words: tuple[str, ...], says: st
 @pytest.mark.parametrize(("said", "write"), [("2h", "2:00:00"), ("90m", "90"), ("3d", "3-0"), ("soon", "minutes (30)")])
 def test_a_time_limit_as_people_write_it(said: str, write: str) -> None:
     with pytest.raises(InputError) as error:
-        limits.check(Resources(time=said), {"debug": Limits("debug", nodes=2, cpus=4, default=True)})
+        limits.check_limits(Resources(time=said), {"debug": Limits("debug", nodes=2, cpus=4, default=True)})
     assert write in error.value.message and not error.value.hint
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hpcstack.core.cpus import make_cpu_mask, parse_cpu_list
 from hpcstack.core.errors import InputError
 from hpcstack.hardware import facts
-from hpcstack.launch.binding import binding, shared
-from hpcstack.launch.resources import Resources, share
+from hpcstack.launch.binding import bind_ranks, share_cores
+from hpcstack.launch.resources import Resources, share_resources
 from hpcstack.render.launchers import render_inner
 from hpcstack.site.load import Site
 
@@ -36,7 +36,7 @@ def site(folder: Path, topology: str = "dgx-h100", cpus: int = 224, count: int =
 
 def bound(where: Site, **asked: object) -> tuple[str, ...] | None:
     resources = Resources(**asked)  # type: ignore[arg-type]
-    found = binding(resources, where.node_type(), share(resources, where, {}))
+    found = bind_ranks(resources, where.node_type(), share_resources(resources, where, {}))
     return found.cpus if found else None
 
 
@@ -45,7 +45,7 @@ def test_every_topology_has_a_source_and_gives_each_gpu_cores_of_its_own(name: s
     row = next(row for row in facts.read_facts("topologies")["topologies"] if row["name"] == name)
     near = facts.read_topologies()[name].gpu_cpus
     assert row["source"].startswith("https://") and len(near) == int(row["gpus"]["count"])
-    parts = [cores(part) for part in shared(near)]
+    parts = [cores(part) for part in share_cores(near)]
     assert all(part <= cores(whole) for part, whole in zip(parts, near, strict=True))
     assert sum(map(len, parts)) == len(set().union(*parts)), "no core has two ranks"
     assert len({len(part) for part in parts}) == 1, "all ranks have as many cores"
@@ -54,8 +54,8 @@ def test_every_topology_has_a_source_and_gives_each_gpu_cores_of_its_own(name: s
 
 
 def test_threads_of_a_core_stay_together() -> None:
-    assert shared(["0-55,112-167"] * 4)[1] == "14-27,126-139"
-    assert shared(["0", "0"]) == ["0", "0"], "fewer cores than GPUs: they share them"
+    assert share_cores(["0-55,112-167"] * 4)[1] == "14-27,126-139"
+    assert share_cores(["0", "0"]) == ["0", "0"], "fewer cores than GPUs: they share them"
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.launch.hang import describe_ranks, describe_standing, format_ranges, judge_ranks, parse_ranks
-from hpcstack.launch.stacks import meant
+from hpcstack.launch.stacks import parse_job
 from hpcstack.render.launchers import wrap_rank
 
 WAITS = """\
@@ -108,10 +108,10 @@ def test_whatever_a_node_says(text: str) -> None:
 
 def test_what_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert (meant("36_2.1").job, meant("36_2.1").step) == ("36_2", "1")
+    assert (parse_job("36_2.1").job, parse_job("36_2.1").step) == ("36_2", "1")
     for wrong in ("", "name", "1;2"):
         with pytest.raises(InputError):
-            meant(wrong)
+            parse_job(wrong)
 
 
 SLEEPS = "import time\ndef inner():\n    time.sleep(60)\ninner()\n"

@@ -10,7 +10,7 @@ import pytest
 
 from hpcstack.core.process import Completed, Runner
 from hpcstack.launch import record
-from hpcstack.launch.jobs import JobPart, ended_how, find_output, logs_of, parts_of, read_record
+from hpcstack.launch.jobs import JobPart, ended_how, find_output, logs_of, parse_job_record, parts_of
 from hpcstack.slurm.state import JobState
 
 NO_JOB = "slurm_load_jobs error: Invalid job id specified"
@@ -59,13 +59,15 @@ def test_a_task_of_an_array_is_a_part_of_its_own() -> None:
         "JobId=41 ArrayJobId=40 ArrayTaskId=3 JobName=x JobState=FAILED Reason=NonZeroExitCode ExitCode=7:0 "
         "RunTime=00:00:09 StdErr=/h/x-40_3.out StdIn=/dev/null StdOut=/h/x-40_3.out Power="
     )
-    found = read_record(line)
+    found = parse_job_record(line)
     assert found == JobPart("40_3", JobState("FAILED", 7), "NonZeroExitCode", (Path("/h/x-40_3.out"),))
-    assert read_record("no such job") is None
+    assert parse_job_record("no such job") is None
 
 
 def test_a_comment_of_the_users_is_no_field() -> None:
-    found = read_record("JobId=41 JobState=RUNNING RunTime=01:00:00 StdOut=/h/x.out Comment=StdOut=/etc/passwd JobId=1")
+    found = parse_job_record(
+        "JobId=41 JobState=RUNNING RunTime=01:00:00 StdOut=/h/x.out Comment=StdOut=/etc/passwd JobId=1"
+    )
     assert found and (found.job, found.files) == ("41", (Path("/h/x.out"),))
 
 
@@ -173,7 +175,7 @@ def test_a_programs_own_option_makes_no_array(launches: Path) -> None:
     (folder / record.FILE).write_text(
         json.dumps({**json.loads((folder / record.FILE).read_text()), "command": ["train.py", "--array-size", "3"]})
     )
-    assert not record.find("7").is_array
+    assert not record.find_launch("7").is_array
 
 
 def test_an_older_slurm_keeps_no_line(launches: Path) -> None:

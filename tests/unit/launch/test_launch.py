@@ -21,7 +21,7 @@ from hpcstack.core.names import MODES as OPTION_MODES
 from hpcstack.core.names import TEMPLATES
 from hpcstack.core.process import Completed, Runner
 from hpcstack.launch.modes import MODES
-from hpcstack.launch.plan import Extras, Plan, plan
+from hpcstack.launch.plan import Extras, Plan, plan_step
 from hpcstack.launch.resources import Resources
 from hpcstack.launch.variables import of_mode
 from hpcstack.recipe.model import Mode
@@ -65,7 +65,7 @@ def line(
     site: Site, runner: Runner, mode: str = "plain", command: tuple[str, ...] = ("hostname",), *,
     artifact: Artifact = ARTIFACT, **resources: object,
 ) -> list[str]:  # fmt: skip
-    made = plan(artifact, command, mode, Resources(**resources), site, runner, workdir=Path("/work"))  # type: ignore[arg-type]
+    made = plan_step(artifact, command, mode, Resources(**resources), site, runner, workdir=Path("/work"))  # type: ignore[arg-type]
     return [*(f"{k}={v}" for k, v in sorted(made.environment.items())), *made.argv]
 
 
@@ -116,7 +116,7 @@ def test_gpus_in_another_of_slurms_words_are_seen(tmp_path: Path, word: str) -> 
 def test_what_means_nothing_without_slurm_is_refused(tmp_path: Path, mode: str, extras: Extras, says: str) -> None:
     with pytest.raises(InputError, match=says):
         asked = Resources(nproc_per_node=4 if mode != "plain" else 0)
-        plan(ARTIFACT, ("x",), mode, asked, make_site(tmp_path), ALONE, workdir=Path("/work"), extras=extras)
+        plan_step(ARTIFACT, ("x",), mode, asked, make_site(tmp_path), ALONE, workdir=Path("/work"), extras=extras)
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
@@ -320,7 +320,7 @@ def test_apptainer_takes_values_as_text(tmp_path: Path) -> None:
 
 def test_pyxis_refuses_a_folder_that_enroot_would_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="takes quotes, blanks and"):
-        plan(ARTIFACT, ("true",), "plain", Resources(), gpu_site(tmp_path), PYXIS, workdir=Path("/we$x"))
+        plan_step(ARTIFACT, ("true",), "plain", Resources(), gpu_site(tmp_path), PYXIS, workdir=Path("/we$x"))
 
 
 def test_torchrun_is_one_task_a_node_with_a_rank_a_gpu(tmp_path: Path) -> None:
@@ -384,14 +384,14 @@ def test_one_task_a_node_gets_the_cpus_of_its_gpus(tmp_path: Path) -> None:
 def test_the_image_wins_over_the_hosts_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_HOME", "/opt/host/cuda")
     image = replace(ARTIFACT, environment={"CUDA_HOME": "/usr/local/cuda", "PATH": "/x", "NOT_ON_THE_HOST": "1"})
-    made = plan(image, ("true",), "plain", Resources(), gpu_site(tmp_path), PLAIN, workdir=Path("/work"))
+    made = plan_step(image, ("true",), "plain", Resources(), gpu_site(tmp_path), PLAIN, workdir=Path("/work"))
     assert made.environment["APPTAINERENV_CUDA_HOME"] == "/usr/local/cuda"
     assert {"APPTAINERENV_PATH", "APPTAINERENV_NOT_ON_THE_HOST"}.isdisjoint(made.environment)
 
 
 def test_a_folder_that_no_runtime_can_mount_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be mounted"):
-        plan(ARTIFACT, ("true",), "plain", Resources(), gpu_site(tmp_path), PYXIS, workdir=Path("/a,b"))
+        plan_step(ARTIFACT, ("true",), "plain", Resources(), gpu_site(tmp_path), PYXIS, workdir=Path("/a,b"))
 
 
 @pytest.mark.parametrize(("elastic", "inside", "said"), [("1:2", False, False), ("1:2", True, True), ("", False, True)])
@@ -409,11 +409,11 @@ def test_an_elastic_step_that_makes_its_own_job_says_nothing_of_tasks(elastic: s
 def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_be_blind(tmp_path: Path) -> None:
     import subprocess
 
-    from hpcstack.launch.script import directives, text
+    from hpcstack.launch.script import list_directives, render_script
 
     def planned(*extra: str, job: bool = True, watchdog: int = 0) -> Plan:
         asked = Resources(nodes=2, extra=extra)
-        return plan(
+        return plan_step(
             ARTIFACT,
             ("hostname",),
             "plain",
@@ -425,9 +425,9 @@ def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_
         )
 
     line = planned(watchdog=60)
-    script = text(line, ARTIFACT, "why", directives(line))
+    script = render_script(line, ARTIFACT, "why", list_directives(line))
     assert '[ "$quiet" -ge 60 ]' in script and "read -r -t 15 -u 5" in script and "is process" in script
-    assert "is process" not in text(planned(), ARTIFACT, "why")
+    assert "is process" not in render_script(planned(), ARTIFACT, "why")
     # a step that goes on is not said to have been ended: `explain` reads the log
     assert script.index("are asked what") < script.index("quiet=0; continue; fi # it") < script.index("s: it is ended")
     path = tmp_path / "job.sh"
@@ -447,28 +447,32 @@ def test_a_job_that_gives_gpus_by_the_task_does_not_hide_them(tmp_path: Path, mo
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "p", "SLURM_JOB_NUM_NODES": "1",
                         "SLURM_GPUS_ON_NODE": "8", "SLURM_GPUS_PER_TASK": "1"}.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    made = plan(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), PYXIS)
+    made = plan_step(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), PYXIS)
     assert made.argv[:4] == ("env", "-u", "SLURM_GPUS_PER_TASK", "srun") and "--gpu-bind=none" in made.argv
-    plain = plan(ARTIFACT, ("x.py",), "plain", Resources(), gpu_site(tmp_path), PYXIS)
+    plain = plan_step(ARTIFACT, ("x.py",), "plain", Resources(), gpu_site(tmp_path), PYXIS)
     assert plain.argv[0] == "srun"  # what the user asked for, as it is
     with pytest.raises(InputError, match="--gpus-per-task in mode task-per-gpu"):
-        plan(ARTIFACT, ("x.py",), "task-per-gpu", Resources(extra=("--gpus-per-task=1",)), gpu_site(tmp_path), PYXIS)
+        plan_step(
+            ARTIFACT, ("x.py",), "task-per-gpu", Resources(extra=("--gpus-per-task=1",)), gpu_site(tmp_path), PYXIS
+        )
 
 
 def test_spare_nodes_are_the_jobs_and_the_step_takes_the_healthy_ones(tmp_path: Path) -> None:
-    from hpcstack.launch.script import allocation, directives, text
+    from hpcstack.launch.script import list_directives, make_salloc_line, render_script
 
     extras = Extras(spare=2)
-    made = plan(ARTIFACT, ("x.py",), "torchrun", Resources(nodes=4), gpu_site(tmp_path), PYXIS, job=True, extras=extras)
-    script = text(made, ARTIFACT, "why", directives(made))
+    made = plan_step(
+        ARTIFACT, ("x.py",), "torchrun", Resources(nodes=4), gpu_site(tmp_path), PYXIS, job=True, extras=extras
+    )
+    script = render_script(made, ARTIFACT, "why", list_directives(made))
     assert "#SBATCH --nodes=6\n" in script and "    --nodes=4\n" in script and "check gpus gpus 8" in script
-    assert "--nodes=6" in allocation(made)
+    assert "--nodes=6" in make_salloc_line(made)
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     for resources, word in ((Resources(nodelist="n1"), "-w names them"), (Resources(elastic="1:2"), "--elastic")):
         with pytest.raises(InputError, match=word):
-            plan(ARTIFACT, ("x.py",), "torchrun", resources, gpu_site(tmp_path), PYXIS, extras=extras)
+            plan_step(ARTIFACT, ("x.py",), "torchrun", resources, gpu_site(tmp_path), PYXIS, extras=extras)
     with pytest.raises(InputError, match="--spare: there is no Slurm"):
-        plan(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), ALONE, extras=extras)
+        plan_step(ARTIFACT, ("x.py",), "torchrun", Resources(), gpu_site(tmp_path), ALONE, extras=extras)
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
@@ -478,12 +482,12 @@ def test_an_image_for_other_processors_is_refused_before_slurm_is_asked(tmp_path
     grace = site.node_types["n"].model_copy(update={"architecture": "aarch64"})
     site = site.model_copy(update={"node_types": {"n": grace}})
     with pytest.raises(InputError, match="is for x86_64, and these nodes are aarch64") as refused:
-        plan(ARTIFACT, ("true",), "plain", Resources(), site, PYXIS, runtime=runtime)
+        plan_step(ARTIFACT, ("true",), "plain", Resources(), site, PYXIS, runtime=runtime)
     assert "a partition of x86_64 nodes" in refused.value.hint
     arm = replace(ARTIFACT, platform="linux/arm64")
-    assert plan(arm, ("true",), "plain", Resources(), site, PYXIS, runtime=runtime).argv
+    assert plan_step(arm, ("true",), "plain", Resources(), site, PYXIS, runtime=runtime).argv
     with pytest.raises(InputError, match=f"is for aarch64, and this machine is {os.uname().machine}"):
-        plan(arm, ("true",), "plain", Resources(), make_site(tmp_path), ALONE)
+        plan_step(arm, ("true",), "plain", Resources(), make_site(tmp_path), ALONE)
 
 
 @pytest.mark.parametrize(
@@ -532,7 +536,7 @@ def test_the_home_directory_is_there_in_every_runtime(
     tools = Cluster("srun", "apptainer", "enroot", "podman", "ch-run")
 
     def said(home: bool | None) -> str:
-        made = plan(
+        made = plan_step(
             ARTIFACT, ("true",), "plain", Resources(), make_site(tmp_path), tools, runtime=runtime,
             workdir=Path("/work"), home=home,
         )  # fmt: skip

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpcstack.core.errors import InputError
-from hpcstack.launch.commands import advice, check, check_step
-from hpcstack.launch.preflight import missing, note_own_torch
+from hpcstack.launch.commands import advise, check_starter, check_step
+from hpcstack.launch.preflight import explain_missing_command, note_own_torch
 from hpcstack.store.artifact import Artifact
 
 ARTIFACT = Artifact(
@@ -39,26 +39,26 @@ def artifact(tmp_path: Path) -> Artifact:
 
 @pytest.mark.parametrize("command", ["nvcc", "env", "/usr/local/cuda/bin/nvcc", "/bin/env", "/usr/bin/env"])
 def test_a_command_behind_links_is_there(artifact: Artifact, tmp_path: Path, command: str) -> None:
-    assert missing(artifact, (command,), tmp_path, ()) == ""
+    assert explain_missing_command(artifact, (command,), tmp_path, ()) == ""
 
 
 @pytest.mark.parametrize("command", ["nvc", "/usr/local/cuda/bin/none", "/opt/loop/x", "/nothing/at/all"])
 def test_what_is_not_there_is_said(artifact: Artifact, tmp_path: Path, command: str) -> None:
-    said = missing(artifact, (command,), tmp_path, ())
+    said = explain_missing_command(artifact, (command,), tmp_path, ())
     assert command in said and ("no command" in said or "neither in the image" in said)
 
 
 def test_what_lies_in_a_mount_or_the_folder_is_looked_at_there(artifact: Artifact, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    assert missing(artifact, ("train.py",), tmp_path, ()) == ""
-    assert "no such file" in missing(artifact, ("other.py",), tmp_path, ())
+    assert explain_missing_command(artifact, ("train.py",), tmp_path, ()) == ""
+    assert "no such file" in explain_missing_command(artifact, ("other.py",), tmp_path, ())
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools/run").write_text("")
     (tmp_path / "tools/run").chmod(0o755)
     mounts = (f"{tmp_path}/tools:/data/tools",)
-    assert missing(artifact, ("/data/tools/run",), tmp_path, mounts) == ""
-    assert f"({tmp_path}/tools/none)" in missing(artifact, ("/data/tools/none",), tmp_path, mounts)
-    assert "no such file" in missing(artifact, ("./none",), tmp_path, ())
+    assert explain_missing_command(artifact, ("/data/tools/run",), tmp_path, mounts) == ""
+    assert f"({tmp_path}/tools/none)" in explain_missing_command(artifact, ("/data/tools/none",), tmp_path, mounts)
+    assert "no such file" in explain_missing_command(artifact, ("./none",), tmp_path, ())
 
 
 def test_what_cannot_be_read_there_or_run_is_said(artifact: Artifact, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_what_cannot_be_read_there_or_run_is_said(artifact: Artifact, tmp_path: 
     (work / "tool.sh").write_text("")
 
     def said(*command: str, mounts: tuple[str, ...] = ()) -> str:
-        return missing(artifact, command, work, mounts)
+        return explain_missing_command(artifact, command, work, mounts)
 
     assert "neither in the image nor in a mount" in said("../train.py")
     assert f"link.py leads to {tmp_path}/train.py, which is neither mounted nor in the image" in said("link.py")
@@ -93,8 +93,8 @@ def test_what_cannot_be_read_there_or_run_is_said(artifact: Artifact, tmp_path: 
 
 
 def test_a_program_of_the_image_may_end_in_py(artifact: Artifact, tmp_path: Path) -> None:
-    assert "no such file" in missing(artifact, ("nothing.py",), tmp_path, ())
-    assert missing(artifact, ("convert.py",), tmp_path, ()) == ""
+    assert "no such file" in explain_missing_command(artifact, ("nothing.py",), tmp_path, ())
+    assert explain_missing_command(artifact, ("convert.py",), tmp_path, ()) == ""
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_a_program_of_the_image_may_end_in_py(artifact: Artifact, tmp_path: Path
 )
 def test_what_starts_ranks_is_not_started_for_each_rank(mode: str, command: tuple[str, ...], says: str) -> None:
     if not says:
-        check(mode, command)
+        check_starter(mode, command)
         return
     with pytest.raises(InputError) as error:
-        check(mode, command)
+        check_starter(mode, command)
     assert says in f"{error.value.message} {error.value.hint}"
 
 
@@ -140,7 +140,7 @@ def test_what_to_type_in_place_of_it(tmp_path: Path) -> None:
         (("ls -la | head",), "-- sh -c 'ls -la | head'"), (("../other.py",), f"cd {tmp_path} first, or --mount {tmp_path}:{tmp_path}"),
         (("pyhton3", "x.py"), "hpcstack shell"),
     ):  # fmt: skip
-        assert says in advice(command, work), (command, advice(command, work))
+        assert says in advise(command, work), (command, advise(command, work))
 
 
 def test_p7_a_virtual_environment_with_a_torch_of_its_own_is_told_of_nvidias(tmp_path: Path) -> None:

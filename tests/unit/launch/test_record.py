@@ -33,7 +33,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def begin(*settings: Variable) -> Path:
-    return record.begin(PLAN, ARTIFACT, "the image built last", ("true",), list(settings), {})
+    return record.begin_record(PLAN, ARTIFACT, "the image built last", ("true",), list(settings), {})
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,16 @@ def test_secrets_are_not_kept(name: str, value: str, hidden: bool) -> None:
 
 def test_a_launch_is_found_by_job_step_and_folder(state: Path) -> None:
     first, second = begin(), begin()
-    record.began(first, "7", "0", "node[1-2]")
-    record.end(first, 3)
-    assert record.find("7").folder == first and record.find("7.0").status == 3 and record.find("").folder == second
-    assert record.find(second.name).status is None
+    record.write_began(first, "7", "0", "node[1-2]")
+    record.write_end(first, 3)
+    assert (
+        record.find_launch("7").folder == first
+        and record.find_launch("7.0").status == 3
+        and record.find_launch("").folder == second
+    )
+    assert record.find_launch(second.name).status is None
     with pytest.raises(InputError, match="no launch 9"):
-        record.find("9")
+        record.find_launch("9")
 
 
 def test_the_prolog_of_a_job_that_waits_outlives_the_installation_it_came_from(
@@ -77,7 +81,7 @@ def test_the_prolog_of_a_job_that_waits_outlives_the_installation_it_came_from(
     launch = begin()
     environ = {"PATH": os.environ["PATH"], "HPCSTACK_RUN": str(launch), "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
     subprocess.run([prolog], env=environ, check=True)
-    assert record.find("7").folder == launch
+    assert record.find_launch("7").folder == launch
 
 
 def test_where_nothing_can_be_kept_srun_runs_the_installed_prolog(

@@ -75,7 +75,7 @@ def test_options_and_pmi_types() -> None:
 )
 def test_what_no_partition_gives(resources: Resources, says: str, hint: str) -> None:
     with pytest.raises(InputError) as error:
-        limits.check(resources, read_partitions(SINFO))
+        limits.check_limits(resources, read_partitions(SINFO))
     assert says in error.value.message and hint in error.value.hint
 
 
@@ -85,7 +85,7 @@ def test_what_fits_is_not_refused_and_silence_refuses_nothing() -> None:
         Resources(constraint="ib&h100"),
         Resources(elastic="2:99"),
     ):
-        limits.check(one, read_partitions(SINFO))
-    limits.check(Resources(nodes=999), {})
+        limits.check_limits(one, read_partitions(SINFO))
+    limits.check_limits(Resources(nodes=999), {})
     with pytest.raises(InputError, match="this allocation"):
         limits.check_allocation(Resources(nodes=3), {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7"})
