@@ -24,8 +24,8 @@ from hpcstack.report import Report
 from hpcstack.report.html import render_html
 from hpcstack.suite.bisect import Bisection, Measured
 from hpcstack.suite.judge import judge_report
-from hpcstack.suite.outcomes import Size, outcomes
-from hpcstack.suite.run import collect
+from hpcstack.suite.outcomes import Size, make_outcomes
+from hpcstack.suite.run import collect_run
 from hpcstack_smoke.result import write
 from hpcstack_smoke.select import selected
 from hpcstack_smoke.store import Client, Store
@@ -93,13 +93,13 @@ def row(code: str, where: str) -> dict[str, Any]:
 def judging(folder: Path, nodes: int) -> Row:
     """report.json of what lies in FOLDER."""
     began, opened = time.perf_counter(), OPENED[0]
-    before = collect(folder)
+    before = collect_run(folder)
     opened = OPENED[0] - opened
     size = Size(nodes, nodes * RANKS, "", "standard")
     report = Report(
         stack="s-1", image="/i", image_sha256="0" * 64, suite="0", runtime="pyxis", tier="standard", backend="nccl",
         nodes=tuple(sorted(before.hosts)), world_size=size.world, seconds=1.0, started="2026-01-01T00:00:00+00:00",
-        inventory=before.inventory, outcomes=tuple(outcomes(size, before, "")),
+        inventory=before.inventory, outcomes=tuple(make_outcomes(size, before, "")),
     )  # fmt: skip
     report = judge_report(report, [], {})
     text = report.model_dump_json()

@@ -17,7 +17,7 @@ import yaml
 
 from hpcstack.report import Report
 from hpcstack.suite.judge import judge_report
-from hpcstack.suite.outcomes import RunFiles, Size, host_rows, outcomes
+from hpcstack.suite.outcomes import RunFiles, Size, host_rows, make_outcomes
 from hpcstack_smoke.agent import function
 from hpcstack_smoke.collectives import line, pairs, transport
 from hpcstack_smoke.collectives.nccllog import read
@@ -140,7 +140,7 @@ def judged(cluster: Cluster) -> Report:
         stack="s-1", image="/i", image_sha256="0" * 64, suite="0", runtime="pyxis", tier="standard", backend="nccl",
         nodes=tuple(node.host for node in cluster.nodes), world_size=cluster.world, seconds=1.0,
         started="2026-01-01T00:00:00+00:00", inventory=found.inventory, promised=cluster.promised,
-        outcomes=tuple(outcomes(size, found, "")),
+        outcomes=tuple(make_outcomes(size, found, "")),
     )  # fmt: skip
     return judge_report(report, [], {})
 

@@ -50,7 +50,7 @@ def past(stack: str) -> list[Any]:
     from hpcstack.core.errors import InputError
     from hpcstack.suite import history
 
-    found = history.load(state_folder() / "history" / f"{Path(stack).name}.jsonl")
+    found = history.load_history(state_folder() / "history" / f"{Path(stack).name}.jsonl")
     if not found:
         raise InputError(f"no run of {stack} is known here", f"hpcstack test {stack}")
     return found

@@ -60,10 +60,10 @@ def sweep_partition(
     until = time.monotonic() + how.minutes * 60
     with show_progress("sweeping") as progress:
         if how.bisect:
-            swept = sweep.bisect(nodes, folder, command, session.runner, progress, until)
+            swept = sweep.bisect_nodes(nodes, folder, command, session.runner, progress, until)
         else:
             groups = sweep.submit_groups(sweep.pairs_of(nodes, how.rounds), folder, "pair", command, session.runner)
-            late = sweep.follow(groups, session.runner, progress, until)
+            late = sweep.follow_jobs(groups, session.runner, progress, until)
             swept = sweep.read_pairs(groups, nodes, late)
     path = folder / "drain.txt"
     with session.store.acting("the drain list was not written"):
@@ -117,7 +117,7 @@ def _drain(odd: dict[str, str], session: Session) -> None:
     if not click.confirm(f"drain {', '.join(sorted(odd))}?", default=False, err=True):
         say("nothing was drained")
         return
-    if refused := sweep.drain(odd, session.runner):
+    if refused := sweep.drain_nodes(odd, session.runner):
         raise SlurmError(
             f"Slurm refused: {'; '.join(refused)}", "an operator or administrator of Slurm may drain nodes"
         )

@@ -51,10 +51,10 @@ class Bisection:
     def next_groups(self) -> list[Group]:
         """The groups of the next round; none where all is known. Suspects that are alone get a good node each."""
         if not self.rounds:
-            return split(self.nodes, min(FIRST_GROUPS, len(self.nodes) // 2))
+            return split_evenly(self.nodes, min(FIRST_GROUPS, len(self.nodes) // 2))
         if not self.suspects:
             return []
-        halves = [half for group in self.suspects for half in (split(group, 2) if len(group) > 1 else [group])]
+        halves = [half for group in self.suspects for half in (split_evenly(group, 2) if len(group) > 1 else [group])]
         size = max(2, max(map(len, halves)))
         partners = iter(self.good)
         groups = [half if len(half) > 1 else (*half, partner) for half in halves
@@ -87,14 +87,14 @@ class Bisection:
             elif len(unknown) > 1:
                 self.suspects.append(unknown)
             elif unknown:
-                self.odd[unknown[0]] = f"hpcstack sweep: {reason(one, found, self.control)}"
+                self.odd[unknown[0]] = f"hpcstack sweep: {explain_odd(one, found, self.control)}"
         if self.untold:
             self.unsure = "jobs that left no report, or nothing to compare a group with"
         if len(self.odd) > MANY_ODD:
             self.unsure = f"{len(self.odd)} odd nodes are more than a few: are they another kind of node?"
 
 
-def split(nodes: Group, count: int) -> list[Group]:
+def split_evenly(nodes: Group, count: int) -> list[Group]:
     """NODES in COUNT parts of nearly one size."""
     count = max(1, count)
     bounds = [len(nodes) * place // count for place in range(count + 1)]
@@ -121,7 +121,7 @@ def alone_of_their_kind(found: dict[Group, Measured]) -> set[Group]:
     return {groups[0] for groups in kinds.values() if len(groups) == 1}
 
 
-def reason(one: Measured, found: dict[Group, Measured], control: Group) -> str:
+def explain_odd(one: Measured, found: dict[Group, Measured], control: Group) -> str:
     """Why a node is odd, for Slurm's drain reason."""
     if one.failed:
         return one.failed[:150]

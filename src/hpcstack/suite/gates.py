@@ -22,7 +22,7 @@ SEEN_SHARE = 0.95
 
 
 @cache
-def table() -> dict[str, Any]:
+def read_gates() -> dict[str, Any]:
     """facts/gates.yaml."""
     import yaml
 
@@ -33,7 +33,7 @@ def table() -> dict[str, Any]:
 WITHIN = {"nccl.node": "nccl.bandwidth"}  # each node of a run of several by the gates of one alone
 
 
-def fits(gate: dict[str, Any], report: Report, *, within: bool = False) -> bool:
+def fits_topology(gate: dict[str, Any], report: Report, *, within: bool = False) -> bool:
     """Whether GATE is of the topology that REPORT ran on: all nodes alike, every GPU of a node in use.
 
     WITHIN: of each node by itself, however many there are.
@@ -60,16 +60,16 @@ def _kind(node: dict[str, Any]) -> dict[str, Any]:
     return {name: node.get(name) for name in ("gpu", "gpus", "ports", "rate_gbps")}
 
 
-def judged(outcome: Outcome, report: Report) -> Outcome:
+def judge_outcome(outcome: Outcome, report: Report) -> Outcome:
     """OUTCOME with the gates of its topology: FAIL below a gate, WARN below 95 % of what others have seen."""
     if outcome.status != "PASS":
         return outcome
     made = [
         _held_against(outcome, gate, *found)
-        for gate in table()["gates"]
+        for gate in read_gates()["gates"]
         if gate["code"] == WITHIN.get(outcome.code, outcome.code)
-        and fits(gate, report, within=outcome.code in WITHIN)
-        and (found := reached(outcome, gate))
+        and fits_topology(gate, report, within=outcome.code in WITHIN)
+        and (found := find_reached(outcome, gate))
     ]
     return min(made, key=lambda one: WORST.index(one.status), default=outcome)
 
@@ -87,7 +87,7 @@ def _held_against(outcome: Outcome, gate: dict[str, Any], size: int, value: floa
             "status": status,
             "measured": outcome.measured if status == "PASS" else _slowest(outcome, gate, size, value),
             "expected": f">= {limit:g} GB/s at {size / 2**30:g} GiB",
-            "source": table()["sources"][gate["source"]],
+            "source": read_gates()["sources"][gate["source"]],
             "series": series,
             "remedy": "" if status == "PASS" else SLOWER,
         }
@@ -130,14 +130,14 @@ def _figure(outcome: Outcome, name: str, unit: str) -> tuple[str, float] | None:
     """The figure NAME of OUTCOME; without a name that of all_reduce at its largest size, else the only one of UNIT."""
     if name:
         return (name, outcome.figures[name]) if name in outcome.figures else None
-    if found := reached(outcome, {"collective": "all_reduce_float32", "min_bytes": 0}):
+    if found := find_reached(outcome, {"collective": "all_reduce_float32", "min_bytes": 0}):
         return f"all_reduce_float32_{found[0]}_busbw_GB_s", found[1]
     end = unit.replace("/", "_")
     named = [one for one in outcome.figures if one.endswith(end)]
     return (named[0], outcome.figures[named[0]]) if len(named) == 1 else None
 
 
-def reached(outcome: Outcome, gate: dict[str, Any]) -> tuple[int, float] | None:
+def find_reached(outcome: Outcome, gate: dict[str, Any]) -> tuple[int, float] | None:
     """(bytes, GB/s) at the largest size that the gate counts."""
     best = None
     for name, value in outcome.figures.items():

@@ -43,7 +43,7 @@ class Past:
     about: dict[str, Any] = field(default_factory=dict)
 
 
-def about(report: Report) -> dict[str, Any]:
+def describe_run(report: Report) -> dict[str, Any]:
     """What makes two runs comparable: image, node type, node set, GPU and NIC count, NCCL version, ranks, tier.
 
     GPUs and ports are those that the site promises, else the most that a node of the run has: a node that loses one
@@ -71,12 +71,12 @@ def about(report: Report) -> dict[str, Any]:
     }
 
 
-def key(report: Report) -> str:
+def make_history_key(report: Report) -> str:
     """A digest of `about`."""
-    return hashlib.sha256(json.dumps(about(report), sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(describe_run(report), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def figures(report: Report) -> dict[str, float]:
+def list_figures(report: Report) -> dict[str, float]:
     """{code/name: value} of all that was measured and is not only informational."""
     return {
         f"{one.code}/{name}": value
@@ -86,16 +86,16 @@ def figures(report: Report) -> dict[str, float]:
     }
 
 
-def append(path: Path, report: Report, folder: str) -> None:
+def append_run(path: Path, report: Report, folder: str) -> None:
     """One line more. Every figure is kept for drawing; only those that count are compared."""
     line = {
         "started": report.started,
-        "key": key(report),
+        "key": make_history_key(report),
         "verdict": report.verdict(),
         "nodes": list(report.nodes),
-        "figures": figures(report),
+        "figures": list_figures(report),
         "folder": folder,
-        "about": about(report),
+        "about": describe_run(report),
         "seconds": report.seconds,
         "all": {f"{one.code}/{name}": value for one in report.outcomes for name, value in one.figures.items()},
     }
@@ -119,7 +119,7 @@ def _torn(path: Path) -> bool:
         return False
 
 
-def load(path: Path) -> list[Past]:
+def load_history(path: Path) -> list[Past]:
     """All runs of a file, oldest first; a line that is torn is left out."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -141,7 +141,7 @@ def load(path: Path) -> list[Past]:
     return sorted(out, key=lambda past: past.started)
 
 
-def allowed(values: list[float], name: str) -> float:
+def find_allowed_deviation(values: list[float], name: str) -> float:
     """How far from their median a new value may be: the larger of three scaled MADs (four with few runs) and 5 %, and
     at least the floor."""
     middle = statistics.median(values)
@@ -154,7 +154,7 @@ def allowed(values: list[float], name: str) -> float:
 SIZED = re.compile(r"(?P<what>.+)_(?P<size>\d+)_(?:busbw_GB_s|us)")
 
 
-def compared(figures: dict[str, float]) -> dict[str, float]:
+def list_compared(figures: dict[str, float]) -> dict[str, float]:
     """Those of FIGURES that are held against the past: of one collective at many sizes the largest alone, as each more
     figure is one more chance to be wrong."""
     largest: dict[str, int] = {}
@@ -174,13 +174,13 @@ def judge_regression(outcome: Outcome, pasts: list[Past]) -> Outcome:
     if outcome.status != "PASS" or outcome.informational:
         return outcome
     worse = []
-    for name, value in compared(outcome.figures).items():
+    for name, value in list_compared(outcome.figures).items():
         past = [one.figures[f"{outcome.code}/{name}"] for one in pasts if f"{outcome.code}/{name}" in one.figures][
             -LAST:
         ]
         if len(past) < ENOUGH:
             continue
-        middle, room = statistics.median(past), allowed(past, name)
+        middle, room = statistics.median(past), find_allowed_deviation(past, name)
         off = value - middle if name.endswith(LESS_IS_BETTER) else middle - value
         if off > room:
             worse.append(f"{name} {value:g}, median of {len(past)} runs {middle:g}")

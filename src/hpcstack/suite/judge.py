@@ -33,13 +33,15 @@ TIMED = ("_s", "_us", "speedup", "efficiency")  # figures that virtual nodes, wh
 
 def judge_report(report: Report, pasts: list[history.Past], baselines: Mapping[str, Baseline]) -> Report:
     """REPORT with each outcome held against what is known, and against the site's BASELINES of such nodes."""
-    same = [past for past in pasts if past.key == history.key(report) and past.verdict not in ("FAIL", "ERROR")]
+    same = [
+        past for past in pasts if past.key == history.make_history_key(report) and past.verdict not in ("FAIL", "ERROR")
+    ]
     out = []
     for outcome in report.outcomes:
         if report.virtual_nodes and any(name.endswith(TIMED) for name in outcome.figures):
             outcome = outcome.model_copy(update={"informational": True})
         if not outcome.informational:
-            outcome = gates.judge_baselines(gates.judged(outcome, report), baselines)
+            outcome = gates.judge_baselines(gates.judge_outcome(outcome, report), baselines)
             outcome = history.judge_regression(outcome, same)
         out.append(outcome)
     return report.model_copy(update={"outcomes": tuple(out)})
@@ -55,9 +57,9 @@ def run_and_judge(
     report, folder = run_suite(stack, image, wanted, resources, site, runner, say)
     write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")  # before anything can go wrong
     path = state_folder() / "history" / f"{stack.full_name}.jsonl"
-    report = judge_report(report, history.load(path), site.baselines.get(report.node_type, {}))
+    report = judge_report(report, history.load_history(path), site.baselines.get(report.node_type, {}))
     with store.acting("the report was not written"):
         write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
         if not report.planted:
-            history.append(path, report, str(folder))
+            history.append_run(path, report, str(folder))
     return report, folder

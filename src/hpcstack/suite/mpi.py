@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.launch.plan import plan_step
-from hpcstack.suite.steps import python_path, reads_requests, watched
+from hpcstack.suite.steps import python_path, reads_requests, watch_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,4 +35,4 @@ def mpi_step(
         mounts=(f"{suite}:{suite}",) if suite else (), environment={"PYTHONPATH": python_path(artifact, suite)},
     )  # fmt: skip
     say(f"{size.world} MPI ranks")
-    return runner.logged(list(line.argv), folder / "mpi.log", env=line.environment, on_line=watched(say))
+    return runner.logged(list(line.argv), folder / "mpi.log", env=line.environment, on_line=watch_steps(say))

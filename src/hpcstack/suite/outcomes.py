@@ -69,7 +69,7 @@ def _is_row(row: Any) -> bool:
     return isinstance(row, dict) and {"code", "where", "status"} <= set(row) and row["status"] in WORST
 
 
-def outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
+def make_outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
     """One Outcome a check that was asked for; a node or rank that left nothing is an ERROR of that check."""
     by_code: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in found.rows:
@@ -130,7 +130,7 @@ def judge_lag(outcome: Outcome, inventory: dict[str, dict[str, Any]]) -> Outcome
                 kinds[inventory.get(where.partition(":")[0], {}).get("gpu", "")][where] = figures[name]
         for values in kinds.values():
             if len(values) >= ENOUGH_PEERS:
-                slow += lagging(values, name)
+                slow += find_lagging(values, name)
     if not slow:
         return outcome
     said = f"lags behind the others: {'; '.join(slow)}; {outcome.measured}"
@@ -138,7 +138,7 @@ def judge_lag(outcome: Outcome, inventory: dict[str, dict[str, Any]]) -> Outcome
                                       "expected": f">= {LAGS:.0%} of the others' median"})  # fmt: skip
 
 
-def lagging(values: dict[str, float], name: str) -> list[str]:
+def find_lagging(values: dict[str, float], name: str) -> list[str]:
     """Whose value of the figure NAME is far below the median."""
     middle = statistics.median(values.values())
     return [f"{where} {value:g} of {middle:g} {name}" for where, value in values.items() if value < LAGS * middle]

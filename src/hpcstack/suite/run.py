@@ -23,8 +23,8 @@ from hpcstack.site.injection import HOST_PLACE
 from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import mpi_step
-from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, host_rows, outcomes
-from hpcstack.suite.steps import Say, old_words, python_path, reads_requests, watched
+from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, host_rows, make_outcomes
+from hpcstack.suite.steps import Say, old_words, python_path, reads_requests, watch_steps
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.agent import start_s
 from hpcstack_smoke.request import Request, write_request
@@ -79,7 +79,7 @@ def check_names(words: str) -> tuple[str, ...]:
     return found
 
 
-def prepare(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, here: bool) -> SuiteRun:
+def prepare_run(stack: Stack, wanted: Wanted, resources: Resources, site: Site, *, here: bool) -> SuiteRun:
     """A new folder for a run. Nodes without real GPUs get two ranks: enough to talk within a node and between."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     parent = wanted.parent or state_folder() / "tests" / stack.full_name
@@ -107,7 +107,7 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
     return Request(
         str(run.folder), size.tests, size.tier, size.skip, artifact.stack, run.share.gpus, run.ranks_per_node,
         size.nodes, STALL_S[size.tier], _deadline(run), minutes=run.minutes, injected=mapped,
-        injected_at=HOST_PLACE if mapped else "", **promised(node, site),
+        injected_at=HOST_PLACE if mapped else "", **list_promised(node, site),
     )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def _deadline(run: SuiteRun) -> float:
     return start + 2.0 * TIER_SECONDS[run.size.tier] + burn + servers
 
 
-def promised(node: NodeType | None, site: Site) -> dict[str, Any]:
+def list_promised(node: NodeType | None, site: Site) -> dict[str, Any]:
     """What the site promises of NODE, as fields of a Request."""
     if node is None:
         return {"fabric": site.fabric.kind}
@@ -160,18 +160,18 @@ def run_suite(
 ) -> tuple[Report, Path]:
     """The report of one run, and its folder. SlurmError if the step did not start on any node."""
     here = choose_runtime(site.runtime if wanted.runtime == "auto" else wanted.runtime, runner)[0].name == "local"
-    run = prepare(stack, wanted, resources, site, here=here)
+    run = prepare_run(stack, wanted, resources, site, here=here)
     suite = _host_suite(run) if wanted.suite_from_host else None
     line = step_plan(run, artifact, resources, site, runner, runtime=wanted.runtime, suite=suite)
     write_text(run.folder / "command.txt", line.shown() + "\n")
     write_request(request_of(run, artifact, resources, site))
     say(f"{run.size.world} ranks on {format_count(run.size.nodes, 'node')} by {line.runtime} ({line.reason})")
     began, started = time.monotonic(), datetime.now(timezone.utc).isoformat(timespec="seconds")
-    steps = [runner.logged(list(line.argv), run.folder / "step.log", env=line.environment, on_line=watched(say))]
+    steps = [runner.logged(list(line.argv), run.folder / "step.log", env=line.environment, on_line=watch_steps(say))]
     mpi = selected(run.size.tests, "mpi", run.size.tier, run.size.skip)
     if mpi and not here:
         steps.append(mpi_step(run.folder, run.size, artifact, resources, site, runner, wanted.runtime, suite, say))
-    found = collect(run.folder)
+    found = collect_run(run.folder)
     found.add({"rows": host_rows(run.size, found.inventory)})
     if mpi and here:
         why = "without Slurm nothing starts MPI's ranks: hpcstack test -N 2 where there is Slurm"
@@ -179,7 +179,7 @@ def run_suite(
     if not found.rows and not found.hosts:
         raise SlurmError(_nothing(steps[0]), f"see {run.folder / 'step.log'} and {run.folder / 'command.txt'}")
     node = None if here else node_of(resources, site, find_allocation(os.environ))
-    judged = outcomes(run.size, found, _tail(run.folder, steps[0]))
+    judged = make_outcomes(run.size, found, _tail(run.folder, steps[0]))
     report = Report(
         stack=artifact.stack, image=str(artifact.image), image_sha256=artifact.sha256,
         suite=suite_version if suite else artifact.suite, suite_from_host=bool(suite), tier=run.size.tier,
@@ -189,7 +189,7 @@ def run_suite(
         started=started, seconds=round(time.monotonic() - began, 1), stand_in=artifact.stand_in,
         adopted=artifact.adopted,
         virtual_nodes=bool(node and node.virtual), planted=found.planted, inventory=found.inventory,
-        promised={name: value for name, value in promised(node, site).items() if value},
+        promised={name: value for name, value in list_promised(node, site).items() if value},
         step_status=next((step.status for step in steps if step.status), 0),
         outcomes=(*judged, *step_outcome(steps, judged)),
     )  # fmt: skip
@@ -208,7 +208,7 @@ def _nothing(done: Completed) -> str:
     return f"the step left no result on any node (exit {done.status})\n{said}".rstrip()
 
 
-def collect(folder: Path) -> RunFiles:
+def collect_run(folder: Path) -> RunFiles:
     """All that nodes and ranks wrote, nodes first, then the rounds of the ranks in their order."""
     found = RunFiles()
     for pattern in ("node-*.json", "task-*.json", "rank-*.json", "mpi-*.json"):

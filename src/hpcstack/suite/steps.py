@@ -41,7 +41,7 @@ def python_path(artifact: Artifact, suite: Path | None) -> str:
     return ":".join(filter(None, (str(suite) if suite else SUITE, artifact.environment.get("PYTHONPATH", ""))))
 
 
-def watched(say: Say, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+def watch_steps(say: Say, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
     """What the agent says of each check, as progress: what is wrong at once, else how far it is, now and then.
 
     The report lists every check; nobody reads them twice.

@@ -150,7 +150,7 @@ def submit_groups(
     return made
 
 
-def follow(groups: Sequence[Group], runner: Runner, say: Callable[[str], None], until: float) -> dict[str, str]:
+def follow_jobs(groups: Sequence[Group], runner: Runner, say: Callable[[str], None], until: float) -> dict[str, str]:
     """Wait for all jobs, and tell of each that ends. {job: why} of those that had not by UNTIL (monotonic), which are
     cancelled, as all are where this is interrupted."""
     left = {group.job: group for group in groups}
@@ -187,7 +187,7 @@ def _last_word(log: Path) -> str:
     return f"; it wrote no log ({log})"
 
 
-def measured(group: Group, late: dict[str, str], until: float) -> Measured:
+def read_measured(group: Group, late: dict[str, str], until: float) -> Measured:
     """What the job of GROUP left. LATE: {job: why it was cancelled}. UNTIL (monotonic): reports are waited for."""
     document = _report(group.report, 0.0 if group.job in late else until)
     if document is None:
@@ -205,12 +205,12 @@ def read_pairs(groups: Sequence[Group], nodes: Sequence[str], late: dict[str, st
     """What the jobs left, judged."""
     swept, until = Swept(list(nodes)), time.monotonic() + LOST_S
     for group in groups:
-        add(swept, group.nodes, measured(group, late, until))
-    judge(swept)
+        add_measured(swept, group.nodes, read_measured(group, late, until))
+    judge_pairs(swept)
     return swept
 
 
-def add(swept: Swept, nodes: tuple[str, ...], one: Measured) -> None:
+def add_measured(swept: Swept, nodes: tuple[str, ...], one: Measured) -> None:
     """What the group of NODES gave."""
     if one.failed:
         swept.failed[nodes] = one.failed
@@ -222,18 +222,18 @@ def add(swept: Swept, nodes: tuple[str, ...], one: Measured) -> None:
         swept.together.add(nodes)
 
 
-def bisect(
+def bisect_nodes(
     nodes: Sequence[str], folder: Path, command: Command, runner: Runner, say: Callable[[str], None], until: float
 ) -> Swept:
     """Groups of nodes, the slow ones halved until each bad node is alone with a good one."""
     state, swept = Bisection(tuple(nodes)), Swept(list(nodes))
     while groups := state.next_groups():
         submitted = submit_groups(groups, folder, f"round{state.rounds + 1}", command, runner)
-        late = follow(submitted, runner, lambda text: say(f"round {state.rounds + 1}: {text}"), until)
+        late = follow_jobs(submitted, runner, lambda text: say(f"round {state.rounds + 1}: {text}"), until)
         lost = time.monotonic() + LOST_S
-        found = {group.nodes: measured(group, late, lost) for group in submitted}
+        found = {group.nodes: read_measured(group, late, lost) for group in submitted}
         for names, one in found.items():
-            add(swept, names, one)
+            add_measured(swept, names, one)
         state.learn(found)
         if late:
             state.unsure = "time was up"
@@ -272,7 +272,7 @@ def _busbw(document: dict[str, Any]) -> float | None:
     return None
 
 
-def judge(swept: Swept) -> None:
+def judge_pairs(swept: Swept) -> None:
     """Odd: slow with every partner of a class of pairs, or failing with every partner while no pair of others fails."""
     index = {node: number for number, node in enumerate(swept.nodes)}
     for together in (True, False):
@@ -289,10 +289,10 @@ def judge(swept: Swept) -> None:
         others = [pair for pair in swept.failed if node not in pair]
         if own and len(set(bad)) == len(set(own)) and len(set(own)) > 1 and not others:
             swept.odd.setdefault(node, f"hpcstack sweep: failed with every partner: {swept.failed[bad[0]]}")
-    swept.unsure = unsure(swept)
+    swept.unsure = explain_unsure(swept)
 
 
-def unsure(swept: Swept) -> str:
+def explain_unsure(swept: Swept) -> str:
     """What pairs leave open; empty where nothing."""
     if not swept.busbw and not swept.failed:
         return "no pair gave a bandwidth: --only must name checks that measure one"
@@ -306,7 +306,7 @@ def unsure(swept: Swept) -> str:
     return f"slow, and one of both or what is between: {', '.join(open_)}; more --rounds tell" if open_ else ""
 
 
-def drain(odd: dict[str, str], runner: Runner) -> list[str]:
+def drain_nodes(odd: dict[str, str], runner: Runner) -> list[str]:
     """Drain the nodes of ODD with their reasons; what Slurm refused."""
     refused = []
     for node, reason in sorted(odd.items()):

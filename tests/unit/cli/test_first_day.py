@@ -85,11 +85,11 @@ def test_files_are_not_packages_of_the_index(tmp_path: Path, monkeypatch: pytest
 
 def test_checks_that_pass_are_listed_once(tmp_path: Path) -> None:
     """While the suite runs: what is wrong at once, what passes as a number now and then; the report lists all."""
-    from hpcstack.suite.steps import watched
+    from hpcstack.suite.steps import watch_steps
 
     said: list[str] = []
     times = iter([0.0, 1.0, 12.0, 13.0])
-    tell = watched(said.append, lambda: next(times))
+    tell = watch_steps(said.append, lambda: next(times))
     for line in (
         ":: PASS node.cpu 0.1 2 cores",
         "hello",

@@ -71,7 +71,7 @@ def test_what_the_site_expects_of_its_nodes_warns_below_95_percent() -> None:
 
 
 def test_every_gate_has_a_source() -> None:
-    table = gates.table()
+    table = gates.read_gates()
     for gate in table["gates"]:
         assert gate["source"] in table["sources"] and gate["kind"] in ("gate", "seen") and gate["busbw"] > 0
 
@@ -81,8 +81,8 @@ def fill(path: Path, values: list[float]) -> list[history.Past]:
         made = report(gpu="NVIDIA L40S", value=value).model_copy(
             update={"started": f"2026-01-{number + 1:02}T00:00:00+00:00"}
         )
-        history.append(path, made, "/runs")
-    return history.load(path)
+        history.append_run(path, made, "/runs")
+    return history.load_history(path)
 
 
 def test_worse_than_the_sites_own_history_is_a_warning(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_torn_line_is_left_out_and_the_next_append_is_read(tmp_path: Path) -> 
 def test_the_median_itself_never_regresses(values: list[float]) -> None:
     import statistics
 
-    assert history.allowed(values, "x_GB_s") >= 0.5
+    assert history.find_allowed_deviation(values, "x_GB_s") >= 0.5
     outcome = Outcome(code="c.d", status="PASS", figures={"x_GB_s": statistics.median(values)})
     pasts = [history.Past("2026", "k", {"c.d/x_GB_s": value}, "PASS") for value in values]
     assert history.judge_regression(outcome, pasts).status == "PASS"

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from hpcstack.report import Outcome, merge_rows
-from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, judge_lag, outcomes
+from hpcstack.suite.outcomes import RunFiles, Size, find_telling_line, judge_lag, make_outcomes
 
 SIZE = Size(nodes=2, world=4, tests="ddp.fp32", tier="quick")
 
@@ -24,7 +24,7 @@ def found(*documents: dict[str, Any]) -> RunFiles:
 
 def test_all_ranks_must_answer() -> None:
     documents = [{"rank": rank, "host": f"n{rank // 2}", "rows": [row(rank)]} for rank in range(4)]
-    assert [one.status for one in outcomes(SIZE, found(*documents), "")] == ["PASS"]
+    assert [one.status for one in make_outcomes(SIZE, found(*documents), "")] == ["PASS"]
 
 
 def test_a_rank_that_never_came_is_named() -> None:
@@ -32,7 +32,7 @@ def test_a_rank_that_never_came_is_named() -> None:
         {"rank": rank, "planted": "", "host": f"n{rank // 2}", "rows": []} for rank in (0, 1, 3)
     ]
     task = {"rank": 2, "host": "n1", "rows": [row(2, code="tasks.exchange")]}  # its task came: that is another process
-    (one,) = outcomes(SIZE, found(*documents, task), "DistStoreError: timeout")
+    (one,) = make_outcomes(SIZE, found(*documents, task), "DistStoreError: timeout")
     assert (one.status, one.measured) == ("ERROR", "4 of 4 ranks left no result; never started: rank 2")
     assert one.evidence == "DistStoreError: timeout"
 
@@ -40,7 +40,7 @@ def test_a_rank_that_never_came_is_named() -> None:
 def test_a_rank_that_hangs_in_a_check_is_named() -> None:
     documents = [{"rank": rank, "host": f"n{rank // 2}", "rows": [row(rank)]} for rank in range(3)]
     stuck = {"rank": 3, "host": "n1", "rows": [], "running": "ddp.fp32"}
-    (one,) = outcomes(SIZE, found(*documents, stuck), "")
+    (one,) = make_outcomes(SIZE, found(*documents, stuck), "")
     assert one.measured == "1 of 4 ranks left no result; in the middle of it: n1:3"
 
 
@@ -48,12 +48,12 @@ def test_an_agents_word_for_its_image_counts_for_all_its_ranks() -> None:
     rows = [
         {"code": "ddp.fp32", "where": f"n{n}", "status": "SKIP", "seconds": 0.0, "evidence": "no torch"} for n in (0, 1)
     ]
-    (one,) = outcomes(SIZE, found({"host": "n0", "inventory": {}, "rows": rows}), "")
+    (one,) = make_outcomes(SIZE, found({"host": "n0", "inventory": {}, "rows": rows}), "")
     assert (one.status, one.evidence) == ("SKIP", "no torch")
 
 
 def test_families_stay_together() -> None:
-    codes = [one.code for one in outcomes(Size(1, 1, "", "full"), RunFiles(), "")]
+    codes = [one.code for one in make_outcomes(Size(1, 1, "", "full"), RunFiles(), "")]
     families = [code.partition(".")[0] for code in codes]
     assert len([1 for a, b in pairwise(families) if a != b]) == len(set(families)) - 1
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpcstack.core.process import Completed, Runner
 from hpcstack.render.template import fill_template
 from hpcstack.suite.bisect import Bisection, Measured
-from hpcstack.suite.sweep import Swept, judge, usable_nodes
+from hpcstack.suite.sweep import Swept, judge_pairs, usable_nodes
 
 NODES = [f"n{number}" for number in range(5)]
 
@@ -24,7 +24,7 @@ def swept(slow: str = "", failing: str = "") -> Swept:
             out.failed[pair] = "nccl.exact: wrong"
         else:
             out.busbw[pair] = 5.0 if slow in pair else 40.0
-    judge(out)
+    judge_pairs(out)
     return out
 
 
@@ -49,13 +49,13 @@ def test_the_job_quotes_what_it_is_given() -> None:
 
 
 def test_what_slurm_says_when_it_does_not_drain_is_told() -> None:
-    from hpcstack.suite.sweep import drain
+    from hpcstack.suite.sweep import drain_nodes
 
     class Refusing(Runner):
         def output(self, argv: Any, **_: Any) -> Completed:
             return Completed(tuple(argv), 1, ("slurm_update error: Invalid user id",))
 
-    assert drain({"n2": "slow"}, Refusing()) == ["n2: slurm_update error: Invalid user id"]
+    assert drain_nodes({"n2": "slow"}, Refusing()) == ["n2: slurm_update error: Invalid user id"]
 
 
 def bisected(count: int, bad: set[str], failing: bool = False) -> tuple[Bisection, int]:
@@ -116,8 +116,8 @@ def test_a_node_alone_in_its_rack_is_not_blamed() -> None:
         out.busbw[pair] = 600.0 if rack else 46.0
         if rack:
             out.together.add(pair)
-    judge(out)
+    judge_pairs(out)
     assert out.odd == {}
     out.busbw = {pair: 100.0 if "n2" in pair and pair in out.together else value for pair, value in out.busbw.items()}
-    judge(out)
+    judge_pairs(out)
     assert list(out.odd) == ["n2"]
