@@ -36,7 +36,7 @@ def render_stack(stack: Stack, lock: Lock, site: Site, platform: str) -> tuple[d
 
 def stack_files(stack: Stack, lock: Lock, site: Site, platform: str) -> dict[str, str]:
     """{path: text}: the definitions, the context, modulefiles as release r1 would have them, and the launchers."""
-    release = preview(stack, lock, site, platform)
+    release = preview_release(stack, lock, site, platform)
     files = {
         **image_files(stack, lock, platform),
         "modulefile.lua": render_modulefile(release),
@@ -61,7 +61,7 @@ def add_note(files: dict[str, str], lines: list[str]) -> dict[str, str]:
     return out
 
 
-def preview(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:
+def preview_release(stack: Stack, lock: Lock, site: Site, platform: str) -> Release:
     """The release that a first publish would make, before an image exists."""
     base = lock.platform(platform).environment
     return Release(
