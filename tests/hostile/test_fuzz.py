@@ -41,7 +41,7 @@ from hpcstack.oci.sources import FromLayout
 from hpcstack.preview import stack_files
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.render.readback import check_definition
-from hpcstack.resolve.base import resolve
+from hpcstack.resolve.base import resolve_base
 from support.bundles import RECIPE, make_bundle
 from support.clock import processor_seconds
 from support.layers import folder, hard, held, layout, link, member, tar, zipped
@@ -106,7 +106,9 @@ def test_image_configs(tmp_path: Path) -> None:
     stack = Catalog([data.find_data_folder("recipes")]).find("miniforge-26.3").stack
     stack = stack.model_copy(update={"base": stack.base.model_copy(update={"platforms": ("linux/amd64",)})})
     site = make_site(tmp_path)
-    plain = stack_files(stack, resolve(stack, Says({"Env": ["PATH=/bin"]}, f"sha256:{'1' * 64}")), site, "linux/amd64")
+    plain = stack_files(
+        stack, resolve_base(stack, Says({"Env": ["PATH=/bin"]}, f"sha256:{'1' * 64}")), site, "linux/amd64"
+    )
     luac = shutil.which("luac5.3") or shutil.which("luac5.4") or shutil.which("luac")
     taken = 0
 
@@ -118,7 +120,7 @@ def test_image_configs(tmp_path: Path) -> None:
     def tried(config: Any) -> None:
         nonlocal taken
         try:
-            lock = resolve(stack, Says(config, f"sha256:{'1' * 64}"))
+            lock = resolve_base(stack, Says(config, f"sha256:{'1' * 64}"))
             files = stack_files(stack, lock, site, "linux/amd64")
         except (HpcstackError, TypeError, ValueError):  # what the registry client makes a RegistryError of
             return

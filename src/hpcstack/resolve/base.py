@@ -18,7 +18,7 @@ class ManifestReader(Protocol):
     def look_up(self, base: Base) -> Answer: ...
 
 
-def resolve(stack: Stack, registry: ManifestReader) -> Lock:
+def resolve_base(stack: Stack, registry: ManifestReader) -> Lock:
     """The lock of STACK, as far as no pull is needed. RegistryError if the registry refuses or lacks a platform."""
     answer = registry.look_up(stack.base)
     platforms = {

@@ -8,7 +8,7 @@ from hpcstack.core.errors import RegistryError
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.known import known_lock
 from hpcstack.recipe.adopted import refuse_adopted
-from hpcstack.resolve.base import resolve
+from hpcstack.resolve.base import resolve_base
 from hpcstack.resolve.signed_base import record_signature
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def make_lock(recipe: Recipe, bench: Workbench, *, base_only: bool = False) -> L
     from hpcstack.resolve.packages import resolve_packages
 
     refuse_adopted(recipe)
-    lock = record_signature(resolve(recipe.stack, bench.registry), recipe.stack.base, bench)
+    lock = record_signature(resolve_base(recipe.stack, bench.registry), recipe.stack.base, bench)
     if base_only:
         return lock
     before = LockFile(recipe, bench.site).read_unedited() if len(lock.base.platforms) > 1 else None
@@ -51,7 +51,7 @@ def lock_to_show(recipe: Recipe, site: Site, registry: Registry, say: Callable[[
     """The lock that is there, or what the registry says now, which is written nowhere."""
     if lock := LockFile(recipe, site).current():
         return lock
-    lock = resolve(recipe.stack, registry)
+    lock = resolve_base(recipe.stack, registry)
     name = recipe.stack.full_name
     say(f"{name} is not locked: this is what the registry says now (hpcstack lock {name} writes it down)")
     return lock

@@ -12,7 +12,7 @@ from hpcstack.lock.check import Staleness, find_drift, find_open_items, find_sta
 from hpcstack.lock.model import TEMPLATE_VERSION, Lock, read_lock
 from hpcstack.oci.client import Answer
 from hpcstack.recipe.model import Base, Stack
-from hpcstack.resolve.base import resolve
+from hpcstack.resolve.base import resolve_base
 
 CONFIG: dict[str, Any] = {
     "config": {
@@ -39,7 +39,7 @@ class Fixed:
 
 
 def test_a_lock_holds_what_the_registry_said(stack: Stack) -> None:
-    lock = resolve(stack, Fixed())
+    lock = resolve_base(stack, Fixed())
     platform = lock.platform("linux/amd64")
     assert platform.environment == {"CUDA_VERSION": "12.6.3.001", "EMPTY": "", "EQUALS": "a=b"}
     assert (platform.entrypoint, platform.workdir) == (("/entry.sh",), "/workspace")
@@ -49,14 +49,14 @@ def test_a_lock_holds_what_the_registry_said(stack: Stack) -> None:
 
 
 def test_same_lock_same_bytes(stack: Stack, tmp_path: Path) -> None:
-    lock = resolve(stack, Fixed())
+    lock = resolve_base(stack, Fixed())
     path = tmp_path / "x.lock.json"
     path.write_text(lock.text())
-    assert read_lock(path).text() == lock.text() == resolve(stack, Fixed()).text()
+    assert read_lock(path).text() == lock.text() == resolve_base(stack, Fixed()).text()
 
 
 def test_a_changed_recipe_makes_it_stale(stack: Stack) -> None:
-    lock = resolve(stack, Fixed())
+    lock = resolve_base(stack, Fixed())
     assert find_staleness(stack, lock) == []
     changed = stack.model_copy(update={"summary": "other"})
     assert find_staleness(changed, lock) == ["the recipe has changed since it was locked"]
@@ -79,14 +79,14 @@ def test_a_file_that_is_no_lock(tmp_path: Path) -> None:
 
 
 def test_a_lock_of_other_templates_has_drifted(stack: Stack) -> None:
-    lock = resolve(stack, Fixed())
+    lock = resolve_base(stack, Fixed())
     assert find_drift(lock) == []
     older = Lock.model_validate({k: v for k, v in lock.model_dump().items() if k != "template_version"})
     assert find_drift(older) == [f"hpcstack's templates were version 1 and are {TEMPLATE_VERSION}"]
 
 
 def test_what_a_lock_leaves_open_by_platform(stack: Stack) -> None:
-    lock = resolve(stack, Fixed())
+    lock = resolve_base(stack, Fixed())
     found = find_open_items(stack, lock)
     assert lock.unresolved == tuple(map(str, found)) == ("apt of linux/amd64", "pip of linux/amd64")
     verdict = Staleness((), found)

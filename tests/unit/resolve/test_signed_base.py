@@ -19,7 +19,7 @@ from hpcstack.oci import client
 from hpcstack.oci.client import Registry
 from hpcstack.oci.signed import read_key
 from hpcstack.recipe.model import Stack
-from hpcstack.resolve.base import resolve
+from hpcstack.resolve.base import resolve_base
 from hpcstack.resolve.signed_base import record_signature, refuse_unsigned
 from hpcstack.site.load import Site, load_site
 from support.ngc_registry import REGISTRY, NgcRegistry, resolve_here
@@ -78,7 +78,7 @@ class Said(Progress):
 
 def lock(site: Site, said: Progress | None = None) -> Lock:
     bench = Workbench(site, Registry(site), Runner(), said or Progress())
-    return record_signature(resolve(STACK, bench.registry), STACK.base, bench)
+    return record_signature(resolve_base(STACK, bench.registry), STACK.base, bench)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,7 +110,7 @@ def test_a_platform_that_is_signed_by_itself_counts(tmp_path: Path, ngc: NgcRegi
     key = make_key(tmp_path, "nvidia")
     ngc.add_image(REPOSITORY, "24.11-py3", [])
     site = site_with(tmp_path, ngc, f"{key}.pub", required=True)
-    platform = resolve(STACK, Registry(site)).base.platforms["linux/amd64"].digest
+    platform = resolve_base(STACK, Registry(site)).base.platforms["linux/amd64"].digest
     ngc.sign(REPOSITORY, platform, key)
     assert lock(site).base.signed_by
 
