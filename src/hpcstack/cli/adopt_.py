@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcstack.cli.published import publisher
-from hpcstack.cli.publishing import shown
+from hpcstack.cli.publishing import show_published
 from hpcstack.cli.session import Session, answer, events_option, json_option, say, show_progress
 
 if TYPE_CHECKING:
@@ -115,5 +115,5 @@ def _text(done: Adoption, left_out: list[str], released: Published | None) -> st
         *(f"  NOT TAKEN OVER from the modulefile: {what}" for what in left_out),
     ]
     if released:
-        return "\n".join([*lines, "", shown(released)])
+        return "\n".join([*lines, "", show_published(released)])
     return "\n".join([*lines, "", f"hpcstack publish {artifact.stack} makes it a release"])

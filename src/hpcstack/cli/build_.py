@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.session import Session, answer, chosen, complete, events_option, json_option, show_progress
+from hpcstack.cli.session import (
+    Session,
+    answer,
+    choose_stacks,
+    complete_stacks,
+    events_option,
+    json_option,
+    show_progress,
+)
 
 if TYPE_CHECKING:
     from hpcstack.build.batch import BuildOutcome
@@ -15,7 +23,9 @@ if TYPE_CHECKING:
 
 
 @click.command("build")
-@click.argument("names", metavar="STACK...", nargs=-1, shell_complete=lambda ctx, _param, start: complete(ctx, start))
+@click.argument(
+    "names", metavar="STACK...", nargs=-1, shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
+)
 @click.option(
     "--all",
     "every",
@@ -55,7 +65,7 @@ def command(
         from hpcstack.build.engines import check_name
 
         check_name(options.engine)
-    stacks = _own(session) if every else chosen(session, names)
+    stacks = _own(session) if every else choose_stacks(session, names)
     if not stacks or (every and names):
         raise InputError("name a stack, or say --all", "hpcstack list shows all stacks")
     builds = _expand_platforms(session, stacks, options)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hpcstack.cli.session import Session, answer, echo, json_option, say, show_progress, table
+from hpcstack.cli.session import Session, answer, echo, format_table, json_option, say, show_progress
 
 
 @click.group("cache")
@@ -95,7 +95,7 @@ def list_(session: Session, as_json: bool) -> None:
             (one.name, one.platform, f"{one.size / 1e6:.0f} MB", "all" if one.public else "who may pull it", _ago(used))
             for _, (one, used) in found
         ]
-        return table(rows, ("IMAGE", "PLATFORM", "SIZE", "FOR", "USED"))
+        return format_table(rows, ("IMAGE", "PLATFORM", "SIZE", "FOR", "USED"))
 
     answer(document, as_json, text)
 
@@ -119,7 +119,7 @@ def gc(session: Session, dry_run: bool, as_json: bool) -> None:
     def text() -> str:
         rows = [(one.entry.name, f"{one.entry.size / 1e6:.0f} MB", one.why) for one in going]
         told = f"{'would go' if dry_run else 'removed'}: {len(going)}, {size / 1e9:.2f} GB\n"
-        return (table(rows, ("IMAGE", "SIZE", "WHY")) if rows else "") + told
+        return (format_table(rows, ("IMAGE", "SIZE", "WHY")) if rows else "") + told
 
     answer(document, as_json, text)
 

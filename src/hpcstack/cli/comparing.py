@@ -11,34 +11,36 @@ import click
 from hpcstack.cli.session import Session, answer, say
 
 
-def compare(session: Session, names: tuple[str, ...], wanted: Any, options: dict[str, Any], *, as_json: bool) -> None:
+def compare_runs(
+    session: Session, names: tuple[str, ...], wanted: Any, options: dict[str, Any], *, as_json: bool
+) -> None:
     """Both on the same nodes. Outside an allocation, salloc gets one and this verb runs again in it."""
-    from hpcstack.cli.testing import one
+    from hpcstack.cli.testing import test_one
     from hpcstack.slurm.query import find_allocation
     from hpcstack.suite.compare import compare_reports
 
     if options["runtime"] != "local" and not find_allocation(os.environ):
         _in_allocation(session, options)
-    found = [one(session, name, wanted, options) for name in names]
+    found = [test_one(session, name, wanted, options) for name in names]
     reports = [report for report, _ in found]
     rows = compare_reports(*reports)
     document = {"stacks": [report.stack for report in reports], "verdicts": [report.verdict() for report in reports],
                 "figures": rows, "folders": [str(folder) for _, folder in found]}  # fmt: skip
-    answer(document, as_json, lambda: text(reports, rows))
+    answer(document, as_json, lambda: format_comparison(reports, rows))
     raise click.exceptions.Exit(0 if all(report.verdict() == "PASS" for report in reports) else 1)
 
 
 def _in_allocation(session: Session, options: dict[str, Any]) -> None:
     """This very command line inside `salloc`; it ends with what that ends with."""
-    from hpcstack.cli.resources import resources
+    from hpcstack.cli.resources import parse_resources
 
-    asked = resources(options)
+    asked = parse_resources(options)
     words = ["salloc", "--quiet", *(word for word in asked.slurm() if not word.startswith("--ntasks"))]
     say("both run in one allocation: salloc")
     os.execvp(session.runner.which("salloc"), [*words, sys.executable, "-m", "hpcstack", *sys.argv[1:]])
 
 
-def text(reports: list[Any], rows: list[dict[str, Any]]) -> str:
+def format_comparison(reports: list[Any], rows: list[dict[str, Any]]) -> str:
     """Two columns."""
     a, b = (report.stack for report in reports)
     lines = [f"NOTE {caveat}" for caveat in reports[0].caveats()]

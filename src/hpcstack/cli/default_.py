@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.published import change, changing, published_argument, split, tell
+from hpcstack.cli.published import change, changing, published_argument, split_published, tell_changes
 from hpcstack.cli.session import Session, answer, json_option
 
 CHOSEN = ", chosen: newer versions do not take its place; to follow the newest again: hpcstack default {} --newest"
@@ -21,7 +21,7 @@ def command(session: Session, name: str, newest: bool, reason: str, force: bool,
     from hpcstack.core.errors import InputError
     from hpcstack.releases.changes import choose_default
 
-    ledger, version, release = split(session, name)
+    ledger, version, release = split_published(session, name)
     if release:
         raise InputError(
             f"{release} is a release; a version is the default", f"hpcstack default {ledger.name}/{version}"
@@ -40,4 +40,4 @@ def command(session: Session, name: str, newest: bool, reason: str, force: bool,
         reason=reason, force=force, dry_run=dry_run,
     )  # fmt: skip
     document = {"name": ledger.name, "default": f"{ledger.name}/{after.default}", "pinned": after.pinned}
-    tell(document, changes, dry_run=dry_run, as_json=as_json, last=f"the default is {document['default']}")
+    tell_changes(document, changes, dry_run=dry_run, as_json=as_json, last=f"the default is {document['default']}")

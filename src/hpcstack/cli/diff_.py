@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import Session, answer, complete, json_option, say, table
+from hpcstack.cli.session import Session, answer, complete_stacks, format_table, json_option, say
 
 if TYPE_CHECKING:
     from hpcstack.lock.model import Lock
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 @click.command("diff")
-@click.argument("before", metavar="STACK|LOCK", shell_complete=lambda ctx, _param, start: complete(ctx, start))
+@click.argument("before", metavar="STACK|LOCK", shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start))
 @click.argument(
-    "after", metavar="[STACK|LOCK]", default="", shell_complete=lambda ctx, _param, start: complete(ctx, start)
+    "after", metavar="[STACK|LOCK]", default="", shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
 )
 @click.option("--git", "revision", metavar="REVISION", default="", help="Compare the stack's lock with REVISION's.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="A table for a pull request.")
@@ -58,7 +58,7 @@ def command(
         if as_markdown:
             return diff.format_changes(changes, before, after)
         rows = [(c.section, c.name, c.before or "-", c.after or "-") for c in changes]
-        return table(rows, ("", "", before, after)) if rows else "no difference"
+        return format_table(rows, ("", "", before, after)) if rows else "no difference"
 
     answer([asdict(change) for change in changes], as_json, text)
     if check and changes:

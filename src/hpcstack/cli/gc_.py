@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcstack.cli.published import publisher
-from hpcstack.cli.session import Session, answer, json_option, say, table
+from hpcstack.cli.session import Session, answer, format_table, json_option, say
 
 if TYPE_CHECKING:
     from hpcstack.publish.gc import Item
@@ -65,7 +65,7 @@ def command(session: Session, older_than: float, no_slurm: bool, dry_run: bool, 
         last += "" if every or len(going) == len(found) else f"{len(found) - len(going)} stay: --all says why\n"
         if not rows:
             return last
-        return table(rows, ("KIND", "WHAT", "KEY", "ENGINE", "SIZE", "MADE", "WHY")) + last
+        return format_table(rows, ("KIND", "WHAT", "KEY", "ENGINE", "SIZE", "MADE", "WHY")) + last
 
     answer(document, as_json, text)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.published import published_argument, split
-from hpcstack.cli.session import Session, answer, json_option, table
+from hpcstack.cli.published import published_argument, split_published
+from hpcstack.cli.session import Session, answer, format_table, json_option
 
 
 @click.command("history")
@@ -17,9 +17,9 @@ def command(session: Session, name: str, as_json: bool) -> None:
     from hpcstack.publish.status import list_history
     from hpcstack.releases.tree import Tree
 
-    ledger, version, _ = split(session, name)
+    ledger, version, _ = split_published(session, name)
     events = list_history(Tree(session.site.module_tree), ledger.name, version if name != ledger.name else "")
     head = ("#", "when", "who", "what", "release", "alias", "default", "why")
     keys = ("number", "at", "by", "verb", "subject", "alias", "default", "reason")
     rows = [tuple(str(one[key]) for key in keys) for one in events]
-    answer({"name": ledger.name, "events": events}, as_json, lambda: table(rows, head))
+    answer({"name": ledger.name, "events": events}, as_json, lambda: format_table(rows, head))

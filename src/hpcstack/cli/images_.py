@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option, table
+from hpcstack.cli.session import Session, answer, format_table, json_option
 
 
 @click.command("images")
@@ -20,4 +20,4 @@ def command(session: Session, every: bool, as_json: bool) -> None:
         for a in found
     ]
     head = ("STACK", "PLATFORM", "ENGINE", "KEY", "SIZE", "SHA256", "IMAGE")
-    answer([one.as_dict() for one in found], as_json, lambda: table(rows, head))
+    answer([one.as_dict() for one in found], as_json, lambda: format_table(rows, head))

@@ -51,7 +51,7 @@ def note_packages(own: Sequence[str], arguments: Sequence[str], verb: str, *, on
     return f"NOTE: what pip installs in here is not seen again: hpcstack {verb} --with PACKAGE keeps it"
 
 
-def start(ctx: click.Context, program: str) -> None:
+def start_program(ctx: click.Context, program: str) -> None:
     """`hpcstack launch` of PROGRAM as one task, with a terminal where we have one and Slurm is there."""
     from hpcstack.cli.launch_ import command as launch
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option, table
+from hpcstack.cli.session import Session, answer, format_table, json_option
 
 if TYPE_CHECKING:
     from hpcstack.launch.record import Launch
@@ -66,7 +66,7 @@ def _text(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "nothing was launched yet"
     head = ("JOB", "STACK", "STARTED", "NODES", "STATE", "COMMAND")
-    return table(
+    return format_table(
         [
             (row["job"] or "-", row["stack"], row["started"], row["nodes"] or "-", row["state"],
              " ".join(row["command"])[:50])

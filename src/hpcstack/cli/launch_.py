@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.resources import COMMAND, Passing, resource_options, resources
+from hpcstack.cli.resources import COMMAND, Passing, parse_resources, resource_options
 from hpcstack.cli.session import Session, answer, json_option, optional_stack, say, show_progress
 from hpcstack.core.errors import sanitize_for_terminal
 from hpcstack.core.names import MODES, STAGES, TEMPLATES
@@ -133,7 +133,7 @@ def answer_template(
     from hpcstack.launch.script import copied_script
 
     session: Session = ctx.obj
-    resources({**options, "batch": True})  # refused here, where it makes no sense
+    parse_resources({**options, "batch": True})  # refused here, where it makes no sense
     typed = {key for key in (*OF_JOBS, *OF_LAUNCHES, "nodes") if _typed(ctx, key)}
     said: dict[str, str | None] = {"nodes": str(options["nodes"])} if "nodes" in typed else {}
     for key in (one for one in OF_JOBS if one in typed):
@@ -180,7 +180,7 @@ def _request(
     mounts = tuple(map(absolute_mount, mounts))
     own = [name for param in ctx.command.params for name in param.opts]
     check_srun_options(passed, own, session.runner, batch=batch)
-    asked = resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
+    asked = parse_resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
     return LaunchRequest(
         name, argv, asked, mode, options["runtime"], mounts, wanted, stage, data, grace, watchdog, spare,
         bind=not no_bind, batch=batch, home=home, all_stderr=every, only_shown=dry_run,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import Session, answer, complete, json_option
+from hpcstack.cli.session import Session, answer, complete_stacks, json_option
 from hpcstack.core.errors import format_count
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("lint")
 @click.argument(
-    "names", metavar="[STACK|FILE]...", nargs=-1, shell_complete=lambda ctx, _param, start: complete(ctx, start)
+    "names", metavar="[STACK|FILE]...", nargs=-1, shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
 )
 @click.option("--all", "everything", is_flag=True, help="Every recipe that can be found.")
 @click.option("--strict", is_flag=True, help="Treat warnings as failures (exit 1).")

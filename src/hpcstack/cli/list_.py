@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.session import Session, answer, json_option, say, table
+from hpcstack.cli.session import Session, answer, format_table, json_option, say
 
 
 @click.command("list")
@@ -60,6 +60,6 @@ def command(session: Session, words: tuple[str, ...], as_json: bool) -> None:
             for row in rows
         ]
         reasons = [f"{row['name']} is rendered only: {row['why_not']}\n" for row in rows if row["why_not"] and words]
-        return table(shown, ("STACK", "EVIDENCE", "HERE", "PURPOSE")) + "".join(reasons)
+        return format_table(shown, ("STACK", "EVIDENCE", "HERE", "PURPOSE")) + "".join(reasons)
 
     answer(rows, as_json, text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import Session, answer, chosen, complete, json_option, show_progress
+from hpcstack.cli.session import Session, answer, choose_stacks, complete_stacks, json_option, show_progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command("lock")
 @click.argument("names", metavar="STACK...", nargs=-1, required=True,
-                shell_complete=lambda ctx, _param, start: complete(ctx, start))  # fmt: skip
+                shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start))  # fmt: skip
 @click.option("--check", is_flag=True, help="Only check that the lock matches the recipe; offline.")
 @click.option("--base-only", is_flag=True, help="Ask the registry alone: no pull; says what is left open.")
 @json_option
@@ -29,7 +29,7 @@ def command(session: Session, names: tuple[str, ...], check: bool, base_only: bo
 
     The packages are resolved inside the base, by its own pip and apt. Several stacks, or 'pytorch-*', come in turn.
     """
-    stacks = chosen(session, names)
+    stacks = choose_stacks(session, names)
     if len(stacks) > 1:
         _many(session, stacks, check=check, base_only=base_only, as_json=as_json)
     elif check:

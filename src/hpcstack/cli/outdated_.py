@@ -6,11 +6,13 @@ from dataclasses import asdict
 
 import click
 
-from hpcstack.cli.session import Session, answer, complete, json_option, say, table
+from hpcstack.cli.session import Session, answer, complete_stacks, format_table, json_option, say
 
 
 @click.command("outdated")
-@click.argument("names", metavar="[STACK]...", nargs=-1, shell_complete=lambda ctx, _param, start: complete(ctx, start))
+@click.argument(
+    "names", metavar="[STACK]...", nargs=-1, shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
+)
 @click.option("--check", is_flag=True, help="Exit 1 if there is a newer base.")
 @json_option
 @click.pass_obj
@@ -31,7 +33,7 @@ def command(session: Session, names: tuple[str, ...], check: bool, as_json: bool
             )
             for row in rows
         ]
-        return table(lines, ("STACK", "BASE", "NEWEST", "CHANGES")) if lines else "nothing is locked here"
+        return format_table(lines, ("STACK", "BASE", "NEWEST", "CHANGES")) if lines else "nothing is locked here"
 
     answer(rows, as_json, text)
     if check and any(row["newer"] for row in rows):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import answer, json_option, table
+from hpcstack.cli.session import answer, format_table, json_option
 from hpcstack.core.errors import format_count
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _text(one: Transformer, found: list[Use], have: float, first: Use | None, gp
     told += f"; it fits from {format_count(fewest, 'node')} on" if fewest else ""
     return "\n".join([
         f"{shape}; {one.batch} x {one.sequence} tokens a GPU; {gpu}; {memory.RESERVED:.0%} of it left free",
-        "", table(rows, head), told, "",
+        "", format_table(rows, head), told, "",
         *[f"  {line.strip()}" for line in (memory.__doc__ or "").splitlines()[2:]],
     ])  # fmt: skip
 

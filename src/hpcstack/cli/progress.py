@@ -88,7 +88,7 @@ def _plain(text: str) -> str:
 
 
 @contextlib.contextmanager
-def shown(doing: str, say: Callable[[str], None], events: str) -> Iterator[Progress]:
+def draw_progress(doing: str, say: Callable[[str], None], events: str) -> Iterator[Progress]:
     """The progress of one command."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_open(events)) if events else None

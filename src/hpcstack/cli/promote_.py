@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcstack.cli.published import DRY_RUN, REASON, published_argument, publisher
-from hpcstack.cli.publishing import DIFF, OVERRIDE, REPORTS, show_foretold, shown
+from hpcstack.cli.publishing import DIFF, OVERRIDE, REPORTS, show_foretold, show_published
 from hpcstack.cli.session import Session, answer, json_option
 
 if TYPE_CHECKING:
@@ -49,4 +49,4 @@ def command(
         show_foretold(changes, files, diff=diff, as_json=as_json)
         return
     done = release_candidate(candidate, asked, acts)
-    answer(asdict(done), as_json, lambda: shown(done))
+    answer(asdict(done), as_json, lambda: show_published(done))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcstack.cli.published import DRY_RUN, REASON, publisher
-from hpcstack.cli.publishing import DIFF, OVERRIDE, REPORTS, show_foretold, shown
-from hpcstack.cli.session import Session, answer, chosen, complete, json_option
+from hpcstack.cli.publishing import DIFF, OVERRIDE, REPORTS, show_foretold, show_published
+from hpcstack.cli.session import Session, answer, choose_stacks, complete_stacks, json_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("publish")
 @click.argument("names", metavar="STACK...", nargs=-1, required=True,
-                shell_complete=lambda ctx, _param, start: complete(ctx, start))  # fmt: skip
+                shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start))  # fmt: skip
 @click.option(
     "--channel", type=click.Choice(["testing", "production"]), default="testing", show_default=True,
     help="production wants a report that proves it, as promote does.",
@@ -66,7 +66,7 @@ def command(
         show_foretold(changes, files, diff=diff, as_json=as_json)
     else:
         done = _publish(session, stacks[0], asked)
-        answer(asdict(done), as_json, lambda: shown(done))
+        answer(asdict(done), as_json, lambda: show_published(done))
 
 
 def _built(session: Session, names: tuple[str, ...]) -> list[str]:
@@ -75,7 +75,7 @@ def _built(session: Session, names: tuple[str, ...]) -> list[str]:
 
     out: list[str] = []
     for name in names:
-        for stack in chosen(session, [name]):
+        for stack in choose_stacks(session, [name]):
             if stack != name and not session.store.newest(stack):
                 continue
             out += [stack] if stack not in out else []

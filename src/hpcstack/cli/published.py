@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcstack.releases.tree import Tree
 
 
-def complete(ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+def complete_published(ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
     """Every published name and version that begins with START."""
     from hpcstack.core.errors import HpcstackError
     from hpcstack.releases.tree import Tree
@@ -32,11 +32,11 @@ def complete(ctx: click.Context, _parameter: click.Parameter, start: str) -> lis
     return [word for word in words if word.startswith(start)]
 
 
-published_argument = click.argument("name", metavar="NAME[/VERSION[-rN]]", shell_complete=complete)
+published_argument = click.argument("name", metavar="NAME[/VERSION[-rN]]", shell_complete=complete_published)
 
 
 def optional(function: Any) -> Any:
-    return click.argument("name", metavar="[NAME[/VERSION]]", default="", shell_complete=complete)(function)
+    return click.argument("name", metavar="[NAME[/VERSION]]", default="", shell_complete=complete_published)(function)
 
 
 REASON = click.option("--reason", default="", metavar="WHY", help="The reason, recorded in the history.")
@@ -81,7 +81,7 @@ def change(
     return after, describe_changes(before, after)
 
 
-def tell(document: dict[str, Any], changes: list[str], *, dry_run: bool, as_json: bool, last: str = "") -> None:
+def tell_changes(document: dict[str, Any], changes: list[str], *, dry_run: bool, as_json: bool, last: str = "") -> None:
     """DOCUMENT with CHANGES, or as text: the changes, what would be done about them, and a LAST line."""
     head = "this would change:" if dry_run else "changed:"
     lines = [head, *(f"  {one}" for one in changes)] if changes else ["nothing changes"]
@@ -101,7 +101,7 @@ def tree_of(session: Session) -> Tree:
     return Tree(session.site.module_tree)
 
 
-def split(session: Session, name: str) -> tuple[Ledger, str, str]:
+def split_published(session: Session, name: str) -> tuple[Ledger, str, str]:
     """(ledger, version, release) that NAME means; release is empty unless it was named."""
     from hpcstack.releases.lookup import find_version
 

@@ -23,7 +23,7 @@ def show_foretold(changes: list[str], files: str, *, diff: bool, as_json: bool) 
     answer({"changes": changes, "diff": files, "dry_run": True}, as_json, lambda: "\n".join(lines))
 
 
-def shown(done: object) -> str:
+def show_published(done: object) -> str:
     """What was published, and what a user types."""
     from hpcstack.publish.publishable import Published
 

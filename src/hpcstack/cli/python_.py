@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.interactive import Interactive, start
+from hpcstack.cli.interactive import Interactive, start_program
 
 
 @click.command("python", cls=Interactive, options_metavar="[STACK] [OPTIONS OF launch] [-- ARGUMENTS...]")
@@ -14,4 +14,4 @@ def command(ctx: click.Context) -> None:
 
     STACK is the loaded module's by default; the options are those of `hpcstack launch`, e.g. -t 60 --gpus-per-node 1.
     """
-    start(ctx, "python3")
+    start_program(ctx, "python3")

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from hpcstack.cli.published import NO_SLURM, change, changing, complete, split, tell
+from hpcstack.cli.published import NO_SLURM, change, changing, complete_published, split_published, tell_changes
 from hpcstack.cli.session import Session, json_option
 
 
 @click.command("remove")
-@click.argument("name", metavar="[NAME[/VERSION[-rN]]]", default="", shell_complete=complete)
+@click.argument("name", metavar="[NAME[/VERSION[-rN]]]", default="", shell_complete=complete_published)
 @click.option("--all", "every", is_flag=True, help="All that is published here.")
 @changing
 @NO_SLURM
@@ -30,7 +30,7 @@ def command(session: Session, /, name: str, every: bool, no_slurm: bool, as_json
     told: list[str] = []
     gone: list[str] = []
     for one in names:
-        ledger, version, release = split(session, one)
+        ledger, version, release = split_published(session, one)
         going = [
             entry.release for entry in ledger.entries
             if entry.state not in ("removed", "gone")
@@ -48,7 +48,7 @@ def command(session: Session, /, name: str, every: bool, no_slurm: bool, as_json
         told += changes
         gone += [f"{ledger.name}/{one}" for one in going]
     days = session.site.modules.keep_days
-    tell(
+    tell_changes(
         {"removed": gone},
         told,
         dry_run=asked["dry_run"],

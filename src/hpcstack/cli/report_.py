@@ -22,29 +22,29 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
     """Show a report again: report.json, a run's folder, or a STACK's newest here. --history: its runs over time."""
     from hpcstack import report as reports
 
-    pasts = past(path) if history_ else []
+    pasts = read_past(path) if history_ else []
     if history_ and pasts:
         file = Path(pasts[-1].folder) / "report.json"
         rows = [{"started": one.started, "verdict": one.verdict, "nodes": list(one.nodes), "figures": one.drawn,
                  "folder": one.folder, "key": one.key} for one in pasts]  # fmt: skip
-        answer({"stack": path, "runs": rows}, as_json, lambda: table(pasts))
+        answer({"stack": path, "runs": rows}, as_json, lambda: format_pasts(pasts))
         if options["html"]:
-            page = reports.render_html(loaded(file), pasts)
+            page = reports.render_html(load_report(file), pasts)
             from hpcstack.core.outputs import write_output
 
             with session.store.acting(f"{options['html']} was not written"):
                 write_output(Path(options["html"]), page)
         return
     if not history_ and not Path(path).exists() and "/" not in path and not path.endswith(".json"):
-        path = past(path)[-1].folder
-    report = loaded(Path(path) / "report.json" if Path(path).is_dir() else Path(path))
+        path = read_past(path)[-1].folder
+    report = load_report(Path(path) / "report.json" if Path(path).is_dir() else Path(path))
     document = {**report.model_dump(mode="json"), "verdict": report.verdict()}
     if as_json or not on_stdout(options):
         answer(document, as_json, lambda: reports.render_text(report))
     write_forms(session, report, document, options)
 
 
-def past(stack: str) -> list[Any]:
+def read_past(stack: str) -> list[Any]:
     """The runs of STACK that this user has made. InputError where there are none."""
     from hpcstack.core.dirs import state_folder
     from hpcstack.core.errors import InputError
@@ -56,7 +56,7 @@ def past(stack: str) -> list[Any]:
     return found
 
 
-def table(pasts: list[Any]) -> str:
+def format_pasts(pasts: list[Any]) -> str:
     """A line a run, then each figure with its median and its last value."""
     import statistics
 
@@ -69,7 +69,7 @@ def table(pasts: list[Any]) -> str:
     return "\n".join([*lines, "", "figures are of runs with the last one's image, nodes, GPUs and NCCL"]) + "\n"
 
 
-def loaded(file: Path) -> Any:
+def load_report(file: Path) -> Any:
     """The report in FILE. InputError where it is none."""
     from pydantic import ValidationError
 

@@ -22,7 +22,7 @@ class Passing(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         valued = {name for param in self.params if _takes_a_value(param) for name in param.opts}
-        args = joined(args, own, valued)
+        args = join_values(args, own, valued)
         cut = args.index("--") if "--" in args else 0
         known = [word for word in args[:cut] if not word.startswith("--") or word.partition("=")[0] in (*own, "--help")]
         ctx.meta["passed"] = tuple(word for word in args[:cut] if word not in known)
@@ -67,7 +67,7 @@ def _takes_a_value(param: click.Parameter) -> bool:
     return isinstance(param, click.Option) and not param.is_flag and not param.count
 
 
-def joined(args: list[str], own: set[str], valued: set[str] = frozenset()) -> list[str]:  # type: ignore[assignment]
+def join_values(args: list[str], own: set[str], valued: set[str] = frozenset()) -> list[str]:  # type: ignore[assignment]
     """ARGS with `--mem 4G` and `-J name`, as people write them for srun, as one word.
 
     OWN are options of the verb's, VALUED those of them that take a value, whatever that looks like: `--with '-e .'`.
@@ -145,7 +145,7 @@ def resource_options(function: F) -> F:
     return function
 
 
-def resources(options: dict[str, Any]) -> Resources:
+def parse_resources(options: dict[str, Any]) -> Resources:
     """Resources from the parsed options, of which others are left alone; `batch`: for a job of its own."""
     own = {field.name for field in fields(Resources)}
     given, batch = {name: value for name, value in options.items() if name in own}, options.get("batch", False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.published import change, changing, published_argument, tell, tree_of, with_version
+from hpcstack.cli.published import change, changing, published_argument, tell_changes, tree_of, with_version
 from hpcstack.cli.session import Session, json_option
 from hpcstack.releases.retirement import NOTICE_DAYS
 
@@ -57,10 +57,12 @@ def command(
     )  # fmt: skip
     default = f"{ledger.name}/{after.default}" if after.default else ""
     document = {"version": f"{ledger.name}/{version}", **asdict(dates), "default": default}
-    tell(document, changes, dry_run=dry_run, as_json=as_json, last=told(document, cancel=cancel, now=now))
+    tell_changes(
+        document, changes, dry_run=dry_run, as_json=as_json, last=describe_retired(document, cancel=cancel, now=now)
+    )
 
 
-def told(document: dict[str, str], *, cancel: bool, now: bool) -> str:
+def describe_retired(document: dict[str, str], *, cancel: bool, now: bool) -> str:
     if cancel:
         return f"{document['version']} is no longer retired: nobody is warned or refused"
     if now:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.published import change, changing, published_argument, tell, with_version
+from hpcstack.cli.published import change, changing, published_argument, tell_changes, with_version
 from hpcstack.cli.session import Session, json_option
 
 
@@ -25,4 +25,4 @@ def command(session: Session, name: str, reason: str, force: bool, dry_run: bool
     )  # fmt: skip
     document = {"alias": f"{ledger.name}/{version}", "release": f"{ledger.name}/{after.aliases[version]}",
                 "changed": after.events[-1].alias, "default": f"{ledger.name}/{after.default}"}  # fmt: skip
-    tell(document, changes, dry_run=dry_run, as_json=as_json)
+    tell_changes(document, changes, dry_run=dry_run, as_json=as_json)

@@ -195,9 +195,9 @@ def say(message: str) -> None:
 @contextlib.contextmanager
 def show_progress(doing: str, events: str = "") -> Iterator[Progress]:
     """What long work talks to: bars and a clock on a terminal, else plain lines; EVENTS is a file of JSON lines."""
-    from hpcstack.cli.progress import shown
+    from hpcstack.cli.progress import draw_progress
 
-    with shown(doing, say, events) as progress:
+    with draw_progress(doing, say, events) as progress:
         yield progress
 
 
@@ -222,12 +222,14 @@ def echo(text: str) -> None:
 events_option = click.option("--events", default="", metavar="FILE", help="Also write progress as JSON lines.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 optional_stack = click.argument(
-    "name", metavar="[STACK]", default="", shell_complete=lambda ctx, _param, start: complete(ctx, start)
+    "name", metavar="[STACK]", default="", shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
 )
-stack_argument = click.argument("name", metavar="STACK", shell_complete=lambda ctx, _param, start: complete(ctx, start))
+stack_argument = click.argument(
+    "name", metavar="STACK", shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
+)
 
 
-def chosen(session: Session, names: Sequence[str]) -> list[str]:
+def choose_stacks(session: Session, names: Sequence[str]) -> list[str]:
     """NAMES, of which those with * or ? mean every stack that fits. InputError where none does."""
     import fnmatch
 
@@ -242,7 +244,7 @@ def chosen(session: Session, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(out))
 
 
-def complete(ctx: click.Context, start: str) -> list[str]:
+def complete_stacks(ctx: click.Context, start: str) -> list[str]:
     """Stacks that begin with START, for shells."""
     given = ctx.find_root().params
     try:
@@ -252,7 +254,7 @@ def complete(ctx: click.Context, start: str) -> list[str]:
         return []
 
 
-def table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
+def format_table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
     """Rows in columns, plain text."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = [

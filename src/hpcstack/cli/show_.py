@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.session import Session, answer, complete, json_option, table
+from hpcstack.cli.session import Session, answer, complete_stacks, format_table, json_option
 from hpcstack.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 @click.command("show")
-@click.argument("name", metavar="[STACK]", default="", shell_complete=lambda ctx, _param, start: complete(ctx, start))
+@click.argument(
+    "name", metavar="[STACK]", default="", shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
+)
 @click.option("--site", "of_site", is_flag=True, help="The effective site, with the file each value came from.")
 @json_option
 @click.pass_obj
@@ -89,7 +91,7 @@ def _site(session: Session, as_json: bool) -> None:
 
     def text() -> str:
         rows = [(key, _value(document["site"], key), origin) for key, origin in sorted(document["origins"].items())]
-        return table(rows, ("KEY", "VALUE", "FROM"))
+        return format_table(rows, ("KEY", "VALUE", "FROM"))
 
     answer(document, as_json, text)
 

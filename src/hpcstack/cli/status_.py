@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from hpcstack.cli.published import optional, split
-from hpcstack.cli.session import Session, answer, json_option, table
+from hpcstack.cli.published import optional, split_published
+from hpcstack.cli.session import Session, answer, format_table, json_option
 from hpcstack.core.errors import format_count
 
 UNASKED = (
@@ -59,7 +59,7 @@ def command(session: Session, name: str, check: bool, deep: bool, as_json: bool)
     notes = [UNASKED] if session.site.signatures.required else []
     notes += [*notes_of_images(tree, session.store, chosen), *notes_of_dates(tree, chosen)]
     document = {"modulepath": str(tree.core), "releases": found, "wrong": wrong, "notes": notes}
-    answer(document, as_json, lambda: shown(document))
+    answer(document, as_json, lambda: show_status(document))
     if check and wrong:
         raise AnswerIsNo(
             f"{format_count(len(wrong), 'thing')} wrong with what is published: {wrong[0]}",
@@ -74,7 +74,7 @@ def _name(session: Session, said: str) -> str:
 
     if said in names_with_traces(Tree(session.site.module_tree)):
         return said
-    return split(session, said)[0].name
+    return split_published(session, said)[0].name
 
 
 def _read_images(session: Session, name: str) -> list[str]:
@@ -85,13 +85,13 @@ def _read_images(session: Session, name: str) -> list[str]:
     return [f"{one.release}: {one.wrong}: hpcstack repair {one.release} --images" for one in found if one.wrong]
 
 
-def shown(document: dict[str, Any]) -> str:
+def show_status(document: dict[str, Any]) -> str:
     rows = document["releases"]
     wrong = [f"WRONG {one}" for one in document["wrong"]]
     if not rows:
         return "\n".join(["nothing is published here; hpcstack publish STACK", *wrong])
     head = ("release", "alias", "channel", "tested", "dates")
-    lines = [table([_row(one) for one in rows], head), "", f"  module use {document['modulepath']}"]
+    lines = [format_table([_row(one) for one in rows], head), "", f"  module use {document['modulepath']}"]
     return "\n".join([*lines, *wrong, *(f"NOTE: {one}" for one in document["notes"])])
 
 

@@ -68,7 +68,7 @@ def sweep_partition(
     path = folder / "drain.txt"
     with session.store.acting("the drain list was not written"):
         write_output(path, swept.drain_list())
-    answer({**swept.document(), "folder": str(folder)}, as_json, lambda: text(swept, path))
+    answer({**swept.document(), "folder": str(folder)}, as_json, lambda: format_sweep(swept, path))
     if drain and swept.odd:
         _drain(swept.odd, session)
     raise click.exceptions.Exit(1 if swept.odd or swept.failed or swept.unsure else 0)
@@ -87,7 +87,7 @@ def _rest(stack: str, wanted: Any, options: dict[str, Any]) -> list[str]:
     return out
 
 
-def text(swept: Any, path: Path) -> str:
+def format_sweep(swept: Any, path: Path) -> str:
     """What a person reads: the pairs, the odd ones, what to do."""
     lines = [f"{_names(group):<33} {value:>10.4g} GB/s" for group, value in sorted(swept.busbw.items())]
     lines += [f"{_names(group):<33} FAILED  {why}" for group, why in sorted(swept.failed.items())]

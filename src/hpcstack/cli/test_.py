@@ -9,13 +9,13 @@ import click
 
 from hpcstack.cli.reports import FORM_NAMES, FORMS, JsonFile
 from hpcstack.cli.resources import resource_options
-from hpcstack.cli.session import Session, answer, complete, json_option, say
-from hpcstack.cli.testing import one, shown
+from hpcstack.cli.session import Session, answer, complete_stacks, json_option, say
+from hpcstack.cli.testing import show_report, test_one
 
 
 @click.command("test", cls=JsonFile)
 @click.argument("names", metavar="STACK [STACK]", nargs=-1,
-                shell_complete=lambda ctx, _param, start: complete(ctx, start))  # fmt: skip
+                shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start))  # fmt: skip
 @resource_options
 @click.option("--tier", type=click.Choice(["quick", "standard", "full", "burn"]), default=None,
               help="Under 2 minutes and one launch; under 15 minutes; all there is; minutes of load, each result "
@@ -86,13 +86,13 @@ def command(
         how = SweepOptions(rounds, bisect, minutes or 240.0)
         sweep_partition(session, names[0], wanted, options, how, drain=drain, as_json=as_json)
     if len(names) == 2:
-        from hpcstack.cli.comparing import compare
+        from hpcstack.cli.comparing import compare_runs
 
-        compare(session, names, wanted, options, as_json=as_json)
-    report, folder = one(session, names[0], wanted, options)
+        compare_runs(session, names, wanted, options, as_json=as_json)
+    report, folder = test_one(session, names[0], wanted, options)
     if kept := share_report(report, session.store):
         say(f"the group has it in {kept}: hpcstack promote {report.stack}")
-    shown(session, report, folder, options, strict=strict, as_json=as_json)
+    show_report(session, report, folder, options, strict=strict, as_json=as_json)
     raise click.exceptions.Exit(0 if report.verdict(strict=strict) == "PASS" else 1)
 
 

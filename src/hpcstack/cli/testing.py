@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.cli.reports import on_stdout, write_forms
-from hpcstack.cli.resources import resources
+from hpcstack.cli.resources import parse_resources
 from hpcstack.cli.session import Session, answer, say, show_progress
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tuple[Any, Path]:
+def test_one(session: Session, name: str, wanted: Any, options: dict[str, Any]) -> tuple[Any, Path]:
     """One run, judged, with its report.json and its line in the history."""
     from hpcstack.suite.judge import run_and_judge
 
     stack = session.recipe(name).stack
     with show_progress(f"testing {stack.full_name}") as progress:
-        return run_and_judge(stack, wanted, resources(options), session.site, session.runner, progress)
+        return run_and_judge(stack, wanted, parse_resources(options), session.site, session.runner, progress)
 
 
-def shown(session: Session, report: Any, folder: Path, options: dict[str, Any], *, strict: bool, as_json: bool) -> None:
+def show_report(
+    session: Session, report: Any, folder: Path, options: dict[str, Any], *, strict: bool, as_json: bool
+) -> None:
     """The report on stdout, and in each form that was asked for."""
     from hpcstack import report as reports
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.published import NO_SLURM, change, changing, published_argument, split, tell
+from hpcstack.cli.published import NO_SLURM, change, changing, published_argument, split_published, tell_changes
 from hpcstack.cli.session import Session, json_option
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def command(
 
     if number and moment:
         raise InputError("--event and --to say the same thing", "one of them")
-    ledger, version, release = split(session, name)
+    ledger, version, release = split_published(session, name)
     since = number_after(ledger, _utc(moment)) if moment else number
     last = changes_since(ledger, since)[0] if since else last_change(ledger)
     if since and name != ledger.name:
@@ -60,7 +60,7 @@ def command(
     document = {"name": ledger.name, "count": count,
                 "undone": {"verb": last.verb, "release": last.subject, "at": last.at, "by": last.by},
                 "default": f"{ledger.name}/{after.default}" if after.default else ""}  # fmt: skip
-    tell(document, changes, dry_run=asked["dry_run"], as_json=as_json,
+    tell_changes(document, changes, dry_run=asked["dry_run"], as_json=as_json,
          last=f"taken back: {what}" + (f", and {count - 1} before it" if count > 1 else ""))  # fmt: skip
 
 

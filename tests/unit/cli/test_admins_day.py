@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcstack.cli.session import Session, chosen
+from hpcstack.cli.session import Session, choose_stacks
 from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.process import Completed, Runner
 from hpcstack.diagnose.run import _named
@@ -80,10 +80,10 @@ def test_a_machine_that_does_not_know_the_sites_group_still_launches() -> None:
 
 def test_patterns_of_stacks() -> None:
     session = Session("", ())
-    assert {"pytorch-24.11", "pytorch-25.10"} <= set(chosen(session, ("pytorch-*",)))
-    assert chosen(session, ("a", "b", "a")) == ["a", "b"]
+    assert {"pytorch-24.11", "pytorch-25.10"} <= set(choose_stacks(session, ("pytorch-*",)))
+    assert choose_stacks(session, ("a", "b", "a")) == ["a", "b"]
     with pytest.raises(InputError, match="no stack is like"):
-        chosen(session, ("nothing-*",))
+        choose_stacks(session, ("nothing-*",))
 
 
 @pytest.mark.parametrize(

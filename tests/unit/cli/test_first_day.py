@@ -132,9 +132,9 @@ def test_a_folder_that_nodes_may_lack(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_options_of_srun_as_people_write_them(words: list[str], as_typed: list[str]) -> None:
-    from hpcstack.cli.resources import joined
+    from hpcstack.cli.resources import join_values
 
-    assert joined(words, {"-N", "--nodes", "-c", "--with"}, {"-N", "--nodes", "-c", "--with"}) == as_typed
+    assert join_values(words, {"-N", "--nodes", "-c", "--with"}, {"-N", "--nodes", "-c", "--with"}) == as_typed
 
 
 @pytest.mark.parametrize(
