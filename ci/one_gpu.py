@@ -78,7 +78,7 @@ def timing() -> dict[str, Any]:
         return {"skip": "no torch"}
     if not torch.cuda.is_available():
         return {"skip": "no GPU"}
-    from hpcstack_smoke.gpu.clock import elapsed
+    from hpcstack_smoke.gpu.clock import time_calls
 
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     for _ in range(10):
@@ -95,7 +95,7 @@ def timing() -> dict[str, Any]:
         torch.cuda.synchronize()
     kernels = [one for one in profile.key_averages() if one.count >= 50]
     busy = sum(getattr(one, "device_time_total", getattr(one, "cuda_time_total", 0.0)) for one in kernels) / 50 / 1e6
-    ours = elapsed(lambda: a @ a, 50)
+    ours = time_calls(lambda: a @ a, 50)
     return {"events_s": ours, "wall_s": wall, "profiler_s": busy, "agree": abs(ours - wall) < 0.05 * wall}
 
 

@@ -26,8 +26,8 @@ from hpcstack.suite.bisect import Bisection, Measured
 from hpcstack.suite.judge import judge_report
 from hpcstack.suite.outcomes import Size, make_outcomes
 from hpcstack.suite.run import collect_run
-from hpcstack_smoke.result import write
-from hpcstack_smoke.select import selected
+from hpcstack_smoke.result import write_document
+from hpcstack_smoke.select import select_checks
 from hpcstack_smoke.store import Client, Store
 
 RANKS, TOKEN, THREADS = 8, "0123456789abcdef", 64
@@ -72,13 +72,13 @@ def rank_files(folder: Path, nodes: int) -> Row:
     """What agents and ranks leave: every check of a standard run, by every rank."""
     began, before = time.perf_counter(), OPENED[0]
     for node in range(nodes):
-        rows = [row(check.code, f"n{node}") for check in selected("", "node", "standard")]
+        rows = [row(check.code, f"n{node}") for check in select_checks("", "node", "standard")]
         inventory = {"gpu": "NVIDIA H100 80GB HBM3", "gpus": 8, "ports": 8, "alike": {"ports": "a,b"}}
-        write(str(folder), f"node-n{node}.json", {"host": f"n{node}", "inventory": inventory, "rows": rows})
+        write_document(str(folder), f"node-n{node}.json", {"host": f"n{node}", "inventory": inventory, "rows": rows})
         for rank in range(node * RANKS, (node + 1) * RANKS):
-            rows = [row(check.code, f"n{node}:{rank}") for check in selected("", "ranks", "standard")]
+            rows = [row(check.code, f"n{node}:{rank}") for check in select_checks("", "ranks", "standard")]
             document = {"rank": rank, "host": f"n{node}", "rows": rows, "planted": "", "backend": "nccl"}
-            write(str(folder), f"rank-{rank}-1.json", document)
+            write_document(str(folder), f"rank-{rank}-1.json", document)
     moved = sum(path.stat().st_size for path in folder.iterdir())
     return {"opens": OPENED[0] - before, "bytes": moved, "seconds": time.perf_counter() - began}
 

@@ -23,7 +23,7 @@ from hpcstack_smoke.request import FILE, Request, read_request, write_request
 from hpcstack_smoke.select import BURN, CHECKS, MINUTES, STALL_S, TIERS
 
 
-def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+def parse_options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options, and the launcher after `--`."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
     parser = argparse.ArgumentParser(prog="python3 -m hpcstack_smoke", description=__doc__.partition("\n")[0])
@@ -45,7 +45,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return parser.parse_args(arguments[:split]), arguments[split + 1 :]
 
 
-def given(options: argparse.Namespace) -> Request:
+def write_given_request(options: argparse.Namespace) -> Request:
     """The request that the options make, written where ranks find it."""
     output = options.output or tempfile.mkdtemp(prefix="hpcstack-smoke-")
     if os.path.exists(os.path.join(output, FILE)):
@@ -58,7 +58,7 @@ def given(options: argparse.Namespace) -> Request:
     return request
 
 
-def show(output: str) -> bool:
+def show_results(output: str) -> bool:
     """Print what went wrong on any node or rank of OUTPUT, and how much of what there was; whether nothing failed."""
     counts = dict.fromkeys(("PASS", "FAIL", "ERROR", "WARN", "SKIP"), 0)
     for name in sorted(os.listdir(output)):
@@ -76,34 +76,34 @@ def show(output: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    options, launcher = parse(arguments)
+    options, launcher = parse_options(arguments)
     if options.list:
         print("\n".join(f"{check.code:<20} {check.tier:<9} {check.about}" for check in CHECKS))
         return 0
-    request = read_request(options.request) if options.request else given(options)
+    request = read_request(options.request) if options.request else write_given_request(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended on the way out
     scratch = os.environ["HPCSTACK_SMOKE_SCRATCH"] = tempfile.mkdtemp(prefix="hpcstack-smoke-")
     try:
-        status = work(Agent(request, tuple(launcher)))
+        status = run_scopes(Agent(request, tuple(launcher)))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if launcher:
         return status
-    good = show(request.output)
+    good = show_results(request.output)
     if status:
         print(f"ERROR the ranks ended with {status}; their log is in {request.output}")
     return 0 if good and not status else 1
 
 
-def work(agent: Agent) -> int:
+def run_scopes(agent: Agent) -> int:
     """All scopes that the run asks for, on this node; the worst status of what was launched."""
     request = agent.request
     agent.node_checks()
     status = 0
     if request.checks("tasks"):
-        from hpcstack_smoke.tasks import start
+        from hpcstack_smoke.tasks import start_tasks
 
-        status = start(agent) or status
+        status = start_tasks(agent) or status
     status = agent.rank_checks() or status
     if request.checks("restart"):
         from hpcstack_smoke.training.restart import start as restart

@@ -20,9 +20,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke import __version__
-from hpcstack_smoke.leftovers import attempted, failed, moved
-from hpcstack_smoke.processes import ask_for_stacks, end, environment, ranks_here
-from hpcstack_smoke.result import ERROR, SKIP, Result, run, write
+from hpcstack_smoke.leftovers import find_last_change, has_failed, list_attempted
+from hpcstack_smoke.processes import ask_for_stacks, end_process, make_rank_environment, ranks_here
+from hpcstack_smoke.result import ERROR, SKIP, Result, run_check, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,14 +40,14 @@ STORE = "store.json"  # where the first node's store listens
 START_S, START_A_NODE_S = 180.0, 1.0  # for imports from a filesystem that all nodes read at once, and to connect
 
 
-def function(check: Check) -> Callable[[Any], Result]:
+def import_check(check: Check) -> Callable[[Any], Result]:
     """What CHECK runs, imported here: its module may need a framework."""
     module, _, name = check.where.partition(":")
     found: Callable[[Any], Result] = getattr(importlib.import_module(f"hpcstack_smoke.{module}"), name)
     return found
 
 
-def tell(row: dict[str, Any]) -> None:
+def tell_row(row: dict[str, Any]) -> None:
     """One line on stdout, for whoever watches. (Only the first node's is shown.)"""
     said = (row.get("measured") or row.get("evidence", "")).replace("\n", " ")[:160]
     print(f":: {row['status']} {row['code']} {row.get('seconds', 0):.1f} {said}", flush=True)
@@ -85,12 +85,14 @@ class Agent:
         OSError or TimeoutError where that cannot be found or reached.
         """
         if self.client is None:
-            from hpcstack_smoke.store import Client, Store, address
+            from hpcstack_smoke.store import Client, Store, find_address
 
             if self.first:
                 token = secrets.token_hex(16)
                 mine = Store(token)
-                write(self.output, STORE, {"address": address(), "port": mine.port, "token": token}, 0o600)
+                write_document(
+                    self.output, STORE, {"address": find_address(), "port": mine.port, "token": token}, 0o600
+                )
             else:
                 mine, token = self._joined()
             mine.start()
@@ -129,33 +131,33 @@ class Agent:
         """ROW into node-HOST.json, and told."""
         self.rows.append(row)
         if self.first:
-            tell(row)
+            tell_row(row)
         self.save()
 
     def save(self) -> None:
-        from hpcstack_smoke.node.inventory import inventory
+        from hpcstack_smoke.node.inventory import make_inventory
 
-        self.inventory = self.inventory or inventory(self.request)
+        self.inventory = self.inventory or make_inventory(self.request)
         document = {"host": self.host, "suite": __version__, "inventory": self.inventory, "rows": self.rows}
-        write(self.output, f"node-{self.host}.json", document)
+        write_document(self.output, f"node-{self.host}.json", document)
 
     def node_checks(self) -> None:
         from hpcstack_smoke.node import counters, fabric, sysfs
 
         request = self.request
-        fabric.BEFORE.update(sysfs.counters())
-        counters.BEFORE.update(counters.read())
+        fabric.BEFORE.update(sysfs.read_error_counters())
+        counters.BEFORE.update(counters.read_counters())
         self.save()
         for check in request.checks("node"):
-            self.add(run(check.code, lambda found=check: function(found)(request), self.host))  # type: ignore[misc]
+            self.add(run_check(check.code, lambda found=check: import_check(found)(request), self.host))  # type: ignore[misc]
 
     def after(self) -> None:
         """What only shows once the node was used: error counters that went up during the run."""
         request = self.request
         for check in request.checks("after"):
-            self.add(run(check.code, lambda found=check: function(found)(request), self.host))  # type: ignore[misc]
+            self.add(run_check(check.code, lambda found=check: import_check(found)(request), self.host))  # type: ignore[misc]
         if self.run_failed():
-            from hpcstack_smoke.bundle import write as bundle
+            from hpcstack_smoke.bundle import write_bundle as bundle
 
             folder = bundle(self.output, self.host)
             if self.first:
@@ -165,7 +167,7 @@ class Agent:
         """Whether anything of the run failed: the first node looks and tells the others, who take silence for a yes."""
         try:
             if self.first:
-                bad = failed(self.output)
+                bad = has_failed(self.output)
                 if self.request.nodes > 1:
                     self.store().put("failed", 0, bad)
                     self.store().put("heard", 0, 1)
@@ -209,7 +211,7 @@ class Agent:
         """What was attempted in round NUMBER: the first node looks and says, so that all go on with the same."""
         name = f"attempted-{number}"
         if self.first:
-            self.store().put(name, 0, attempted(self.output, number))
+            self.store().put(name, 0, list_attempted(self.output, number))
         codes: list[str] = self.store().get(name, 0, self.meet_s)
         return codes
 
@@ -248,13 +250,17 @@ class Agent:
                     str(request.ranks), *restarts, *command]  # fmt: skip
         with open(os.path.join(request.output, log), "wb") as file:
             child = subprocess.Popen(
-                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, env=environment(elastic)
+                argv,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=make_rank_environment(elastic),
             )
             try:
                 return self.watch(child, file)
             finally:  # interrupted, or told to end: the ranks are in sessions of their own and would go on
                 if child.poll() is None:
-                    end(child)
+                    end_process(child)
                 for rank in ranks_here():
                     with contextlib.suppress(OSError):
                         os.kill(rank, signal.SIGKILL)
@@ -273,15 +279,17 @@ class Agent:
                 if now - looked < LOOK_S:
                     continue
                 looked = now
-                if (last := moved(self.output)) != newest:  # the file server's clock, compared with itself alone
+                if (
+                    last := find_last_change(self.output)
+                ) != newest:  # the file server's clock, compared with itself alone
                     newest, since = last, now
                 if not broken and os.path.exists(os.path.join(self.output, f"broken-{self.round}")):
                     broken = now
                 if why := self._over(now, since, broken):
                     ask_for_stacks(self.output)
                     print(f"hpcstack: {why}: the ranks are ended", flush=True)
-                    write(self.output, f"ended-{self.host}-{self.round}.json", {"host": self.host, "why": why})
-                    end(child)
+                    write_document(self.output, f"ended-{self.host}-{self.round}.json", {"host": self.host, "why": why})
+                    end_process(child)
                     return 124
 
     def _over(self, now: float, since: float, broken: float) -> str:

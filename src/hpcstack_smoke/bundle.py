@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 
-from hpcstack_smoke.collectives.nccllog import read
+from hpcstack_smoke.collectives.nccllog import read_log
 from hpcstack_smoke.hidden import HIDDEN, LOGIN, SECRET
 
 COMMANDS = {
@@ -27,7 +27,7 @@ COMMANDS = {
 }
 
 
-def cleaned(environment: dict[str, str]) -> str:
+def clean_environment(environment: dict[str, str]) -> str:
     """NAME=VALUE lines, sorted, without secrets and without logins in URLs."""
     lines = []
     for name, value in sorted(environment.items()):
@@ -45,7 +45,7 @@ def nccl_summary(output: str, host: str) -> str:
             lines += file.readlines()
     if not lines:
         return ""
-    log = read(lines)
+    log = read_log(lines)
     hung = ", ".join(map(str, log.hung())) or "none"
     out = [f"NCCL {log.version} for CUDA {log.cuda}, network {log.network}, plugin {log.plugin or 'none'}",
            f"HCAs: {' '.join(log.hcas) or 'none'}", f"pairs by transport: {log.kinds()}",
@@ -54,13 +54,13 @@ def nccl_summary(output: str, host: str) -> str:
     return "\n".join([*out, *dict.fromkeys(warnings[:50])]) + "\n"
 
 
-def write(output: str, host: str) -> str:
+def write_bundle(output: str, host: str) -> str:
     """The folder of HOST's part of the bundle. A tool that is missing, hangs or fails leaves its words, or nothing."""
     folder = os.path.join(output, "bundle", host)
     os.makedirs(folder, exist_ok=True)
-    texts = {"environment.txt": cleaned(dict(os.environ)), "nccl.txt": nccl_summary(output, host)}
+    texts = {"environment.txt": clean_environment(dict(os.environ)), "nccl.txt": nccl_summary(output, host)}
     for name, argv in COMMANDS.items():
-        texts[name] = said(argv)
+        texts[name] = run_tool(argv)
     for name, text in texts.items():
         if text:
             with open(os.path.join(folder, name), "w", errors="replace") as file:
@@ -68,7 +68,7 @@ def write(output: str, host: str) -> str:
     return folder
 
 
-def said(argv: list[str]) -> str:
+def run_tool(argv: list[str]) -> str:
     """What ARGV prints in a minute at most."""
     if not shutil.which(argv[0]):
         return ""

@@ -65,9 +65,9 @@ class Context:
     def alive(self) -> None:
         """A sign of life in the run's folder, between the parts of a long check."""
         if self.rank == 0 and self.output:
-            from hpcstack_smoke.result import write
+            from hpcstack_smoke.result import write_document
 
-            write(self.output, "alive", {})
+            write_document(self.output, "alive", {})
 
     def skip_together(self, reason: str) -> None:
         """SKIP on all ranks if any has a REASON: one that went on alone would wait for the others."""
@@ -76,7 +76,7 @@ class Context:
             raise Skip(reasons[0])
 
 
-def join(timeout_s: float, request: Request) -> Context:
+def join_group(timeout_s: float, request: Request) -> Context:
     """Join the process group that torchrun has prepared: NCCL where every rank has a GPU of its own, else gloo.
 
     Where GPUs are expected on each node, fewer are an error, not a reason to fall back; MIG devices are, which NCCL
@@ -104,7 +104,7 @@ def join(timeout_s: float, request: Request) -> Context:
     backend = "nccl" if gpu and not shared else "gloo"
     meet_s = start_s(request.nodes)
     store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(seconds=meet_s)))
-    arrive(store, world, meet_s)
+    wait_for_all(store, world, meet_s)
     patience = timedelta(seconds=timeout_s + A_NODE_S * request.nodes)
     dist.init_process_group(backend, store=dist.PrefixStore("hpcstack", store), rank=rank, world_size=world,
                             timeout=patience)  # fmt: skip
@@ -116,7 +116,7 @@ def join(timeout_s: float, request: Request) -> Context:
                    request.tier, cores, request.nodes, request)  # fmt: skip
 
 
-def arrive(store: Any, world: int, seconds: float) -> None:
+def wait_for_all(store: Any, world: int, seconds: float) -> None:
     """Wait until all ranks have imported what they need: on a cold filesystem that takes minutes, and no collective's
     patience should have to cover it."""
     from datetime import timedelta
@@ -130,4 +130,4 @@ def mig_devices() -> list[str]:
     """The MIG devices that this node's step was given."""
     from hpcstack_smoke.node import nvidia
 
-    return nvidia.slices(nvidia.nvidia_smi(["-L"]))
+    return nvidia.parse_mig_devices(nvidia.nvidia_smi(["-L"]))

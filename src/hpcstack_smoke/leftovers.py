@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 
-def documents(output: str, pattern: str) -> list[dict[str, Any]]:
+def read_documents(output: str, pattern: str) -> list[dict[str, Any]]:
     """What the ranks of one round left."""
     out = []
     for path in glob.glob(os.path.join(glob.escape(output), pattern)):
@@ -18,14 +18,16 @@ def documents(output: str, pattern: str) -> list[dict[str, Any]]:
     return out
 
 
-def failed(output: str) -> bool:
+def has_failed(output: str) -> bool:
     """Whether a row of any node or rank is a FAIL or an ERROR, or a rank ended in the middle of a check."""
-    found = [one for pattern in ("node-*.json", "rank-*.json", "task-*.json") for one in documents(output, pattern)]
+    found = [
+        one for pattern in ("node-*.json", "rank-*.json", "task-*.json") for one in read_documents(output, pattern)
+    ]
     bad = any(row["status"] in ("FAIL", "ERROR") for one in found for row in one.get("rows", []))
     return bad or bool(glob.glob(os.path.join(glob.escape(output), "ended-*.json")))
 
 
-def moved(output: str) -> float:
+def find_last_change(output: str) -> float:
     """When the folder last changed, by the file server's clock: every file of a run appears there by rename."""
     try:
         return os.stat(output).st_mtime
@@ -33,9 +35,9 @@ def moved(output: str) -> float:
         return 0.0
 
 
-def attempted(output: str, number: int) -> list[str]:
+def list_attempted(output: str, number: int) -> list[str]:
     """The codes that any rank began in round NUMBER."""
     codes = []
-    for document in documents(output, f"rank-*-{number}.json"):
+    for document in read_documents(output, f"rank-*-{number}.json"):
         codes += [row["code"] for row in document["rows"]] + [document.get("running", "")]
     return sorted({code for code in codes if code})

@@ -12,12 +12,12 @@ import subprocess
 import time
 
 
-def environment(elastic: bool) -> dict[str, str]:
+def make_rank_environment(elastic: bool) -> dict[str, str]:
     """The ranks' own: where they may start again, each start has a store of its own (pytorch #135712)."""
     return {**os.environ, **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if elastic else {})}
 
 
-def planted() -> str:
+def find_planted() -> str:
     """The file that plants a bug, run before anything: how the suite's own tests see that it is caught."""
     path = os.environ.get("HPCSTACK_SMOKE_PLANT", "")
     if path:
@@ -62,7 +62,7 @@ def _is_rank(place: str, scratch: str) -> bool:
         return f"HPCSTACK_SMOKE_SCRATCH={scratch}".encode() in file.read().split(b"\0")
 
 
-def end(child: subprocess.Popen[bytes], patience: float = 10.0) -> None:
+def end_process(child: subprocess.Popen[bytes], patience: float = 10.0) -> None:
     """CHILD and all that it started, kindly, then, after PATIENCE seconds, not."""
     for how, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, 10.0)):
         with contextlib.suppress(ProcessLookupError):

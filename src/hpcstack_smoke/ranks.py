@@ -12,10 +12,10 @@ import sys
 import tempfile
 from typing import Any
 
-from hpcstack_smoke.agent import function, tell
-from hpcstack_smoke.processes import planted
+from hpcstack_smoke.agent import import_check, tell_row
+from hpcstack_smoke.processes import find_planted
 from hpcstack_smoke.request import read_request
-from hpcstack_smoke.result import ERROR, PASS, run, write
+from hpcstack_smoke.result import ERROR, PASS, run_check, write_document
 
 TIMEOUT_S = 90.0
 GRACE_S = 8.0
@@ -79,42 +79,42 @@ def main() -> None:
     rank = int(os.environ.get("RANK", "0"))
     name, where = f"rank-{rank}-{number}.json", f"{socket.gethostname()}:{rank}"
     tell_stacks(number, rank)
-    document: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "rows": [], "planted": planted()}
-    write(folder, name, document)  # what has started is told from what never came
+    document: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "rows": [], "planted": find_planted()}
+    write_document(folder, name, document)  # what has started is told from what never came
     quiet_cpu()
     import torch.distributed as dist
 
-    from hpcstack_smoke.context import join
+    from hpcstack_smoke.context import join_group
 
     timeout = float(os.environ.get("HPCSTACK_SMOKE_TIMEOUT", TIMEOUT_S))
     try:
-        context = join(timeout, request)
+        context = join_group(timeout, request)
     except Exception as error:  # the others would wait for this rank until their patience ends
         why = f"{type(error).__name__}: {error}"[:400]
-        write(folder, f"broken-{number}", {"code": "join", "where": where, "why": why})
+        write_document(folder, f"broken-{number}", {"code": "join", "where": where, "why": why})
         raise
     if context.rank == 0:
-        write(folder, f"joined-{number}", {"world": context.world})  # from here on a silence is a stall
+        write_document(folder, f"joined-{number}", {"world": context.world})  # from here on a silence is a stall
     document |= {"world": context.world, "backend": context.backend}
     for check in request.checks("ranks", done):
-        write(folder, name, {**document, "running": check.code})
-        row = run(check.code, lambda found=check: function(found)(context), where)  # type: ignore[misc]
-        document["rows"].append(row if context.rank == 0 else brief(row))
+        write_document(folder, name, {**document, "running": check.code})
+        row = run_check(check.code, lambda found=check: import_check(found)(context), where)  # type: ignore[misc]
+        document["rows"].append(row if context.rank == 0 else shorten_row(row))
         if context.rank == 0:
-            tell(row)
+            tell_row(row)
         if row["status"] == ERROR:
-            write(folder, name, document)
-            write(folder, f"broken-{number}", {"code": check.code, "where": where})
-            leave(check.code, context.world)
+            write_document(folder, name, document)
+            write_document(folder, f"broken-{number}", {"code": check.code, "where": where})
+            leave_group(check.code, context.world)
         if context.gpu:
             empty_cache()
-    write(folder, name, document)
+    write_document(folder, name, document)
     dist.destroy_process_group()
     sys.stdout.flush()
     os._exit(0)  # what frameworks do when they are taken apart takes seconds, and everything is written
 
 
-def brief(row: dict[str, Any]) -> dict[str, Any]:
+def shorten_row(row: dict[str, Any]) -> dict[str, Any]:
     """ROW without what the first rank draws: thousands of ranks would write the same picture."""
     return {**row, "series": []} if row["status"] == PASS else row
 
@@ -126,7 +126,7 @@ def empty_cache() -> None:
     torch.cuda.empty_cache()
 
 
-def leave(code: str, world: int) -> None:
+def leave_group(code: str, world: int) -> None:
     """End without waiting in a broken group, but not before the others have had time to say what they saw."""
     import time
 

@@ -6,8 +6,8 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields
 
-from hpcstack_smoke.result import write
-from hpcstack_smoke.select import MINUTES, Check, selected
+from hpcstack_smoke.result import write_document
+from hpcstack_smoke.select import MINUTES, Check, select_checks
 
 FILE = "request.json"
 
@@ -45,12 +45,12 @@ class Request:
 
     def checks(self, scope: str, done: str = "") -> list[Check]:
         """What is to be run in SCOPE, but for the codes in DONE."""
-        return selected(self.tests, scope, self.tier, self.skip, done)
+        return select_checks(self.tests, scope, self.tier, self.skip, done)
 
 
 def write_request(request: Request) -> None:
     """request.json in the run's folder."""
-    write(request.output, FILE, asdict(request))
+    write_document(request.output, FILE, asdict(request))
 
 
 def read_request(folder: str) -> Request:

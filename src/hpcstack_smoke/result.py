@@ -47,14 +47,14 @@ class NeedsRoot(Skip):
     """Raised by a check of what only root may read on this machine."""
 
 
-def judge(
+def judge_result(
     good: bool, measured: str, expected: str, source: str = "", evidence: str = "", remedy: str = "", **more: Any
 ) -> Result:
     """PASS or FAIL."""
     return Result(PASS if good else FAIL, measured, expected, source, evidence, "" if good else remedy, **more)
 
 
-def run(code: str, check: Callable[[], Result], where: str) -> dict[str, Any]:
+def run_check(code: str, check: Callable[[], Result], where: str) -> dict[str, Any]:
     """The row of one check; what it raises becomes SKIP or ERROR."""
     began = time.monotonic()
     try:
@@ -68,7 +68,7 @@ def run(code: str, check: Callable[[], Result], where: str) -> dict[str, Any]:
     return {"code": code, "where": where, "seconds": round(time.monotonic() - began, 3), **asdict(result)}
 
 
-def write(folder: str, name: str, document: dict[str, Any], mode: int = 0o644) -> None:
+def write_document(folder: str, name: str, document: dict[str, Any], mode: int = 0o644) -> None:
     """DOCUMENT as FOLDER/NAME, whole or not at all."""
     handle, part = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
     with os.fdopen(handle, "w") as file:

@@ -178,18 +178,18 @@ FAMILIES = tuple(dict.fromkeys(check.family for check in CHECKS))
 GROUPS = {"training": ("ddp", "fsdp", "deepspeed", "parallel", "train")}
 
 
-def names() -> tuple[str, ...]:
+def list_names() -> tuple[str, ...]:
     """Every word that --only, --skip and a recipe's `tests` know: groups, families, codes."""
     return (*GROUPS, *FAMILIES, *(check.code for check in CHECKS))
 
 
-def meant(check: Check, words: str) -> bool:
+def is_named(check: Check, words: str) -> bool:
     """Whether WORDS (codes, families or groups, by comma) name CHECK."""
     wanted = [word for word in words.split(",") if word]
     return any(word in (check.code, check.family) or check.family in GROUPS.get(word, ()) for word in wanted)
 
 
-def selected(tests: str, scope: str, tier: str = "full", skip: str = "", done: str = "") -> list[Check]:
+def select_checks(tests: str, scope: str, tier: str = "full", skip: str = "", done: str = "") -> list[Check]:
     """The checks of SCOPE that TESTS names, up to TIER; those named by their own code run at any tier.
 
     Without TESTS: all. What SKIP names is left out, and the codes of DONE, which ran before. The tier `burn` has its
@@ -198,14 +198,14 @@ def selected(tests: str, scope: str, tier: str = "full", skip: str = "", done: s
     words = tests.split(",")
     out = []
     for check in CHECKS:
-        if check.scope != scope or meant(check, skip) or check.code in done.split(","):
+        if check.scope != scope or is_named(check, skip) or check.code in done.split(","):
             continue
         if tier == BURN:
             wanted = check.tier == BURN or (check.tier == "quick" and check.family in ("node", "fabric"))
         elif check.tier == BURN:
             wanted = check.family in words or check.code in words
         else:
-            wanted = not tests or meant(check, tests)
+            wanted = not tests or is_named(check, tests)
             wanted = wanted and (TIERS.index(check.tier) <= TIERS.index(tier) or check.code in words)
         if wanted:
             out.append(check)

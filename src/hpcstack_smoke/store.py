@@ -251,7 +251,7 @@ def _question(op: str, key: str, rank: int, want: int) -> str:
     return json.dumps([op, key, rank, want])
 
 
-def address() -> str:
+def find_address() -> str:
     """This host's address, as the others reach it: Debian's /etc/hosts gives the host's own name a loopback address.
 
     A UDP socket is not used, only asked which address it would send from.

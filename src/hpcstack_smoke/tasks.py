@@ -17,10 +17,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcstack_smoke.agent import A_NODE_S, function, tell
-from hpcstack_smoke.processes import end, planted
+from hpcstack_smoke.agent import A_NODE_S, import_check, tell_row
+from hpcstack_smoke.processes import end_process, find_planted
 from hpcstack_smoke.request import Request, read_request
-from hpcstack_smoke.result import ERROR, run, write
+from hpcstack_smoke.result import ERROR, run_check, write_document
 from hpcstack_smoke.select import CHECKS, Check
 from hpcstack_smoke.store import Client
 
@@ -98,7 +98,7 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def start(agent: Agent) -> int:
+def start_tasks(agent: Agent) -> int:
     """All task checks of the run on this node, one after another; 0, as each leaves its own rows."""
     for check in agent.request.checks("tasks"):
         try:
@@ -133,7 +133,7 @@ def _one(agent: Agent, check: Check) -> None:
     finally:
         for child in children:
             if child.poll() is None:
-                end(child)
+                end_process(child)
     _told(agent, check, first)
 
 
@@ -144,10 +144,10 @@ def _told(agent: Agent, check: Check, first: int) -> None:
         if not os.path.exists(path):
             row = {"code": check.code, "where": f"{agent.host}:{rank}", "status": ERROR, "seconds": 0.0,
                    "evidence": _last_line(path.removesuffix("json") + "log")}  # fmt: skip
-            write(agent.request.output, f"task-{check.code}-{rank}.json", {"rank": rank, "rows": [row]})
+            write_document(agent.request.output, f"task-{check.code}-{rank}.json", {"rank": rank, "rows": [row]})
         if rank == 0:
             with open(path) as file:
-                tell(json.load(file)["rows"][0])
+                tell_row(json.load(file)["rows"][0])
         log = path.removesuffix("json") + "log"
         if os.path.exists(log) and not os.path.getsize(log):
             os.unlink(log)
@@ -168,9 +168,11 @@ def main() -> None:
     task = Task(rank, int(os.environ["WORLD_SIZE"]), local, folder, code, client, read_request(folder))
     check = next(check for check in CHECKS if check.code == code)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what a check has started ends with it
-    bug = planted()
-    row = run(check.code, lambda: function(check)(task), f"{socket.gethostname()}:{rank}")
-    write(folder, f"task-{code}-{rank}.json", {"rank": rank, "host": socket.gethostname(), "plant": bug, "rows": [row]})
+    bug = find_planted()
+    row = run_check(check.code, lambda: import_check(check)(task), f"{socket.gethostname()}:{rank}")
+    write_document(
+        folder, f"task-{code}-{rank}.json", {"rank": rank, "host": socket.gethostname(), "plant": bug, "rows": [row]}
+    )
     sys.stdout.flush()
     os._exit(0)  # frameworks may wait in their own ends for tasks that are gone
 

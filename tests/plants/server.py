@@ -10,7 +10,7 @@ from hpcstack_smoke.apps.servers import Server
 
 FAULT = "killed"  # the test gives one of: killed, slow, nonsense
 completions.ANSWER_S = 6.0
-make, warm, children = alphabet.make, completions.warm, []
+make, warm, children = alphabet.make_alphabet_model, completions.warm_completions, []
 
 
 class Watched(Server):
@@ -37,4 +37,4 @@ def make_another(folder):
 if os.environ.get("RANK") == "2":
     serve.Server, serve.TRANSFORMERS = Watched, replace(serve.TRANSFORMERS, warm=warm_and_then)
     if FAULT == "nonsense":
-        alphabet.make = make_another
+        alphabet.make_alphabet_model = make_another

@@ -18,16 +18,16 @@ import yaml
 from hpcstack.report import Report
 from hpcstack.suite.judge import judge_report
 from hpcstack.suite.outcomes import RunFiles, Size, host_rows, make_outcomes
-from hpcstack_smoke.agent import function
+from hpcstack_smoke.agent import import_check
 from hpcstack_smoke.collectives import line, pairs, transport
-from hpcstack_smoke.collectives.nccllog import read
+from hpcstack_smoke.collectives.nccllog import read_log
 from hpcstack_smoke.context import Context
 from hpcstack_smoke.gpu import judge as gpu_judge
 from hpcstack_smoke.gpu.same import judge_same
 from hpcstack_smoke.node import counters, fabric, inventory, machine
 from hpcstack_smoke.node.nvlink import LINKS
 from hpcstack_smoke.request import Request
-from hpcstack_smoke.result import PASS, Result, Skip, run
+from hpcstack_smoke.result import PASS, Result, Skip, run_check
 from hpcstack_smoke.select import CHECKS
 from support.nodes import Node
 
@@ -129,7 +129,7 @@ def judged(cluster: Cluster) -> Report:
     for node in cluster.nodes:
         with on(node):
             found.hosts.add(node.host)
-            found.inventory[node.host] = inventory.inventory(cluster.request)
+            found.inventory[node.host] = inventory.make_inventory(cluster.request)
             found.rows += [_node_row(code, cluster, node) for code in ON_NODES]
             found.rows += _after(cluster, node)
     found.rows += _rank_rows(cluster)
@@ -147,7 +147,7 @@ def judged(cluster: Cluster) -> Report:
 
 def _node_row(code: str, cluster: Cluster, node: Node) -> dict[str, Any]:
     check = next(one for one in CHECKS if one.code == code)
-    return run(code, lambda: function(check)(cluster.request), node.host)
+    return run_check(code, lambda: import_check(check)(cluster.request), node.host)
 
 
 def _after(cluster: Cluster, node: Node) -> list[dict[str, Any]]:
@@ -155,11 +155,11 @@ def _after(cluster: Cluster, node: Node) -> list[dict[str, Any]]:
     from hpcstack_smoke.node import sysfs
 
     node.gained = False
-    before, ports = counters.read(), sysfs.counters()
+    before, ports = counters.read_counters(), sysfs.read_error_counters()
     node.gained = True
     return [
-        run("node.counters", lambda: counters.judge_gain(before, counters.read()), node.host),
-        run("fabric.counters", lambda: fabric.judge_gain(ports, sysfs.counters()), node.host),
+        run_check("node.counters", lambda: counters.judge_counter_gains(before, counters.read_counters()), node.host),
+        run_check("fabric.counters", lambda: fabric.judge_port_gains(ports, sysfs.read_error_counters()), node.host),
     ]
 
 
@@ -180,7 +180,7 @@ def _row(code: str, where: str, value: Result | Skip) -> dict[str, Any]:
             raise value
         return value
 
-    return run(code, give, where)
+    return run_check(code, give, where)
 
 
 def attempt(work: Any) -> Result | Skip:
@@ -233,14 +233,14 @@ def _transport(cluster: Cluster) -> Result:
             places.append((node.host, node.domain_name()))
             fabrics.append(transport.fabric_here(cluster.request))
     for rank, (node, local) in enumerate(cluster.places()):
-        everyone.append(transport.summarise(read(node.nccl_log(rank, local, cluster)), rank, places))
+        everyone.append(transport.summarise_log(read_log(node.nccl_log(rank, local, cluster)), rank, places))
     name = cluster.nodes[0].gpu["name"].removeprefix("NVIDIA ")
     expected = transport.Expected(
         fabric=next((one[0] for one in fabrics if one[0]), ""), perhaps=any(one[1] for one in fabrics),
         nvlink=cluster.request.nvlink or name in LINKS,
         nvls=cluster.ranks >= transport.NVLS_FROM.get(name, 1 << 30),
     )  # fmt: skip
-    return transport.judged(everyone, expected)
+    return transport.judge_transports(everyone, expected)
 
 
 def _bandwidth(cluster: Cluster) -> Result:
@@ -290,7 +290,7 @@ def _pairs(cluster: Cluster) -> Result | Skip:
             apart = apart and pairs.rails_here(_context(cluster))
     each = request.fabric_rate / 8 if apart and len(request.hcas) == cluster.ranks else 0.0
     domains = [node.domain_name() for node in cluster.nodes]
-    return pairs.judged(_context(cluster), matrix, hosts, domains, each, apart=apart)
+    return pairs.judge_pairs_matrix(_context(cluster), matrix, hosts, domains, each, apart=apart)
 
 
 class Modelled(machine.Machine):

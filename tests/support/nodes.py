@@ -268,7 +268,7 @@ class Node:
         from support.clusters import on
 
         with on(self):
-            return "/".join(next(iter(nvlink.domains().values()), ()))
+            return "/".join(next(iter(nvlink.read_domains().values()), ()))
 
     def by_nvlink(self, other: Node) -> bool:
         """Whether NCCL goes to OTHER by NVLink."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import format_count
-from hpcstack_smoke.select import SCOPES, Check, selected
+from hpcstack_smoke.select import SCOPES, Check, select_checks
 
 if TYPE_CHECKING:
     from hpcstack.report import Outcome, Report
@@ -36,7 +36,7 @@ NO_REPORT = Obstacle("there is no report of this image")
 def list_required(tests: tuple[str, ...], tier: str, node: NodeType | None) -> list[str]:
     """The codes of the checks that a recipe with TESTS requires on NODE, up to TIER."""
     asked = tests or FAMILIES_BY_DEFAULT
-    checks = [check for scope in SCOPES for check in selected(",".join(asked), scope, tier)]
+    checks = [check for scope in SCOPES for check in select_checks(",".join(asked), scope, tier)]
     return [check.code for check in checks if _is_required(check, asked, node)]
 
 

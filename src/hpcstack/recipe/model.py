@@ -13,7 +13,7 @@ from hpcstack.core.names import MODES
 from hpcstack.recipe.fields import LABEL as LABEL_NAME
 from hpcstack.recipe.fields import NAME, REPOSITORY, VARIANT, VERSION, Command, Label, Line, Model, Mount, Part, Value
 from hpcstack.recipe.packages import File, Packages, Run
-from hpcstack_smoke.select import FAMILIES, GROUPS, names
+from hpcstack_smoke.select import FAMILIES, GROUPS, list_names
 
 IMAGE = re.compile(
     rf"^(?P<registry>[A-Za-z0-9.-]+(?::[0-9]+)?)/(?P<repository>{REPOSITORY})"
@@ -29,7 +29,7 @@ else:
 
 def known_tests() -> tuple[str, ...]:
     """Every group, family and check of the suite."""
-    return names()
+    return list_names()
 
 
 class Base(Model):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from hpcstack.core.errors import format_count
 from hpcstack.report import Outcome, merge_rows
 from hpcstack.report.model import WORST
-from hpcstack_smoke.agent import function
-from hpcstack_smoke.result import run
-from hpcstack_smoke.select import SCOPES, Check, selected
+from hpcstack_smoke.agent import import_check
+from hpcstack_smoke.result import run_check
+from hpcstack_smoke.select import SCOPES, Check, select_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,13 +90,15 @@ def make_outcomes(size: Size, found: RunFiles, tail: str) -> list[Outcome]:
 
 def host_rows(size: Size, inventories: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of the checks that are made here, of what all nodes left."""
-    checks = selected(size.tests, "host", size.tier, size.skip)
-    return [run(check.code, lambda found=check: function(found)(inventories), "all nodes") for check in checks]  # type: ignore[misc]
+    checks = select_checks(size.tests, "host", size.tier, size.skip)
+    return [
+        run_check(check.code, lambda found=check: import_check(found)(inventories), "all nodes") for check in checks
+    ]  # type: ignore[misc]
 
 
 def _asked(size: Size) -> Iterable[Check]:
     for scope in SCOPES:
-        yield from selected(size.tests, scope, size.tier, size.skip)
+        yield from select_checks(size.tests, scope, size.tier, size.skip)
 
 
 def _silent(check: Check, size: Size, found: RunFiles, silent: int, tail: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from hpcstack.suite.steps import Say, old_words, python_path, reads_requests, wa
 from hpcstack_smoke import __version__ as suite_version
 from hpcstack_smoke.agent import start_s
 from hpcstack_smoke.request import Request, write_request
-from hpcstack_smoke.select import BURN, MINUTES, STALL_S, TIER_SECONDS, selected
+from hpcstack_smoke.select import BURN, MINUTES, STALL_S, TIER_SECONDS, select_checks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,7 +168,7 @@ def run_suite(
     say(f"{run.size.world} ranks on {format_count(run.size.nodes, 'node')} by {line.runtime} ({line.reason})")
     began, started = time.monotonic(), datetime.now(timezone.utc).isoformat(timespec="seconds")
     steps = [runner.logged(list(line.argv), run.folder / "step.log", env=line.environment, on_line=watch_steps(say))]
-    mpi = selected(run.size.tests, "mpi", run.size.tier, run.size.skip)
+    mpi = select_checks(run.size.tests, "mpi", run.size.tier, run.size.skip)
     if mpi and not here:
         steps.append(mpi_step(run.folder, run.size, artifact, resources, site, runner, wanted.runtime, suite, say))
     found = collect_run(run.folder)

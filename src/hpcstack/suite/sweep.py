@@ -19,7 +19,7 @@ from hpcstack.render.template import fill_template
 from hpcstack.slurm.jobs import cancel_jobs, submit_job
 from hpcstack.store.find import newest_image
 from hpcstack.suite.bisect import Bisection, Measured
-from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, slow_pairs, tournament
+from hpcstack_smoke.collectives.pairs import SLOW, odd_ones, plan_tournament, slow_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -118,7 +118,7 @@ def usable_nodes(
 
 def pairs_of(nodes: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
     """The pairs of the first ROUNDS of a tournament."""
-    return [(nodes[a], nodes[b]) for round_ in tournament(len(nodes))[:rounds] for a, b in round_]
+    return [(nodes[a], nodes[b]) for round_ in plan_tournament(len(nodes))[:rounds] for a, b in round_]
 
 
 def submit_groups(

@@ -18,17 +18,17 @@ NOISE = 0.005  # of the random weights: their part of a hidden state stays far b
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
-def prompt(number: int) -> str:
+def make_prompt(number: int) -> str:
     """The prompt of a client, by its NUMBER: it ends with a letter of its own."""
     return f"hpcstack asks client {number}: {CIRCLE[number % CLIENTS]}"
 
 
-def answer(number: int) -> str:
+def expect_answer(number: int) -> str:
     """What the model says to `prompt(NUMBER)` in TOKENS tokens, each the likeliest."""
     return "".join(CIRCLE[(number % CLIENTS + step) % len(CIRCLE)] for step in range(1, TOKENS + 1))
 
 
-def make(folder: str) -> None:
+def make_alphabet_model(folder: str) -> None:
     """The model and its tokenizer as files of Hugging Face's form in FOLDER, 9 MB. ImportError without transformers."""
     import torch
     import transformers
@@ -47,9 +47,9 @@ def make(folder: str) -> None:
         for token in range(VOCABULARY):
             model.model.embed_tokens.weight[token, token] = 1.0
         for one, after in zip(CIRCLE, CIRCLE[1:] + CIRCLE[0], strict=True):
-            model.lm_head.weight[words[written(after)], words[written(one)]] = 1.0
+            model.lm_head.weight[words[spell_byte(after)], words[spell_byte(one)]] = 1.0
     model.to(torch.bfloat16).save_pretrained(folder)
-    tokenizer(words).save_pretrained(folder)
+    make_tokenizer(words).save_pretrained(folder)
 
 
 def _vocabulary() -> dict[str, int]:
@@ -59,12 +59,12 @@ def _vocabulary() -> dict[str, int]:
     return {"<|end|>": 0, **{one: number for number, one in enumerate(sorted(ByteLevel.alphabet()), 1)}}
 
 
-def written(one: str) -> str:
+def spell_byte(one: str) -> str:
     """A character as ByteLevel writes it: those that cannot be seen are moved up by 256."""
     return chr(ord(one) + 256) if one in "\n " else one
 
 
-def tokenizer(words: dict[str, int]) -> Any:
+def make_tokenizer(words: dict[str, int]) -> Any:
     """A tokenizer that takes each byte for a token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

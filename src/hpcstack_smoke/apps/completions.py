@@ -55,19 +55,19 @@ class Exercise:
     figures: dict[str, float]
 
 
-def warm(target: Target, seconds: float = 0.0) -> None:
+def warm_completions(target: Target, seconds: float = 0.0) -> None:
     """The first completion, alone: servers may load their model then, and not every one stands two at once.
 
     (transformers 4.57 answers the second one with `Cannot copy out of meta tensor`.) WrongAnswer as in `exercise`.
     """
-    _is_right(0, ask(target, 0, stream=False, seconds=seconds or FIRST_S), "the first completion")
+    _is_right(0, ask_completion(target, 0, stream=False, seconds=seconds or FIRST_S), "the first completion")
 
 
-def exercise(target: Target) -> Exercise:
+def exercise_completions(target: Target) -> Exercise:
     """A completion, a stream, CLIENTS at once. WrongAnswer: the first thing that is not right."""
-    whole = ask(target, 1, stream=False)
+    whole = ask_completion(target, 1, stream=False)
     _is_right(1, whole, "a completion")
-    stream = ask(target, 2, stream=True)
+    stream = ask_completion(target, 2, stream=True)
     _is_right(2, stream, "a stream")
     if stream.pieces < 2:
         raise WrongAnswer(f"a stream came in {stream.pieces} piece: it is not streamed")
@@ -83,7 +83,7 @@ def at_once(target: Target) -> list[Answer]:
     """CLIENTS streams at the same time, each with a prompt of its own: none gets another one's answer."""
     numbers = range(3, 3 + CLIENTS)
     with ThreadPoolExecutor(CLIENTS) as pool:
-        asked = [pool.submit(ask, target, number, stream=True) for number in numbers]
+        asked = [pool.submit(ask_completion, target, number, stream=True) for number in numbers]
     answers = []
     for number, one in zip(numbers, asked, strict=True):
         answers.append(one.result())
@@ -92,21 +92,21 @@ def at_once(target: Target) -> list[Answer]:
 
 
 def _is_right(number: int, found: Answer, what: str) -> None:
-    want = alphabet.answer(number)
+    want = alphabet.expect_answer(number)
     if found.text != want:
         raise WrongAnswer(f"{what} answered {found.text[:40]!r}, where the model says {want!r}")
 
 
-def ask(target: Target, number: int, stream: bool, seconds: float = 0.0) -> Answer:
+def ask_completion(target: Target, number: int, stream: bool, seconds: float = 0.0) -> Answer:
     """The answer to client NUMBER's prompt, whole within SECONDS (else ANSWER_S). WrongAnswer: what came instead."""
     seconds = seconds or ANSWER_S
     document = {
-        "model": target.model, "messages": [{"role": "user", "content": alphabet.prompt(number)}],
+        "model": target.model, "messages": [{"role": "user", "content": alphabet.make_prompt(number)}],
         "max_tokens": alphabet.TOKENS, "temperature": 0.0, "stream": stream,
     }  # fmt: skip
     began = time.monotonic()
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {target.key}"}
-    with connection(target, seconds) as line:
+    with open_connection(target, seconds) as line:
         line.connect()
         sock = line.sock
         line.request("POST", "/v1/chat/completions", json.dumps(document), headers)
@@ -122,7 +122,7 @@ def ask(target: Target, number: int, stream: bool, seconds: float = 0.0) -> Answ
 
 
 @contextlib.contextmanager
-def connection(target: Target, seconds: float) -> Iterator[http.client.HTTPConnection]:
+def open_connection(target: Target, seconds: float) -> Iterator[http.client.HTTPConnection]:
     """A connection to TARGET, of which nothing waits longer than SECONDS. WrongAnswer where it breaks or is silent."""
     line = http.client.HTTPConnection(target.host, target.port, timeout=seconds)
     try:

@@ -8,8 +8,8 @@ import os
 import socket
 from typing import TYPE_CHECKING, TextIO
 
-from hpcstack_smoke.result import Result, judge
-from hpcstack_smoke.store import address
+from hpcstack_smoke.result import Result, judge_result
+from hpcstack_smoke.store import find_address
 
 if TYPE_CHECKING:
     from hpcstack_smoke.tasks import Task
@@ -23,7 +23,7 @@ def exchange(task: Task) -> Result:
         server.bind(("", 0))
         server.listen(1)
         server.settimeout(TIMEOUT_S)
-        places = task.first_gets("place", [address(), server.getsockname()[1], socket.gethostname()])
+        places = task.first_gets("place", [find_address(), server.getsockname()[1], socket.gethostname()])
         after = task.read("place", (task.rank + 1) % task.world)
         with socket.create_connection((after[0], after[1]), TIMEOUT_S) as forward:
             forward.sendall(f"{task.client.token}\n".encode())
@@ -37,7 +37,9 @@ def exchange(task: Task) -> Result:
     want = task.world * (task.world + 1) // 2 if task.rank == 0 else task.rank * (task.rank + 1) // 2
     hosts = f" on {len({place[2] for place in places})} host(s)" if places else ""
     measured = f"{task.world} tasks{hosts}, sum {got}"
-    return judge(got == want, measured, f"sum {want}", "1 + 2 + ... + n", remedy="nodes do not reach each other by TCP")
+    return judge_result(
+        got == want, measured, f"sum {want}", "1 + 2 + ... + n", remedy="nodes do not reach each other by TCP"
+    )
 
 
 def _neighbour(server: socket.socket, token: str) -> tuple[socket.socket, TextIO]:
@@ -70,7 +72,7 @@ def shared(task: Task) -> Result:
     if not first:
         os.unlink(path)
     measured = f"another content of node {wrong}" if wrong else f"{len(others)} files of other nodes read"
-    return judge(
+    return judge_result(
         not wrong, measured, "each as written", "sha256", remedy="the folder is not one filesystem on all nodes"
     )
 

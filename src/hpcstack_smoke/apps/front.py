@@ -40,7 +40,7 @@ class Front:
         with contextlib.suppress(OSError), client:
             client.settimeout(HEAD_S)
             head = read_head(client)
-            if not knows(head, self.key):
+            if not has_key(head, self.key):
                 client.sendall(REFUSED)
                 return
             with socket.create_connection(self.behind, HEAD_S) as server:
@@ -64,7 +64,7 @@ def read_head(client: socket.socket) -> bytes:
     return head
 
 
-def knows(head: bytes, key: str) -> bool:
+def has_key(head: bytes, key: str) -> bool:
     """Whether the header HEAD says KEY, and nothing that another reader of it could take for one."""
     lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
     said = [value.strip() for name, _, value in (line.partition(b":") for line in lines)

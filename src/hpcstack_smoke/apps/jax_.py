@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from hpcstack_smoke.result import Result, Skip, judge
-from hpcstack_smoke.store import address
+from hpcstack_smoke.result import Result, Skip, judge_result
+from hpcstack_smoke.store import find_address
 from hpcstack_smoke.tasks import Task, free_port
 
 
@@ -16,7 +16,7 @@ def psum(task: Task) -> Result:
         if task.named:
             raise RuntimeError("no jax in the image")
         raise Skip("the image has no jax")
-    place = f"{address()}:{free_port()}" if task.rank == 0 else ""
+    place = f"{find_address()}:{free_port()}" if task.rank == 0 else ""
     if task.rank == 0:
         task.post("coordinator", place)
     place = task.read("coordinator", 0)
@@ -34,7 +34,9 @@ def psum(task: Task) -> Result:
     kind = jax.devices()[0].platform
     measured = f"sum {total:g} over {jax.process_count()} processes, {jax.device_count()} {kind} device(s)"
     good = total == want and jax.process_count() == task.world
-    return judge(good, measured, f"sum {want:g}, {task.world} processes", "1 + 2 + ... + n", f"jax {jax.__version__}")
+    return judge_result(
+        good, measured, f"sum {want:g}, {task.world} processes", "1 + 2 + ... + n", f"jax {jax.__version__}"
+    )
 
 
 def _gpus() -> bool:

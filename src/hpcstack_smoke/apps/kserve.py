@@ -8,7 +8,7 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from hpcstack_smoke.apps.completions import ANSWER_S, CLIENTS, MOST, Exercise, Target, WrongAnswer, connection
+from hpcstack_smoke.apps.completions import ANSWER_S, CLIENTS, MOST, Exercise, Target, WrongAnswer, open_connection
 
 MODEL = "double"
 BACKENDS = "/opt/tritonserver/backends"
@@ -33,7 +33,7 @@ class TritonPythonModel:
 """
 
 
-def make(folder: str) -> bool:
+def make_adder_model(folder: str) -> bool:
     """The model below FOLDER, a repository of Triton's; False where the image has no Python back end for it."""
     if not os.path.isdir(os.path.join(BACKENDS, "python")):
         return False
@@ -44,25 +44,25 @@ def make(folder: str) -> bool:
     return True
 
 
-def warm(target: Target) -> None:
+def warm_inference(target: Target) -> None:
     """The first request."""
-    infer(target, 0)
+    request_inference(target, 0)
 
 
-def exercise(target: Target) -> Exercise:
+def exercise_inference(target: Target) -> Exercise:
     """CLIENTS at once, each with numbers of its own. WrongAnswer: the first that is not right."""
     with ThreadPoolExecutor(CLIENTS) as pool:
-        took = list(pool.map(lambda number: infer(target, number), range(1, 1 + CLIENTS)))
+        took = list(pool.map(lambda number: request_inference(target, number), range(1, 1 + CLIENTS)))
     figures = {"answer_s": round(statistics.median(took), 4)}
     return Exercise(f"a request in {figures['answer_s']:.2f} s, {CLIENTS} clients at once", figures)
 
 
-def infer(target: Target, number: int) -> float:
+def request_inference(target: Target, number: int) -> float:
     """Seconds of a request whose answer is right."""
     numbers = [float(number), float(number) + 0.5, -1.0, 1024.0]
     question = {"inputs": [{"name": "IN", "shape": [len(numbers)], "datatype": "FP32", "data": numbers}]}
     began = time.monotonic()
-    with connection(target, ANSWER_S) as line:
+    with open_connection(target, ANSWER_S) as line:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {target.key}"}
         line.request("POST", f"/v2/models/{MODEL}/infer", json.dumps(question), headers)
         answer = line.getresponse()

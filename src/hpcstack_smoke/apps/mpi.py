@@ -15,12 +15,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from hpcstack_smoke.agent import tell
+from hpcstack_smoke.agent import tell_row
 from hpcstack_smoke.apps.cuda_source import KERNEL
 from hpcstack_smoke.apps.mpi_source import SOURCE
-from hpcstack_smoke.collectives.nccltests import program, read
+from hpcstack_smoke.collectives.nccltests import find_program, read_table
 from hpcstack_smoke.request import read_request
-from hpcstack_smoke.result import ERROR, PASS, Result, Skip, judge, run, write
+from hpcstack_smoke.result import ERROR, PASS, Result, Skip, judge_result, run_check, write_document
 
 if TYPE_CHECKING:
     from hpcstack_smoke.select import Check
@@ -33,7 +33,7 @@ def world(found: Any) -> Result:
     """As many ranks as tasks: with a PMI that does not fit, each would be alone in a world of 1."""
     measured = f"{found['world']} ranks on {found['hosts']} host(s), {found['library']}"
     good = found["world"] == found["tasks"] and found["hosts"] == found["nodes"]
-    return judge(
+    return judge_result(
         good,
         measured,
         f"{found['tasks']} ranks on {found['nodes']} host(s)",
@@ -44,7 +44,7 @@ def world(found: Any) -> Result:
 
 def exact(found: Any) -> Result:
     """Point-to-point and eight collectives."""
-    return judge(found["wrong"] == 0, f"{found['wrong']} wrong values", "0", "values as computed")
+    return judge_result(found["wrong"] == 0, f"{found['wrong']} wrong values", "0", "values as computed")
 
 
 def device(found: Any) -> Result:
@@ -52,7 +52,7 @@ def device(found: Any) -> Result:
     if found.get("device", 2) == 2:
         _gpus_are_missed(found)
         raise Skip("no GPU, or no CUDA driver, on these nodes")
-    return judge(
+    return judge_result(
         found["device"] == 0,
         "right" if found["device"] == 0 else "another content",
         "each value as sent",
@@ -82,12 +82,12 @@ def cuda(found: Any) -> Result:
         raise Skip(found.get("cuda_skip") or "no GPU, or no CUDA driver, on these nodes")
     if found["gpu_error"] or not found["gpu_thrown"]:
         remedy = "the image's CUDA and the node's driver do not fit: node.driver, hpcstack lint"
-        return judge(False, f"CUDA's error {found['gpu_error']}", "0", "the CUDA runtime", remedy=remedy)
+        return judge_result(False, f"CUDA's error {found['gpu_error']}", "0", "the CUDA runtime", remedy=remedy)
     thrown = found["gpu_thrown"]
     off = abs(4 * found["gpu_inside"] / thrown - math.pi)
     limit = 5 * 4 * math.sqrt(math.pi / 4 * (1 - math.pi / 4) / thrown)
     rate = thrown / max(found["gpu_s"], 1e-9) / 1e9
-    return judge(off < limit, f"off by {off:.1e}, {rate:.3g} billion points a second", f"within {limit:.1e}",
+    return judge_result(off < limit, f"off by {off:.1e}, {rate:.3g} billion points a second", f"within {limit:.1e}",
                  "pi; five standard deviations", figures={"points_G_s": round(rate, 3)})  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def pi(found: Any) -> Result:
             "y_unit": "E(n)",
         },
     ]
-    return judge(
+    return judge_result(
         off < 1e-9 and dots < limit,
         measured,
         f"midpoint within 1e-9, Monte Carlo within {limit:.1e}",
@@ -139,7 +139,7 @@ def nccl(found: Any) -> Result:
     """nccl-tests' all_reduce_perf over all ranks: no wrong value, and its bus bandwidth beside torch's."""
     if "nccl_tests" not in found:
         raise Skip(found.get("nccl_skip", "no all_reduce_perf in the image"))
-    table = read(found["nccl_tests"])
+    table = read_table(found["nccl_tests"])
     if not table.rows:
         raise RuntimeError(f"all_reduce_perf printed no row: {found['nccl_tests'][-300:]}")
     sizes = sorted(table.rows)
@@ -148,7 +148,7 @@ def nccl(found: Any) -> Result:
     series = [{"name": "nccl-tests all_reduce", "x": sizes, "y": [table.rows[size][1] for size in sizes],
                "x_unit": "bytes", "y_unit": "GB/s"}]  # fmt: skip
     measured = f"{table.rows[sizes[-1]][1]:g} GB/s busbw at {sizes[-1]} bytes, {table.wrong} wrong, {table.ranks} ranks"
-    return judge(table.wrong == 0 and table.ranks == found["tasks"], measured, f"0 wrong, {found['tasks']} ranks",
+    return judge_result(table.wrong == 0 and table.ranks == found["tasks"], measured, f"0 wrong, {found['tasks']} ranks",
                  "nccl-tests -c 1", figures=figures, series=series,
                  remedy="ranks that are alone: the image's nccl-tests were built without MPI=1")  # fmt: skip
 
@@ -164,16 +164,16 @@ FUNCTIONS = {
 }
 
 
-def compiler() -> str:
+def find_compiler() -> str:
     """The MPI compiler of the image; empty where there is none."""
     return next(
         (found for name in ("mpicc", "mpicc.openmpi", "mpicc.mpich") if (found := shutil.which(name) or "")), ""
     )
 
 
-def build(output: str) -> dict[str, Any]:
+def build_program(output: str) -> dict[str, Any]:
     """Compile the program into OUTPUT; what is to know of it, or why there is none."""
-    found = compiler()
+    found = find_compiler()
     if not found:
         return {"skip": "no mpicc in the image"}
     source, binary = os.path.join(output, "mpi-probe.c"), os.path.join(output, "mpi-probe")
@@ -223,7 +223,7 @@ def await_build(output: str) -> dict[str, Any]:
     return said
 
 
-def rows(
+def make_rows(
     checks: list[Check], built: dict[str, Any], found: dict[str, Any] | None, why: str, named: bool
 ) -> list[dict[str, Any]]:
     """A row for each of CHECKS: from what the program FOUND, or why it did not."""
@@ -231,7 +231,7 @@ def rows(
     out = []
     for check in checks:
         if found is not None:
-            out.append(run(check.code, lambda code=check.code: FUNCTIONS[code](found), where))  # type: ignore[misc]
+            out.append(run_check(check.code, lambda code=check.code: FUNCTIONS[code](found), where))  # type: ignore[misc]
         else:
             status = "SKIP" if "skip" in built and not named else ERROR
             out.append(
@@ -251,12 +251,12 @@ def main() -> int:
     checks = request.checks("mpi")
     rank, tasks = int(os.environ.get("SLURM_PROCID", "0")), int(os.environ.get("SLURM_NTASKS", "1"))
     if rank == 0:
-        write(request.output, "mpi-built.json", build(request.output))
+        write_document(request.output, "mpi-built.json", build_program(request.output))
     built = await_build(request.output)
     found, why = None, ""
     if "compiler" in built:
         device = any(check.code == "mpi.device" for check in checks)
-        found, why = start(request.output, request.tier, rank, device=device)
+        found, why = start_program(request.output, request.tier, rank, device=device)
     if (
         any(check.code == "mpi.nccl" for check in checks)
         and "compiler" in built
@@ -272,10 +272,10 @@ def main() -> int:
                 "samples": SAMPLES[request.tier],
                 "virtual": len(os.sched_getaffinity(0)) * request.nodes < tasks,
             }
-        made = rows(checks, built, found, why, bool(request.tests))
+        made = make_rows(checks, built, found, why, bool(request.tests))
         for row in made:
-            tell(row)
-        write(request.output, "mpi-0.json", {"rows": made})
+            tell_row(row)
+        write_document(request.output, "mpi-0.json", {"rows": made})
     return 0
 
 
@@ -283,7 +283,7 @@ def _goes_on(output: str, rank: int, found: dict[str, Any] | None) -> bool:
     """Whether the first rank's program went well: else it starts no second one, and the others would wait for it."""
     path = os.path.join(output, "mpi-went.json")
     if rank == 0:
-        write(output, "mpi-went.json", {"well": found is not None})
+        write_document(output, "mpi-went.json", {"well": found is not None})
         return found is not None
     until = time.monotonic() + WAIT_S
     while not os.path.exists(path) and time.monotonic() < until:
@@ -297,7 +297,7 @@ def _goes_on(output: str, rank: int, found: dict[str, Any] | None) -> bool:
 
 def nccl_tests(tier: str) -> dict[str, Any]:
     """What all_reduce_perf printed here, if this rank is the one that prints; every rank takes part."""
-    path = program()
+    path = find_program()
     if not path or not os.path.exists("/proc/driver/nvidia/version"):
         return {"nccl_skip": "no all_reduce_perf in the image" if not path else "no GPU: NCCL does not run here"}
     most = {"quick": "256M", "standard": "1G", "full": "8G"}[tier]
@@ -309,7 +309,7 @@ def nccl_tests(tier: str) -> dict[str, Any]:
     return {"nccl_tests": done.stdout.decode(errors="replace")}
 
 
-def start(output: str, tier: str, rank: int, *, device: bool) -> tuple[dict[str, Any] | None, str]:
+def start_program(output: str, tier: str, rank: int, *, device: bool) -> tuple[dict[str, Any] | None, str]:
     """(what the program printed on the first rank, or nothing) and why it said nothing."""
     env = dict(os.environ)
     for name in ("HPCSTACK_SMOKE_DEVICE", "HPCSTACK_SMOKE_CUDA"):

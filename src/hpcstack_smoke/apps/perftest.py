@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.node import sysfs
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
-from hpcstack_smoke.store import address
+from hpcstack_smoke.store import find_address
 
 if TYPE_CHECKING:
     from hpcstack_smoke.tasks import Task
@@ -23,7 +23,7 @@ SHARE, FIRST_PORT, WAIT_S = 0.9, 18600, 600.0
 ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s*$")
 
 
-def average(text: str) -> float:
+def read_average(text: str) -> float:
     """Gb/s of the last row of the table: bytes, iterations, peak, average, message rate; 0 where there is none."""
     found = [float(match[4]) for line in text.splitlines() if (match := ROW.match(line))]
     return found[-1] if found else 0.0
@@ -34,10 +34,10 @@ def write_bw(task: Task) -> Result:
     nodes to the first's. The slowest port counts; the first task judges for all."""
     ports = sysfs.of_fabric(sysfs.active_ports(), task.request.fabric, tuple(task.request.hcas))
     ports = [port for port in ports if port.layer in ("InfiniBand", "Ethernet")]  # EFA speaks otherwise
-    here = [bool(shutil.which("ib_write_bw")), address(), [[port.hca, port.number, port.rate] for port in ports]]
+    here = [bool(shutil.which("ib_write_bw")), find_address(), [[port.hca, port.number, port.rate] for port in ports]]
     nodes = task.of_nodes("ready", here)
     found: list[list[Any]] = []
-    for turn, pairs in enumerate(turns(len(nodes)) if _all_ready(nodes) else []):
+    for turn, pairs in enumerate(plan_turns(len(nodes)) if _all_ready(nodes) else []):
         place = task.rank // (task.world // task.nodes)
         partner = next((other for pair in pairs if place in pair for other in pair if other != place), None)
         if partner is not None:
@@ -55,7 +55,7 @@ def _all_ready(nodes: list[Any]) -> bool:
     return len(nodes) > 1 and all(tool and ports for tool, _, ports in nodes)
 
 
-def turns(nodes: int) -> list[list[tuple[int, int]]]:
+def plan_turns(nodes: int) -> list[list[tuple[int, int]]]:
     """Who talks to whom: neighbours, and where their number is odd the last node to the first, afterwards."""
     pairs = [(first, first + 1) for first in range(0, nodes - 1, 2)]
     return [pairs, [(0, nodes - 1)]] if nodes % 2 and nodes > 1 else [pairs]
@@ -103,7 +103,7 @@ def _run(argv: list[str], tries: int) -> tuple[float, str]:
         except subprocess.TimeoutExpired:
             return 0.0, " (not ended in 60 s)"
         text = done.stdout.decode(errors="replace")
-        if done.returncode == 0 and (value := average(text)):
+        if done.returncode == 0 and (value := read_average(text)):
             return value, ""
         if turn == tries - 1:
             break

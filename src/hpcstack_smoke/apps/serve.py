@@ -24,7 +24,7 @@ from hpcstack_smoke.apps.front import Front
 from hpcstack_smoke.apps.servers import Server
 from hpcstack_smoke.node.host import open_gpus
 from hpcstack_smoke.result import ERROR, FAIL, PASS, SKIP, Result, Skip
-from hpcstack_smoke.store import address
+from hpcstack_smoke.store import find_address
 from hpcstack_smoke.tasks import Task, free_port
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Place:
 
 
 def _alphabet(folder: str) -> bool:
-    alphabet.make(folder)
+    alphabet.make_alphabet_model(folder)
     return True
 
 
@@ -78,12 +78,12 @@ def _transformers_argv(folder: str, host: str, port: int, gpus: int) -> list[str
 
 
 def _vllm_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
-    split = ["--tensor-parallel-size", str(spread(gpus)), "--max-model-len", "1024", "--enforce-eager"]
+    split = ["--tensor-parallel-size", str(count_gpus_of_model(gpus)), "--max-model-len", "1024", "--enforce-eager"]
     return ["vllm", "serve", folder, "--host", host, "--port", str(port), "--gpu-memory-utilization", "0.5", *split]
 
 
 def _tensorrt_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
-    split = ["--backend", "pytorch", "--tp_size", str(spread(gpus)), "--max_seq_len", "1024"]
+    split = ["--backend", "pytorch", "--tp_size", str(count_gpus_of_model(gpus)), "--max_seq_len", "1024"]
     return ["trtllm-serve", folder, "--host", host, "--port", str(port), *split]
 
 
@@ -92,13 +92,29 @@ def _triton_argv(folder: str, host: str, port: int, gpus: int) -> list[str]:
     return ["tritonserver", f"--model-repository={folder}", *where, "--allow-grpc=false", "--allow-metrics=false"]
 
 
-TRANSFORMERS = Serving("transformers", _alphabet, _transformers_argv, "/health", completions.warm, completions.exercise)
-VLLM = Serving("vllm", _alphabet, _vllm_argv, "/health", completions.warm, completions.exercise)
-TENSORRT_LLM = Serving("trtllm-serve", _alphabet, _tensorrt_argv, "/health", completions.warm, completions.exercise)
-TRITON = Serving("tritonserver", kserve.make, _triton_argv, "/v2/health/ready", kserve.warm, kserve.exercise)
+TRANSFORMERS = Serving(
+    "transformers",
+    _alphabet,
+    _transformers_argv,
+    "/health",
+    completions.warm_completions,
+    completions.exercise_completions,
+)
+VLLM = Serving("vllm", _alphabet, _vllm_argv, "/health", completions.warm_completions, completions.exercise_completions)
+TENSORRT_LLM = Serving(
+    "trtllm-serve", _alphabet, _tensorrt_argv, "/health", completions.warm_completions, completions.exercise_completions
+)
+TRITON = Serving(
+    "tritonserver",
+    kserve.make_adder_model,
+    _triton_argv,
+    "/v2/health/ready",
+    kserve.warm_inference,
+    kserve.exercise_inference,
+)
 
 
-def spread(gpus: int) -> int:
+def count_gpus_of_model(gpus: int) -> int:
     """Over how many of a node's GPUs the model goes: as many as divide its heads."""
     return max(n for n in (1, 2, 4, 8) if n <= max(gpus, 1) and alphabet.HEADS % n == 0)
 
@@ -113,25 +129,25 @@ def gpus_here() -> int:
 def transformers(task: Task) -> Result:
     """`transformers serve` of the Hugging Face stack, on GPUs or CPUs."""
     missing = [name for name in ("transformers", "fastapi", "uvicorn", "openai") if not importlib.util.find_spec(name)]
-    return serve(task, TRANSFORMERS, f"{missing[0]} (transformers[serving])" if missing else "")
+    return serve_model(task, TRANSFORMERS, f"{missing[0]} (transformers[serving])" if missing else "")
 
 
 def vllm(task: Task) -> Result:
     """`vllm serve`, its tensors split over the node's GPUs."""
-    return serve(task, VLLM, gpus=True)
+    return serve_model(task, VLLM, gpus=True)
 
 
 def tensorrt_llm(task: Task) -> Result:
     """`trtllm-serve` with its PyTorch back end."""
-    return serve(task, TENSORRT_LLM, gpus=True)
+    return serve_model(task, TENSORRT_LLM, gpus=True)
 
 
 def triton(task: Task) -> Result:
     """Triton with a model of its Python back end; where the image has none, that it gets ready."""
-    return serve(task, TRITON)
+    return serve_model(task, TRITON)
 
 
-def serve(task: Task, kind: Serving, missing: str = "", *, gpus: bool = False) -> Result:
+def serve_model(task: Task, kind: Serving, missing: str = "", *, gpus: bool = False) -> Result:
     """The server of this node, if this is its first task, and what the next node's answers.
 
     MISSING: what the image, one for all tasks, lacks. GPUS: it is not started without one; where a node has none, no
@@ -181,9 +197,9 @@ def _start(task: Task, kind: Serving, stack: contextlib.ExitStack) -> tuple[Serv
             break
         server.stop()
     if task.nodes > 1 and not trouble:  # most of these servers ask nobody for a key: they do not listen to the network
-        front = Front(address(), port, key)
+        front = Front(find_address(), port, key)
         stack.callback(front.stop)
-        host, port = address(), front.port
+        host, port = find_address(), front.port
     place = Place(socket.gethostname(), host, port, folder if model else "", key, trouble)
     if model and not trouble:
         try:

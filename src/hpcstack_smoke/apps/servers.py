@@ -29,7 +29,7 @@ class Server:
         with open(log, "wb") as file:
             self.child = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, cwd=folder,
-                env=environment(folder, key), start_new_session=True,
+                env=make_server_environment(folder, key), start_new_session=True,
             )  # fmt: skip
 
     def ready(self, host: str, port: int, path: str, until: float) -> str:
@@ -39,7 +39,7 @@ class Server:
             if ended := self.ended():
                 return f"{ended}: {self.last_line()}"
             try:
-                status = get(host, port, path)
+                status = get_status(host, port, path)
             except (OSError, http.client.HTTPException):
                 time.sleep(0.5)
                 continue
@@ -70,10 +70,10 @@ class Server:
         self.child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.child.wait(STOP_S)
-        left = members(self.folder)
+        left = find_members(self.folder)
         while left and time.monotonic() - began < STOP_S:
             time.sleep(0.2)
-            left = members(self.folder)
+            left = find_members(self.folder)
         for one in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(one, signal.SIGKILL)
@@ -91,7 +91,7 @@ class Server:
         return ""
 
 
-def environment(folder: str, key: str = "") -> dict[str, str]:
+def make_server_environment(folder: str, key: str = "") -> dict[str, str]:
     """This one's without what makes a server a rank, offline, with its home and caches below FOLDER."""
     kept = {name: value for name, value in os.environ.items() if name not in OF_RANKS and not name.startswith(OF_STEPS)}
     own = {name: os.path.join(folder, name.lower()) for name in OWN_FOLDERS}
@@ -99,7 +99,7 @@ def environment(folder: str, key: str = "") -> dict[str, str]:
     return {**kept, **own, **quiet, "HOME": folder, MARK: folder, **({"VLLM_API_KEY": key} if key else {})}
 
 
-def get(host: str, port: int, path: str, seconds: float = 5.0) -> int:
+def get_status(host: str, port: int, path: str, seconds: float = 5.0) -> int:
     """The status of GET PATH. OSError or HTTPException where there is none; no proxy is asked."""
     line = http.client.HTTPConnection(host, port, timeout=seconds)
     try:
@@ -109,7 +109,7 @@ def get(host: str, port: int, path: str, seconds: float = 5.0) -> int:
         line.close()
 
 
-def members(folder: str) -> list[int]:
+def find_members(folder: str) -> list[int]:
     """The living processes whose environment bears the mark of FOLDER's server; MPI gives some their own session."""
     out, mark = [], f"{MARK}={folder}".encode()
     for name in os.listdir("/proc"):

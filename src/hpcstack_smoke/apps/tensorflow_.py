@@ -8,8 +8,8 @@ import os
 from typing import Any
 
 from hpcstack_smoke.node.host import open_gpus
-from hpcstack_smoke.result import Result, Skip, judge
-from hpcstack_smoke.store import address
+from hpcstack_smoke.result import Result, Skip, judge_result
+from hpcstack_smoke.store import find_address
 from hpcstack_smoke.tasks import Task, free_port
 
 
@@ -22,7 +22,7 @@ def total(task: Task) -> Result:
     if open_gpus():
         given = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
         os.environ["CUDA_VISIBLE_DEVICES"] = given[task.local] if len(given) > task.local else str(task.local)
-    workers = task.all("worker", f"{address()}:{free_port()}")
+    workers = task.all("worker", f"{find_address()}:{free_port()}")
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": workers}, "task": {"type": "worker", "index": task.rank}}
     )
@@ -44,7 +44,7 @@ def total(task: Task) -> Result:
     devices = len(tf.config.list_physical_devices("GPU"))
     good = value == want and count == task.world
     measured = f"sum {value:g} over {count} workers, {devices} GPU(s) each"
-    result = judge(
+    result = judge_result(
         good, measured, f"sum {want:g}, {task.world} workers", "1 + 2 + ... + n", f"tensorflow {tf.__version__}"
     )
     task.wait("done")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.exact import on_cpu
-from hpcstack_smoke.gpu.clock import elapsed
+from hpcstack_smoke.gpu.clock import time_calls
 from hpcstack_smoke.result import PASS, Result, Skip
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ EVERY = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 WARM_UP, QUEUED, ROUNDS = 5, 10, 5
 
 
-def factor(name: str, world: int) -> float:
+def find_factor(name: str, world: int) -> float:
     """busbw / algbw."""
     if name == "all_reduce":
         return 2 * (world - 1) / world
@@ -48,7 +48,7 @@ def factor(name: str, world: int) -> float:
     return 1.0
 
 
-def call(name: str, size: int, context: Context, group: Any, dtype: Any) -> Callable[[], None]:
+def make_call(name: str, size: int, context: Context, group: Any, dtype: Any) -> Callable[[], None]:
     """The collective NAME on a buffer of SIZE bytes (of all ranks together where it gathers or scatters)."""
     import torch
     import torch.distributed as dist
@@ -85,7 +85,7 @@ def call(name: str, size: int, context: Context, group: Any, dtype: Any) -> Call
     return ring
 
 
-def seconds(work: Callable[[], None], context: Context, group: Any) -> float:
+def time_call(work: Callable[[], None], context: Context, group: Any) -> float:
     """Seconds of one call: the median over rounds, then the mean of all ranks."""
     import torch
     import torch.distributed as dist
@@ -126,7 +126,7 @@ def _queued(work: Callable[[], None], context: Context, group: Any) -> list[floa
     for _ in range(rounds):
         dist.barrier(group=group)
         torch.cuda.synchronize()
-        out.append(elapsed(work, calls))
+        out.append(time_calls(work, calls))
     return out
 
 
@@ -143,7 +143,7 @@ def _single(work: Callable[[], None], group: Any) -> list[float]:
     return out
 
 
-def swept(
+def sweep_collectives(
     context: Context,
     group: Any,
     names: tuple[str, ...],
@@ -160,9 +160,9 @@ def swept(
             values = []
             own = sizes if (name, short) == ("all_reduce", "float32") else [one for one in sizes if one not in more]
             for size in own:
-                took = seconds(call(name, size, context, group, dtype), context, group)
+                took = time_call(make_call(name, size, context, group, dtype), context, group)
                 context.alive()
-                values.append(round(size / took * factor(name, context.world) / 1e9, 4))
+                values.append(round(size / took * find_factor(name, context.world) / 1e9, 4))
                 figures[f"{name}_{short}_{size}_busbw_GB_s"] = values[-1]
             series.append({"name": f"{name} {short}", "x": list(own), "y": values, "x_unit": "bytes", "y_unit": "GB/s"})
             best = max(best, values[-1]) if name == "all_reduce" else best
@@ -195,8 +195,8 @@ def nccl(context: Context) -> Result:
     names = EVERY if context.tier != "quick" else ("all_reduce",)
     dtypes = (torch.float32, torch.bfloat16) if context.tier != "quick" else (torch.float32,)
     more = GATED[context.tier]
-    sizes = fitting(context, tuple(sorted({*SIZES[context.tier], *more})), more)
-    return swept(context, None, names, sizes, dtypes, more)
+    sizes = choose_sizes(context, tuple(sorted({*SIZES[context.tier], *more})), more)
+    return sweep_collectives(context, None, names, sizes, dtypes, more)
 
 
 def node(context: Context) -> Result:
@@ -210,10 +210,10 @@ def node(context: Context) -> Result:
     if context.per_node < 2:
         raise Skip("one rank on each node")
     more = GATED[context.tier]
-    sizes = fitting(context, tuple(sorted({1024 * MIB, *more})), more)
+    sizes = choose_sizes(context, tuple(sorted({1024 * MIB, *more})), more)
     group = group_of_node(context)
     here = replace(context, world=context.per_node, rank=context.local_rank)
-    result = swept(here, group, ("all_reduce",), sizes, (torch.float32,), more)
+    result = sweep_collectives(here, group, ("all_reduce",), sizes, (torch.float32,), more)
     dist.destroy_process_group(group)
     return result
 
@@ -232,7 +232,7 @@ def group_of_node(context: Context) -> Any:
         return groups[context.rank // each]
 
 
-def fitting(context: Context, sizes: tuple[int, ...], more: tuple[int, ...] = ()) -> tuple[int, ...]:
+def choose_sizes(context: Context, sizes: tuple[int, ...], more: tuple[int, ...] = ()) -> tuple[int, ...]:
     """Those of SIZES for which every rank's GPU has the memory: three buffers, or little over one of those in MORE."""
     import torch
 
@@ -247,7 +247,9 @@ def gloo(context: Context) -> Result:
     if context.world < 2:
         raise Skip("one rank: bus bandwidth is 0 by definition")
     with on_cpu(context) as (alike, group):
-        return swept(alike, group, ("all_reduce", "all_gather", "broadcast"), CPU_SIZES[context.tier], (torch.float32,))
+        return sweep_collectives(
+            alike, group, ("all_reduce", "all_gather", "broadcast"), CPU_SIZES[context.tier], (torch.float32,)
+        )
 
 
 def nccl_latency(context: Context) -> Result:
@@ -256,7 +258,7 @@ def nccl_latency(context: Context) -> Result:
 
     needs_nccl(context)
     values = [
-        round(seconds(call("all_reduce", size, context, None, torch.float32), context, None) * 1e6, 2)
+        round(time_call(make_call("all_reduce", size, context, None, torch.float32), context, None) * 1e6, 2)
         for size in LATENCY_SIZES
     ]
     series = [{"name": "all_reduce", "x": list(LATENCY_SIZES), "y": values, "x_unit": "bytes", "y_unit": "us"}]

@@ -10,7 +10,7 @@ from hpcstack_smoke.node import nvlink
 @functools.cache
 def domain_of_node() -> str:
     """CLUSTER/CLIQUE of this node's GPUs; empty where their NVLink ends at the node."""
-    return "/".join(next(iter(nvlink.domains().values()), ()))
+    return "/".join(next(iter(nvlink.read_domains().values()), ()))
 
 
 def pair_class(first: str, second: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Any
 
-from hpcstack_smoke.result import Result, Skip, judge
+from hpcstack_smoke.result import Result, Skip, judge_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ def placement(context: Context) -> Result:
     measured = f"{context.world} ranks on {len(distinct)} host(s)"
     measured += f": {', '.join(distinct)}" if len(distinct) <= 8 else ""
     want = context.step_nodes or context.nodes
-    return judge(len(distinct) == want, measured, f"{want} host(s)", "the step's nodes", remedy=remedy)
+    return judge_result(len(distinct) == want, measured, f"{want} host(s)", "the step's nodes", remedy=remedy)
 
 
 def shared_out(world: int) -> int:
@@ -35,14 +35,14 @@ def shared_out(world: int) -> int:
     return max(COUNT // world, PER_RANK)
 
 
-def moved(context: Context, rank: int, dtype: Any, count: int = COUNT, start: int = 0) -> Any:
+def make_moved(context: Context, rank: int, dtype: Any, count: int = COUNT, start: int = 0) -> Any:
     """What is only moved: integers that bf16 knows exactly (to 255), by position from START and rank."""
     import torch
 
     return ((torch.arange(start, start + count, device=context.device) * 7 + rank * 13) % 256).to(dtype)
 
 
-def summed(context: Context, rank: int, dtype: Any, count: int = COUNT) -> Any:
+def make_summed(context: Context, rank: int, dtype: Any, count: int = COUNT) -> Any:
     """What is added: 1 or 2 from at most 128 ranks a position, so that sums stay exact in bf16 (<= 256) at any size."""
     import torch
 
@@ -53,9 +53,9 @@ def summed(context: Context, rank: int, dtype: Any, count: int = COUNT) -> Any:
 
 def total_of(context: Context, dtype: Any, count: int) -> Any:
     """The sum of `summed` over all ranks, without a copy of each."""
-    whole = summed(context, 0, dtype, count)
+    whole = make_summed(context, 0, dtype, count)
     for rank in range(1, context.world):
-        whole += summed(context, rank, dtype, count)
+        whole += make_summed(context, rank, dtype, count)
     return whole
 
 
@@ -65,10 +65,10 @@ def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
     import torch.distributed as dist
 
     rank, world = context.rank, context.world
-    mine = moved(context, rank, dtype)
+    mine = make_moved(context, rank, dtype)
 
     def are_all(out: list[Any]) -> bool:
-        return all(torch.equal(one, moved(context, other, dtype)) for other, one in enumerate(out))
+        return all(torch.equal(one, make_moved(context, other, dtype)) for other, one in enumerate(out))
 
     def all_gather() -> bool:
         out = [torch.empty_like(mine) for _ in range(world)]
@@ -78,13 +78,13 @@ def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
     def broadcast() -> bool:
         sent = mine.clone()
         dist.broadcast(sent, src=world - 1, group=group)
-        return torch.equal(sent, moved(context, world - 1, dtype))
+        return torch.equal(sent, make_moved(context, world - 1, dtype))
 
     def all_to_all() -> bool:
         part = shared_out(world)
         out = torch.empty(part * world, device=context.device, dtype=dtype)
-        dist.all_to_all_single(out, moved(context, rank, dtype, part * world), group=group)
-        right = torch.cat([moved(context, other, dtype, part, rank * part) for other in range(world)])
+        dist.all_to_all_single(out, make_moved(context, rank, dtype, part * world), group=group)
+        right = torch.cat([make_moved(context, other, dtype, part, rank * part) for other in range(world)])
         return torch.equal(out, right)
 
     def send_recv() -> bool:
@@ -93,7 +93,7 @@ def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
         work = [dist.P2POp(dist.isend, mine, after, group), dist.P2POp(dist.irecv, got, before, group)]
         for one in dist.batch_isend_irecv(work):
             one.wait()
-        return torch.equal(got, moved(context, before, dtype))
+        return torch.equal(got, make_moved(context, before, dtype))
 
     def gather() -> bool:
         out = [torch.empty_like(mine) for _ in range(world)] if rank == 0 else None
@@ -102,7 +102,7 @@ def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
 
     def scatter() -> bool:
         got = torch.empty_like(mine)
-        sent = [moved(context, other, dtype) for other in range(world)] if rank == 0 else None
+        sent = [make_moved(context, other, dtype) for other in range(world)] if rank == 0 else None
         dist.scatter(got, sent, src=0, group=group)
         return torch.equal(got, mine)
 
@@ -116,7 +116,7 @@ def _adding(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
     import torch.distributed as dist
 
     rank, world = context.rank, context.world
-    mine = summed(context, rank, dtype)
+    mine = make_summed(context, rank, dtype)
     whole = total_of(context, dtype, COUNT)
 
     def all_reduce() -> bool:
@@ -132,7 +132,7 @@ def _adding(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
     def reduce_scatter() -> bool:
         part = shared_out(world)
         out = torch.empty(part, device=context.device, dtype=dtype)
-        dist.reduce_scatter_tensor(out, summed(context, rank, dtype, part * world), group=group)
+        dist.reduce_scatter_tensor(out, make_summed(context, rank, dtype, part * world), group=group)
         return torch.equal(out, total_of(context, dtype, part * world)[rank * part : (rank + 1) * part])
 
     yield from (("all_reduce", all_reduce), ("reduce", reduce), ("reduce_scatter", reduce_scatter))
@@ -141,7 +141,7 @@ def _adding(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
 Tried = tuple[str, str]  # the collective, the dtype's name
 
 
-def exact(context: Context, group: Any = None) -> tuple[list[Tried], list[Tried], list[Tried]]:
+def try_collectives(context: Context, group: Any = None) -> tuple[list[Tried], list[Tried], list[Tried]]:
     """(right, wrong, not known to this backend) of nine collectives in fp32 and bf16."""
     import torch
 
@@ -166,12 +166,12 @@ def _named(tried: list[Tried]) -> str:
 
 
 def _judged(context: Context, group: Any, remedy: str = "") -> Result:
-    right, wrong, unknown = exact(context, group)
+    right, wrong, unknown = try_collectives(context, group)
     said = f"wrong: {_named(wrong)}" if wrong else f"{len(right)} of {2 * len(NAMES)} (collective, dtype) exact"
     evidence = f"not in this version of the backend: {_named(unknown)}" if unknown else ""
     needed = {(name, dtype) for name in ("all_reduce", "all_gather", "broadcast") for dtype in ("float32", "bfloat16")}
     good = not wrong and (needed <= set(right) if context.backend == "gloo" else len(right) == 2 * len(NAMES))
-    return judge(good, f"{said}, {context.world} ranks", "each value as computed", "integers that the dtype knows",
+    return judge_result(good, f"{said}, {context.world} ranks", "each value as computed", "integers that the dtype knows",
                  evidence, remedy)  # fmt: skip
 
 

@@ -44,12 +44,12 @@ def check(context: Context) -> Result:
     wanted = context.request.injected
     if not wanted:
         raise Skip("site.yaml brings no libraries of the nodes' own into a step on such nodes")
-    mine = [look(name) for name in wanted]
+    mine = [find_library(name) for name in wanted]
     everyone = context.all((socket.gethostname(), mine))
     return judge_loaded(everyone, context.request.injected_at, by_nccl=context.backend == "nccl" and context.nodes > 1)
 
 
-def look(name: str) -> LoadedLibrary:
+def find_library(name: str) -> LoadedLibrary:
     """Where this process has the library NAME, which is loaded if it is not there."""
     try:
         return LoadedLibrary(name, path_of(ctypes.CDLL(name, mode=os.RTLD_LAZY | RTLD_NOLOAD)), before=True)

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpcstack_smoke.collectives.bandwidth import MIB, fitting, needs_nccl, swept
+from hpcstack_smoke.collectives.bandwidth import MIB, choose_sizes, needs_nccl, sweep_collectives
 from hpcstack_smoke.gpu.judge import PEER_GATES
 from hpcstack_smoke.node.nvlink import LINKS
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
@@ -40,8 +40,8 @@ def ring(context: Context) -> Result:
     try:
         group = dist.new_group()
         want = ring_size(context.nodes)
-        sizes = fitting(context, tuple(sorted({RING_SIZE, want or RING_SIZE})), (want,))
-        result = swept(context, group, ("all_reduce",), sizes, (torch.float32,))
+        sizes = choose_sizes(context, tuple(sorted({RING_SIZE, want or RING_SIZE})), (want,))
+        result = sweep_collectives(context, group, ("all_reduce",), sizes, (torch.float32,))
         dist.destroy_process_group(group)
     finally:
         os.environ.pop("NCCL_ALGO") if before is None else os.environ.update(NCCL_ALGO=before)
@@ -70,7 +70,7 @@ def line_rate(context: Context) -> tuple[float, bool]:
     from hpcstack_smoke.node import sysfs
 
     request = context.request
-    ports = [port for port in sysfs.of_fabric(sysfs.ports(), request.fabric, tuple(request.hcas)) if port.active]
+    ports = [port for port in sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas)) if port.active]
     share = min(1.0, context.per_node / request.node_gpus) if request.node_gpus else 1.0
     if request.fabric == "ethernet" or sysfs.only_cards(ports, request.fabric, tuple(request.hcas)):
         return 0.0, False

@@ -68,7 +68,7 @@ class Log:
         return sorted({rank for _, rank in self.began - self.done})
 
 
-def kind(via: str) -> str:
+def name_transport(via: str) -> str:
     """The transport in one word: P2P, SHM, Socket, IB, IB+GDR, or a plugin's own name."""
     if via.startswith("P2P"):
         return "P2P"
@@ -83,7 +83,7 @@ def kind(via: str) -> str:
     return f"{short}+GDR" if direct else short
 
 
-def read(lines: Iterable[str]) -> Log:
+def read_log(lines: Iterable[str]) -> Log:
     """The Log of LINES, of as many ranks as wrote them."""
     log = Log()
     for line in lines:
@@ -94,7 +94,7 @@ def read(lines: Iterable[str]) -> Log:
 def _line(log: Log, line: str) -> None:
     if match := CHANNEL.search(line):
         pair = (int(match[3]), int(match[5]))
-        log.pairs.setdefault((min(pair), max(pair)), set()).add(kind(match[8]))
+        log.pairs.setdefault((min(pair), max(pair)), set()).add(name_transport(match[8]))
     elif match := VERSION.search(line):
         log.version, log.cuda = match[1], match[2]
     elif match := HCAS.search(line):

@@ -29,12 +29,12 @@ class Table:
     average: float
 
 
-def program(name: str = "all_reduce_perf") -> str:
+def find_program(name: str = "all_reduce_perf") -> str:
     """Where it is; empty where the image has none."""
     return shutil.which(name) or shutil.which(f"{name}_mpi") or ""
 
 
-def read(text: str) -> Table:
+def read_table(text: str) -> Table:
     """The table that a program printed."""
     rows: dict[int, tuple[float, float]] = {}
     wrong, ranks, average = 0, set(), 0.0

@@ -28,7 +28,7 @@ BAD = 0.5  # a FAIL; between the two is a WARN: a node on another leaf of a tape
 MAX_NODES = 64
 
 
-def tournament(count: int) -> list[list[tuple[int, int]]]:
+def plan_tournament(count: int) -> list[list[tuple[int, int]]]:
     """Rounds of pairs of 0 .. COUNT-1 in which each meets each once (the circle method)."""
     players = [*range(count)] + ([-1] if count % 2 else [])
     rounds = []
@@ -40,7 +40,7 @@ def tournament(count: int) -> list[list[tuple[int, int]]]:
     return rounds
 
 
-def classes(matrix: dict[tuple[int, int], Any], domains: list[str]) -> dict[str, dict[tuple[int, int], Any]]:
+def split_by_class(matrix: dict[tuple[int, int], Any], domains: list[str]) -> dict[str, dict[tuple[int, int], Any]]:
     """MATRIX by the class of pair; DOMAINS: the NVLink domain of each node, empty where it ends at the node."""
     out: dict[str, dict[tuple[int, int], Any]] = {}
     for (a, b), value in matrix.items():
@@ -82,7 +82,7 @@ Matrix = dict[tuple[int, int], list[float]]
 """{(node, node): GB/s of each local rank with its like on the other node}."""
 
 
-def guilty(matrix: Matrix, count: int) -> tuple[list[int], list[tuple[int, int]]]:
+def find_guilty(matrix: Matrix, count: int) -> tuple[list[int], list[tuple[int, int]]]:
     """(nodes that are slow on every rail, (node, local rank) that are slow on theirs alone)."""
     rails = len(next(iter(matrix.values())))
     odd = [set(odd_ones({pair: values[rail] for pair, values in matrix.items()}, count)) for rail in range(rails)]
@@ -104,7 +104,7 @@ def odd_rails(matrix: Matrix, slow: float = SLOW) -> list[int]:
     return out
 
 
-def measured(context: Context, group: Any, size: int, repeat: int) -> Matrix:
+def measure_pairs(context: Context, group: Any, size: int, repeat: int) -> Matrix:
     """GB/s of each pair of nodes, both ways at once: all local ranks together, each with its like on the other."""
     import torch
     import torch.distributed as dist
@@ -113,7 +113,7 @@ def measured(context: Context, group: Any, size: int, repeat: int) -> Matrix:
     sent = torch.ones(size // 4, device=context.device)
     got = torch.empty_like(sent)
     mine: dict[tuple[int, int], float] = {}
-    for pairs in tournament(context.nodes):
+    for pairs in plan_tournament(context.nodes):
         dist.barrier(group=group)
         pair = next((pair for pair in pairs if here in pair), None)
         if pair is None:
@@ -169,7 +169,7 @@ def slow_in(matrix: Matrix, hosts: list[str], line: float = 0.0, *, rails_apart:
     """
     if not rails_apart:
         matrix = {pair: [sum(values)] for pair, values in matrix.items()}
-    nodes, rails = guilty(matrix, len(hosts))
+    nodes, rails = find_guilty(matrix, len(hosts))
     rails += [(-1, rail) for rail in odd_rails(matrix)]
     least = {pair: min(values) for pair, values in matrix.items()}
     values = sorted(least.values())
@@ -188,12 +188,12 @@ def slow_in(matrix: Matrix, hosts: list[str], line: float = 0.0, *, rails_apart:
     return found
 
 
-def judged(
+def judge_pairs_matrix(
     context: Context, matrix: Matrix, hosts: list[str], domains: list[str], line: float = 0.0, *, apart: bool = True
 ) -> Result:
     """PASS, or FAIL with the slow nodes' names; a single slow pair is a WARN. LINE, APART: as in `slow_in`."""
     found = [slow_in(part, hosts, line if kind == "network" else 0.0, rails_apart=apart or kind == "nvlink")
-             for kind, part in classes(matrix, domains).items()]  # fmt: skip
+             for kind, part in split_by_class(matrix, domains).items()]  # fmt: skip
     names = list(dict.fromkeys(name for one in found for name in one.names))
     links = [name for one in found for name in one.links]
     least = {pair: min(values) for pair, values in matrix.items()}
@@ -230,16 +230,16 @@ def _run(context: Context, group: Any, size: int, repeat: int) -> Result:
     request = context.request
     apart = context.gpu and all(context.all(rails_here(context)))
     line = request.fabric_rate / 8 if apart and len(request.hcas) == context.per_node else 0.0
-    return judged(context, measured(context, group, size, repeat), hosts, firsts, line, apart=apart)
+    return judge_pairs_matrix(context, measure_pairs(context, group, size, repeat), hosts, firsts, line, apart=apart)
 
 
 def rails_here(context: Context) -> bool:
     """Whether each local rank has as many ports of this node as the others, and one at least."""
     request = context.request
-    ports = [port for port in sysfs.of_fabric(sysfs.ports(), request.fabric, tuple(request.hcas)) if port.active]
+    ports = [port for port in sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas)) if port.active]
     fastest = max((port.rate for port in ports), default=0.0)
     same = [port for port in ports if port.rate == fastest]
-    count = len(request.hcas) or len(same) or sum(sysfs.cassini().values())
+    count = len(request.hcas) or len(same) or sum(sysfs.read_cassini().values())
     return count > 0 and count % context.per_node == 0
 
 

@@ -26,7 +26,7 @@ SLOW = 0.5  # of the others' median in the best of all permutations: too slow wh
 FEW = 4  # nodes, below which nobody can be held against the others
 
 
-def permutations(count: int, rounds: int = ROUNDS) -> list[list[int]]:
+def plan_permutations(count: int, rounds: int = ROUNDS) -> list[list[int]]:
     """To whom each of COUNT nodes sends: permutations in which nobody sends to himself, alike on every rank.
 
     From FEW nodes on no two are partners, either way, in all of them: else one that is slow would make the other look
@@ -61,7 +61,7 @@ def _run(context: Context, group: Any, size: int) -> Result:
         other = (1 - here) * each + context.local_rank
         alone = size / fastest_exchange(context, group, sent, got, other, other, REPEAT) / 1e9
     rates, wrong = [], []
-    for to in permutations(context.nodes):
+    for to in plan_permutations(context.nodes):
         source = to.index(here) * each + context.local_rank
         got.zero_()
         there = to[here] * each + context.local_rank
@@ -70,14 +70,14 @@ def _run(context: Context, group: Any, size: int) -> Result:
         if not torch.equal(got, numbers + source):
             wrong.append(source)
     domains = context.all(domain_of_node() if context.gpu else "")[::each]
-    return judged(context, context.all((socket.gethostname(), alone, rates, wrong)), domains)
+    return judge_permutations(context, context.all((socket.gethostname(), alone, rates, wrong)), domains)
 
 
 Row = tuple[str, float, list[float], list[int]]
 """Of one rank: its host, GB/s alone, GB/s in each permutation, ranks from which it got something wrong."""
 
 
-def judged(context: Context, found: list[Row], domains: list[str]) -> Result:
+def judge_permutations(context: Context, found: list[Row], domains: list[str]) -> Result:
     """FAIL where something arrived wrong; WARN where a node is slow with every partner.
 
     DOMAINS: the NVLink domain of each node, empty where it ends at the node. Where some pairs of nodes have NVLink and

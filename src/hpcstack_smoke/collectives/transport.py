@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.domain import domain_of_node
-from hpcstack_smoke.collectives.nccllog import Log, read
+from hpcstack_smoke.collectives.nccllog import Log, read_log
 from hpcstack_smoke.node import machine, sysfs
 from hpcstack_smoke.node.nvlink import LINKS
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
@@ -71,7 +71,7 @@ class Expected:
     nvls: bool = False
 
 
-def lines(output: str) -> list[str]:
+def read_own_lines(output: str) -> list[str]:
     """What NCCL wrote in this process, in the newest round."""
     host = glob.escape(socket.gethostname().partition(".")[0])
     paths = glob.glob(os.path.join(glob.escape(output), f"nccl-*.{host}*.{os.getpid()}"))
@@ -92,13 +92,13 @@ def check(context: Context) -> Result:
     name = context.gpu_name().removeprefix("NVIDIA ")
     fabric, perhaps = fabric_here(context.request)
     places = context.all((socket.gethostname(), domain_of_node(), fabric, perhaps))
-    heard = summarise(read(lines(context.output)), context.rank, [(one[0], one[1]) for one in places])
+    heard = summarise_log(read_log(read_own_lines(context.output)), context.rank, [(one[0], one[1]) for one in places])
     expected = Expected(
         fabric=next((one[2] for one in places if one[2]), ""), perhaps=any(one[3] for one in places),
         nvlink=context.request.nvlink or name in LINKS,
         nvls=context.per_node >= NVLS_FROM.get(name, 1 << 30),
     )  # fmt: skip
-    return judged(context.all(heard), expected)
+    return judge_transports(context.all(heard), expected)
 
 
 def fabric_here(request: Request) -> tuple[str, bool]:
@@ -115,7 +115,7 @@ def fabric_here(request: Request) -> tuple[str, bool]:
     return "", bool(ports)
 
 
-def summarise(log: Log, rank: int, places: list[tuple[str, str]]) -> Heard:
+def summarise_log(log: Log, rank: int, places: list[tuple[str, str]]) -> Heard:
     """What LOG says of the connections of RANK. PLACES: (host, NVLink domain) of each rank."""
     heard = Heard(bool(log.pairs), log.version, log.network, log.hcas, (log.errors or [""])[0], log.nvls)
     for pair, kinds in sorted(log.pairs.items()):
@@ -137,7 +137,7 @@ def summarise(log: Log, rank: int, places: list[tuple[str, str]]) -> Heard:
     return heard
 
 
-def merged(everyone: list[Heard]) -> tuple[dict[str, Counter[str]], dict[str, list[str]]]:
+def merge_transports(everyone: list[Heard]) -> tuple[dict[str, Counter[str]], dict[str, list[str]]]:
     """({where: {transport: connections}}, {where and transport: examples}) of all ranks."""
     kinds: dict[str, Counter[str]] = {}
     examples: dict[str, list[str]] = {}
@@ -149,12 +149,12 @@ def merged(everyone: list[Heard]) -> tuple[dict[str, Counter[str]], dict[str, li
     return kinds, examples
 
 
-def judged(everyone: list[Heard], expected: Expected) -> Result:
+def judge_transports(everyone: list[Heard], expected: Expected) -> Result:
     """EVERYONE: what each rank heard, by rank."""
     silent = [rank for rank, heard in enumerate(everyone) if not heard.reported]
     if len(silent) == len(everyone):
         raise Skip("NCCL's log names no connection (NCCL_DEBUG_FILE may be set elsewhere)")
-    kinds, examples = merged(everyone)
+    kinds, examples = merge_transports(everyone)
     first = next(heard for heard in everyone if heard.reported)
     pairs = {pair: found for heard in everyone for pair, found in heard.pairs.items()}
     counted: Counter[str] = Counter(kind for found in pairs.values() for kind in found) or sum(

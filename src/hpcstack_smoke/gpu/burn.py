@@ -43,7 +43,7 @@ class Burnt:
     digest: str = ""
 
 
-def multiply(a: Any, b: Any) -> Any:
+def multiply_matrices(a: Any, b: Any) -> Any:
     return a @ b
 
 
@@ -64,7 +64,7 @@ def _work(context: Context, mine: Burnt, seconds: float) -> None:
     generator = torch.Generator().manual_seed(SEED)
     dtype = torch.bfloat16 if context.gpu and torch.cuda.is_bf16_supported() else torch.float32
     a, b = (torch.randn(size, size, generator=generator).to(context.device, dtype) for _ in range(2))
-    first = multiply(a, b)
+    first = multiply_matrices(a, b)
     mine.digest = hashlib.sha256(first.to(torch.float32).cpu().numpy().tobytes()).hexdigest()[:16]
     stop = threading.Event()
     watcher = threading.Thread(target=_watch, args=(context, mine, stop), daemon=True)
@@ -72,7 +72,7 @@ def _work(context: Context, mine: Burnt, seconds: float) -> None:
     began, in_batch = time.monotonic(), 4
     told = began
     while (now := time.monotonic()) - began < seconds:
-        results = [multiply(a, b) for _ in range(in_batch)]
+        results = [multiply_matrices(a, b) for _ in range(in_batch)]
         differ = [int((one != first).sum()) for one in results]  # waits for the device
         took = time.monotonic() - now
         mine.products += in_batch
@@ -99,7 +99,7 @@ def _difference(one: Any, first: Any, count: int, after: float) -> str:
 def _watch(context: Context, mine: Burnt, stop: threading.Event) -> None:
     """A sample every few seconds, of this rank's GPU, or of the CPU."""
     while not stop.wait(SAMPLE_S if mine.samples else 1.0):
-        row = load.mine(context, load.rows_now()) if context.gpu else cpu_now()
+        row = load.find_own_row(context, load.rows_now()) if context.gpu else cpu_now()
         if row:
             mine.samples.append(row)
 
@@ -160,7 +160,7 @@ def _figures(mine: Burnt) -> dict[str, float]:
     share = statistics.median(values[-third:]) / max(statistics.median(values[:third]), 1e-12)
     return {"products": float(mine.products), "mean_TFLOP_s": round(statistics.fmean(values), 4),
             "slowest_TFLOP_s": round(min(values), 4), "last_third_share": round(share, 3),
-            **load.figures(mine.samples)}  # fmt: skip
+            **load.summarise_samples(mine.samples)}  # fmt: skip
 
 
 def _series(mine: Burnt) -> list[dict[str, Any]]:
@@ -171,7 +171,7 @@ def _series(mine: Burnt) -> list[dict[str, Any]]:
             "x_unit": "s", "y_unit": "TFLOP/s"}]  # fmt: skip
     for name, unit in (("temperature.gpu", "C"), ("power.draw", "W"), ("clocks.sm", "MHz")):
         values = [(SAMPLE_S * n, value) for n, row in enumerate(mine.samples)
-                  if (value := nvidia.number(row.get(name, ""))) is not None]  # fmt: skip
+                  if (value := nvidia.parse_number(row.get(name, ""))) is not None]  # fmt: skip
         if len(values) > 1:
             kept = values[:: max(1, len(values) // POINTS)]
             out.append({"name": f"{name} over time", "x": [at for at, _ in kept], "y": [value for _, value in kept],

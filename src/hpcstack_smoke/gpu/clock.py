@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def elapsed(work: Callable[[], Any], calls: int) -> float:
+def time_calls(work: Callable[[], Any], calls: int) -> float:
     """Seconds of one of CALLS calls of WORK, queued between two events."""
     import torch
 

@@ -9,7 +9,7 @@ import torch
 
 from hpcstack_smoke.gpu import load
 from hpcstack_smoke.gpu.judge import judge_host, judge_peers
-from hpcstack_smoke.gpu.single import needs_gpu, timed
+from hpcstack_smoke.gpu.single import needs_gpu, time_on_gpu
 from hpcstack_smoke.result import Skip
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def host(context: Context) -> Result:
 
     needs_gpu(context)
     found: tuple[float, float, list[dict[str, str]]] = (0.0, 0.0, [])
-    with on_cpu(context) as (_, group), load.near(context):
+    with on_cpu(context) as (_, group), load.run_near_gpu(context):
         for turn in range(context.per_node):
             dist.barrier(group=group)
             if turn == context.local_rank:
@@ -40,14 +40,14 @@ def host(context: Context) -> Result:
 def _host_copies(context: Context) -> tuple[float, float, list[dict[str, str]]]:
     pinned = torch.empty(1 << 28, dtype=torch.uint8, pin_memory=True)
     device = torch.empty(1 << 28, dtype=torch.uint8, device=context.device)
-    there = pinned.numel() / timed(lambda: device.copy_(pinned, non_blocking=True), 5) / 1e9
-    back = pinned.numel() / timed(lambda: pinned.copy_(device, non_blocking=True), 5) / 1e9
+    there = pinned.numel() / time_on_gpu(lambda: device.copy_(pinned, non_blocking=True), 5) / 1e9
+    back = pinned.numel() / time_on_gpu(lambda: pinned.copy_(device, non_blocking=True), 5) / 1e9
 
     def work() -> None:
         device.copy_(pinned, non_blocking=True)
         torch.cuda.synchronize()
 
-    samples = [load.mine(context, rows) for rows in load.sample(work, LOADED_S)]
+    samples = [load.find_own_row(context, rows) for rows in load.sample_load(work, LOADED_S)]
     return there, back, [row for row in samples if row]
 
 

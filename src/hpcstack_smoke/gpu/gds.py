@@ -50,7 +50,7 @@ def read(context: Context) -> Result:
                 best = min(best, time.perf_counter() - began)
                 wrong += int((got != numbers.to(context.device)).sum())
         except (RuntimeError, OSError) as error:
-            return refused(str(error))
+            return explain_unsupported(str(error))
     return judge_read(wrong, before, _reads(), SIZE / best / 1e9)
 
 
@@ -63,7 +63,7 @@ def _reads() -> int | None:
     return int(match[1]) if match else None
 
 
-def refused(why: str) -> Result:
+def explain_unsupported(why: str) -> Result:
     """What it means that torch or the filesystem does not take such a file. Skip: torch is built without cuFile."""
     if "not supported on this platform" in why:
         raise Skip("this torch is built without cuFile")

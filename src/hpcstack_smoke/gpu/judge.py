@@ -12,7 +12,7 @@ from typing import Any
 from hpcstack_smoke.gpu import load
 from hpcstack_smoke.node.gpu import AZURE, FULL_LINK, PCIE_REMEDY, narrow_links
 from hpcstack_smoke.node.nvlink import LINKS
-from hpcstack_smoke.result import FAIL, PASS, WARN, Result, judge
+from hpcstack_smoke.result import FAIL, PASS, WARN, Result, judge_result
 
 # bf16 TFLOP/s that stas00/ml-engineering (mamf-finder) measured, by the GPU's name without NVIDIA before it
 RATES = {"A100 80GB PCIe": 253.0, "A100-SXM4-80GB": 271.0, "H100 80GB HBM3": 794.0, "H200": 794.0, "B200": 1745.0,
@@ -39,16 +39,16 @@ LAGS, BAD = 0.8, 0.5  # of the median of the node's pairs
 CLOCKS = "look at clocks, power limit and temperature: nvidia-smi -q -d PERFORMANCE"
 
 
-def known(table: dict[str, float], name: str) -> float:
+def find_known_figure(table: dict[str, float], name: str) -> float:
     """The figure of the GPU NAME; 0 where none is known: neither GH200 nor H200 NVL is an H200."""
     return table.get(name.removeprefix("NVIDIA "), 0.0)
 
 
 def judge_hbm(rate: float, name: str) -> Result:
     """TB/s of a copy, read and write together: healthy GPUs reach 74 % of the data sheet and more."""
-    if seen := known(COPIED, name):
+    if seen := find_known_figure(COPIED, name):
         return _against(rate, seen, SEEN_SHARE, "TB/s", "hbm_TB_s", MEASURED, name)
-    return _against(rate, known(MEMORY, name), SHEET_SHARE, "TB/s", "hbm_TB_s", DATASHEET, name)
+    return _against(rate, find_known_figure(MEMORY, name), SHEET_SHARE, "TB/s", "hbm_TB_s", DATASHEET, name)
 
 
 def _against(value: float, want: float, share: float, unit: str, figure: str, source: str, name: str) -> Result:
@@ -65,7 +65,7 @@ def judge_matmul(rates: dict[str, float], rows: list[dict[str, str]], name: str,
     if not right:
         return Result(FAIL, "a product of ones is not 512", "512", remedy="drain the node: the GPU computes wrongly")
     said = ", ".join(f"{kind} {rate:g}" for kind, rate in rates.items()) + " TFLOP/s"
-    figures = {f"{kind}_TFLOP_s": rate for kind, rate in rates.items()} | load.figures(rows)
+    figures = {f"{kind}_TFLOP_s": rate for kind, rate in rates.items()} | load.summarise_samples(rows)
     hard, soft = load.judge_slowdown(rows)
     if hard or soft:
         slowed = f"slowed down under load: {', '.join([*hard, *soft])}; {said}"
@@ -73,7 +73,9 @@ def judge_matmul(rates: dict[str, float], rows: list[dict[str, str]], name: str,
         return Result(FAIL if hard else WARN, slowed, "no slowdown by hardware or heat", "nvidia-smi under load",
                       remedy=remedy, figures=figures)  # fmt: skip
     unseen = "" if rows else "nvidia-smi did not say how this GPU was under load"
-    result = _against(rates.get("bf16", 0.0), known(RATES, name), SHARE, "TFLOP/s in bf16", "bf16", MAMF, name)
+    result = _against(
+        rates.get("bf16", 0.0), find_known_figure(RATES, name), SHARE, "TFLOP/s in bf16", "bf16", MAMF, name
+    )
     return Result(result.status, said, result.expected, result.source, unseen, result.remedy, figures)
 
 
@@ -85,11 +87,11 @@ def judge_host(there: float, back: float, rows: list[dict[str, str]], name: str)
     if narrow or slow:
         said = f"{'; '.join([*map(str, narrow), *slow])} while it copies; {measured}"
         return Result(FAIL, said, FULL_LINK, "nvidia-smi under load", remedy=PCIE_REMEDY, figures=figures)
-    want = known(HOST_GATES, name)
+    want = find_known_figure(HOST_GATES, name)
     if not want:
         expected = "no gate; PCIe 4 x16 gives 31, 5 x16 63 at most"
         return Result(PASS, measured, expected, "the PCIe specification", figures=figures)
-    return judge(min(there, back) >= want, measured, f">= {want:g} GB/s each way", AZURE, remedy=PCIE_REMEDY,
+    return judge_result(min(there, back) >= want, measured, f">= {want:g} GB/s each way", AZURE, remedy=PCIE_REMEDY,
                  figures=figures)  # fmt: skip
 
 
@@ -103,9 +105,11 @@ def judge_peers(table: list[list[float]], wrong: list[str], name: str, *, board:
     remedy = "look at nvidia-smi topo -p2p r, nvidia-smi nvlink -s, ACS and the IOMMU"
     if wrong:
         return Result(FAIL, f"wrong: {', '.join(wrong)}; {measured}", "each copy right", remedy=remedy, **more)
-    want = known(PEER_GATES, name) if (board or len(table)) >= SWITCHED else 0.0
+    want = find_known_figure(PEER_GATES, name) if (board or len(table)) >= SWITCHED else 0.0
     middle = statistics.median(values)
-    joined = bool(known(PEER_GATES, name)) or name.removeprefix("NVIDIA ") in LINKS  # alike between each two
+    joined = (
+        bool(find_known_figure(PEER_GATES, name)) or name.removeprefix("NVIDIA ") in LINKS
+    )  # alike between each two
     bad = _below(table, want) if want else []
     if bad:
         return Result(FAIL, f"{', '.join(bad[:8])}; {measured}", f">= {want:g} GB/s", AZURE, remedy=remedy, **more)

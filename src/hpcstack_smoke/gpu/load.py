@@ -23,15 +23,15 @@ WARM_UP_S = 1.0
 
 def rows_now() -> list[dict[str, str]]:
     """A row a GPU of what is looked at under load."""
-    rows = nvidia.query(FIELDS)
+    rows = nvidia.query_gpus(FIELDS)
     if not any(name in row for row in rows for name in nvidia.THROTTLE):
-        older = nvidia.query(("index", *nvidia.THROTTLE_BEFORE_535))
+        older = nvidia.query_gpus(("index", *nvidia.THROTTLE_BEFORE_535))
         for row, other in zip(rows, older):  # noqa: B905
             row |= {f"clocks_event_reasons.{name.rpartition('.')[2]}": value for name, value in other.items()}
     return rows
 
 
-def sample(work: Callable[[], Any], seconds: float) -> list[list[dict[str, str]]]:
+def sample_load(work: Callable[[], Any], seconds: float) -> list[list[dict[str, str]]]:
     """What nvidia-smi says while WORK is repeated for SECONDS: once after a second, once near the end."""
     found: list[list[dict[str, str]]] = []
     stop = time.monotonic() + seconds
@@ -54,7 +54,7 @@ def sample(work: Callable[[], Any], seconds: float) -> list[list[dict[str, str]]
     return found
 
 
-def mine(context: Context, rows: list[dict[str, str]]) -> dict[str, str]:
+def find_own_row(context: Context, rows: list[dict[str, str]]) -> dict[str, str]:
     """The row of this rank's GPU, by its PCI address where torch knows it; empty where it cannot be told."""
     import torch
 
@@ -76,7 +76,7 @@ def address_of(properties: Any) -> str:
 
 
 @contextlib.contextmanager
-def near(context: Context) -> Iterator[None]:
+def run_near_gpu(context: Context) -> Iterator[None]:
     """On the cores near this rank's GPU, as far as the kernel says and the step has them: pinned memory comes to lie
     there. Afterwards as before."""
     import torch
@@ -103,12 +103,12 @@ def judge_slowdown(rows: list[dict[str, str]]) -> tuple[list[str], list[str]]:
     return sorted(active & set(HARD)), sorted(active - set(HARD))
 
 
-def figures(rows: list[dict[str, str]]) -> dict[str, float]:
+def summarise_samples(rows: list[dict[str, str]]) -> dict[str, float]:
     """Clock, power and temperature of one GPU's samples: the lowest clock, else the highest."""
     out: dict[str, float] = {}
     for field, name, pick in (("clocks.sm", "sm_MHz", min), ("power.draw", "power_W", max),
                               ("temperature.gpu", "temperature_C", max)):  # fmt: skip
-        values = [value for row in rows if (value := nvidia.number(row.get(field, ""))) is not None]
+        values = [value for row in rows if (value := nvidia.parse_number(row.get(field, ""))) is not None]
         if values:
             out[name] = pick(values)
     return out

@@ -8,13 +8,13 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpcstack_smoke.result import WARN, Result, judge
+from hpcstack_smoke.result import WARN, Result, judge_result
 
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
 
-def mine(context: Context) -> dict[str, str]:
+def describe_rank(context: Context) -> dict[str, str]:
     """What this rank runs on."""
     import torch
 
@@ -41,7 +41,7 @@ def _image() -> str:
 
 def same(context: Context) -> Result:
     """The majority is right; who differs is named with what it has."""
-    return judge_same(context.all((socket.gethostname(), mine(context))))
+    return judge_same(context.all((socket.gethostname(), describe_rank(context))))
 
 
 def judge_same(everyone: list[tuple[str, dict[str, str]]]) -> Result:
@@ -66,5 +66,5 @@ def judge_same(everyone: list[tuple[str, dict[str, str]]]) -> Result:
     if is_only_of_gpus:
         remedy = "GPUs of several models: the slowest sets the pace; --constraint or -w picks one"
         return Result(WARN, measured, expected, source, remedy=remedy)
-    return judge(not odd, measured, expected, source,
+    return judge_result(not odd, measured, expected, source,
                  remedy="a node with another driver or image: drain it until it is as the others")  # fmt: skip

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hpcstack_smoke.gpu import load
-from hpcstack_smoke.gpu.clock import elapsed
+from hpcstack_smoke.gpu.clock import time_calls
 from hpcstack_smoke.gpu.judge import judge_hbm, judge_matmul
-from hpcstack_smoke.result import Result, Skip, judge
+from hpcstack_smoke.result import Result, Skip, judge_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +27,11 @@ def needs_gpu(context: Context) -> None:
         raise Skip("no GPU")
 
 
-def timed(work: Callable[[], Any], repeat: int = 20) -> float:
+def time_on_gpu(work: Callable[[], Any], repeat: int = 20) -> float:
     """Seconds of one call on the GPU, the best of three rounds after a warm-up."""
     for _ in range(3):
         work()
-    return min(elapsed(work, repeat) for _ in range(3))
+    return min(time_calls(work, repeat) for _ in range(3))
 
 
 def arch(context: Context) -> Result:
@@ -44,7 +44,7 @@ def arch(context: Context) -> Result:
     by_ptx = any((a, b) <= (major, minor) and one.startswith("compute_") for a, b, one in numbers)
     value = float(torch.ones(8, device=context.device).sum())  # a kernel must start, whatever the list says
     measured = f"sm_{major}{minor} {'in' if direct else 'by PTX of' if by_ptx else 'NOT in'} {' '.join(built)}"
-    return judge(
+    return judge_result(
         (direct or by_ptx) and value == 8.0,
         measured,
         "code for this GPU",
@@ -70,7 +70,7 @@ def memory(context: Context) -> Result:
             if not flip:
                 part.bitwise_not_()
     size = count * piece / 1e9
-    return judge(
+    return judge_result(
         wrong == 0,
         f"{wrong} wrong of {size:.0f} GB of {whole / 1e9:.0f}",
         "each word as written",
@@ -84,7 +84,7 @@ def hbm(context: Context) -> Result:
     needs_gpu(context)
     data = torch.empty(1 << 28, device=context.device, dtype=torch.float32)
     other = torch.empty_like(data)
-    rate = 2 * data.numel() * 4 / timed(lambda: other.copy_(data)) / 1e12
+    rate = 2 * data.numel() * 4 / time_on_gpu(lambda: other.copy_(data)) / 1e12
     name = context.gpu_name()
     return judge_hbm(rate, name)
 
@@ -105,7 +105,7 @@ def matmul(context: Context) -> Result:
         a = torch.randn(size, size, device=context.device, dtype=dtype)
         b = torch.randn(size, size, device=context.device, dtype=dtype)
         torch.backends.cuda.matmul.allow_tf32 = tf32
-        rates[name] = round(2 * size**3 / timed(lambda a=a, b=b: a @ b, 5) / 1e12, 1)  # type: ignore[misc]
+        rates[name] = round(2 * size**3 / time_on_gpu(lambda a=a, b=b: a @ b, 5) / 1e12, 1)  # type: ignore[misc]
         torch.backends.cuda.matmul.allow_tf32 = False
     ones = torch.ones(512, 512, device=context.device)
     right = bool(((ones @ ones) == 512).all())
@@ -116,6 +116,6 @@ def matmul(context: Context) -> Result:
             a @ a
         torch.cuda.synchronize()
 
-    samples = [load.mine(context, rows) for rows in load.sample(work, LOADED_S)]
+    samples = [load.find_own_row(context, rows) for rows in load.sample_load(work, LOADED_S)]
     name = context.gpu_name()
     return judge_matmul(rates, [row for row in samples if row], name, right=right)

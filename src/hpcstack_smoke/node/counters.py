@@ -25,10 +25,10 @@ NVLINK_HARD = ("recovery", "link recovery failed")
 NVLINK_SOFT = ("replay", "crc", "ecc", "link recovery successful", "local link integrity", "rx", "symbol", "effective")
 
 
-def read() -> dict[str, int]:
+def read_counters() -> dict[str, int]:
     """{GPU n/counter: value} of this node."""
     out: dict[str, int] = {}
-    for place, gpu in enumerate(nvidia.details(nvidia.nvidia_smi(["-q"]))):
+    for place, gpu in enumerate(nvidia.parse_details(nvidia.nvidia_smi(["-q"]))):
         for name, value in gpu.items():
             end = next((one for one in COUNTED if name.endswith(one)), "")
             if end and (count := re.match(r"\d+", value)):
@@ -47,10 +47,10 @@ def read() -> dict[str, int]:
 
 def gained(request: Any) -> Result:
     """What was counted while the suite ran."""
-    return judge_gain(BEFORE, read())
+    return judge_counter_gains(BEFORE, read_counters())
 
 
-def judge_gain(before: dict[str, int], after: dict[str, int]) -> Result:
+def judge_counter_gains(before: dict[str, int], after: dict[str, int]) -> Result:
     """FAIL: an uncorrectable error, a link that recovered, hardware that slowed a GPU; WARN: more than healthy ones."""
     if not after:
         raise Skip("nvidia-smi is not here or counts nothing")

@@ -14,7 +14,7 @@ from typing import Any
 
 from hpcstack_smoke.node import machine, sysfs
 from hpcstack_smoke.node.host import STACK_FILE
-from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge
+from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge_result
 
 PEERMEM = (
     "/sys/kernel/mm/memory_peers/nv_mem/version", "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
@@ -29,7 +29,7 @@ SITE = "site.yaml"
 
 def _ports(request: Any) -> list[sysfs.Port]:
     """The ports of the node's fabric. Skip where it has none and none is promised."""
-    found = sysfs.of_fabric(sysfs.ports(), request.fabric, tuple(request.hcas))
+    found = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
     if not found:
         raise Skip(f"no HCA on this node ({sysfs.HCAS} is empty)")
     return found
@@ -61,12 +61,12 @@ def hcas(request: Any) -> Result:
     if not down and unplugged:  # perhaps never cabled: node.alike sees whether the other nodes have it
         return Result(WARN, rates, expected, source, f"no link: {', '.join(unplugged)}", remedy, figures)
     measured = f"down: {', '.join(down)}; {rates}" if down else rates
-    return judge(not down, measured, expected, source, states, remedy, figures=figures)
+    return judge_result(not down, measured, expected, source, states, remedy, figures=figures)
 
 
 def _missing(request: Any) -> Result | None:
     """The FAIL of a node that has not the devices that it should have."""
-    found = {port.hca for port in sysfs.ports()} | {port.name for port in sysfs.ports()}
+    found = {port.hca for port in sysfs.list_ports()} | {port.name for port in sysfs.list_ports()}
     gone = [name for name in request.hcas if name not in found]
     bare = sysfs.adapters_without_driver()
     remedy = "modprobe mlx5_ib (or the adapter's own driver: efa, irdma, bnxt_re); dmesg; lspci"
@@ -88,11 +88,11 @@ def _only_cards(request: Any, ports: list[sysfs.Port]) -> bool:
 
 def _cassini(request: Any) -> Result:
     """Slingshot's adapters are no verbs devices: /sys/class/cxi holds them, and their interfaces say who is up."""
-    found = sysfs.cassini()
+    found = sysfs.read_cassini()
     down = [name for name, up in found.items() if not up] + [name for name in request.hcas if name not in found]
     measured = f"down or not here: {', '.join(down)}" if down else ", ".join(found) or f"{sysfs.CASSINI} is empty"
     figures = {"active_ports": float(sum(found.values()))}
-    return judge(bool(found) and not down, measured, "Slingshot's adapters, up", SITE, figures=figures,
+    return judge_result(bool(found) and not down, measured, "Slingshot's adapters, up", SITE, figures=figures,
                  remedy="modprobe cxi_ss1; systemctl status cxi_rh; the cable and the switch's port")  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def gid(request: Any) -> Result:
         raise Skip("no active RoCE port of this node's fabric")
     said, bad = [], []
     for port in ethernet:
-        good = [index for index, (gid, kind) in sorted(sysfs.gids(port).items())
+        good = [index for index, (gid, kind) in sorted(sysfs.read_gids(port).items())
                 if kind == "RoCE v2" and not gid.startswith("fe80")]  # fmt: skip
         if good:
             said.append(f"{port.name} GID {good[0]}")
@@ -153,24 +153,24 @@ def mtu(request: Any) -> Result:
     most = max(port.mtu for port in found)
     odd = [f"{port.name} {port.mtu}" for port in found if port.mtu != most]
     measured = ", ".join(odd) or f"{most} on {len(found)} port(s)"
-    return judge(not odd, measured, f"{most} on each", "the node's other ports", figures={"mtu": float(most)},
+    return judge_result(not odd, measured, f"{most} on each", "the node's other ports", figures={"mtu": float(most)},
                  remedy="ip link set DEV mtu; the switch's ports must allow it")  # fmt: skip
 
 
 def memlock(request: Any) -> Result:
     """RDMA pins memory: the limit must be unlimited inside the step, inside the container."""
-    ports = sysfs.of_fabric(sysfs.ports(), request.fabric, tuple(request.hcas))
+    ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
     if not ports or _only_cards(request, ports):
         raise Skip("no HCA of a fabric on this node: nothing pins memory")
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     measured = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft} bytes"
     remedy = "LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
-    return judge(soft == resource.RLIM_INFINITY, measured, "unlimited", "nccl-tests #206", remedy=remedy)
+    return judge_result(soft == resource.RLIM_INFINITY, measured, "unlimited", "nccl-tests #206", remedy=remedy)
 
 
 def gdr(request: Any) -> Result:
     """The kernel's part of GPUDirect RDMA: nvidia-peermem, or dma-buf of the open driver, which NCCL's log proves."""
-    ports = sysfs.of_fabric(sysfs.ports(), request.fabric, tuple(request.hcas))
+    ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
     if not ports or not machine.HERE.exists(DRIVER):
         raise Skip("no HCA or no NVIDIA driver on this node")
     if _only_cards(request, ports):
@@ -193,7 +193,7 @@ def storage(request: Any) -> Result:
     found = [path for path in NVFS if machine.HERE.exists(path)]
     if not found:
         raise Skip("nvidia-fs is not loaded: reads go through the host's memory")
-    return Result(PASS, f"nvidia-fs {sysfs.line(found[0])}")
+    return Result(PASS, f"nvidia-fs {sysfs.read_line(found[0])}")
 
 
 def ib_tools(request: Any) -> Result:
@@ -207,7 +207,7 @@ def ib_tools(request: Any) -> Result:
     done = subprocess.run([path, "-V"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20, check=False)
     said = done.stdout.decode(errors="replace").strip().splitlines()
     good, evidence = done.returncode == 0, f"rc {done.returncode}"
-    return judge(good, said[0] if said else path, "ibstat -V ends with 0", evidence=evidence)
+    return judge_result(good, said[0] if said else path, "ibstat -V ends with 0", evidence=evidence)
 
 
 SOFT_MAX = 100
@@ -216,11 +216,11 @@ HARD = ("link_downed", "link_error_recovery", "local_link_integrity_errors", "ex
 
 def gained(request: Any) -> Result:
     """What the ports' error counters gained while the suite ran."""
-    ports = sysfs.of_fabric(sysfs.ports(), request.fabric, tuple(request.hcas))
-    return judge_gain(BEFORE, sysfs.counters(ports))
+    ports = sysfs.of_fabric(sysfs.list_ports(), request.fabric, tuple(request.hcas))
+    return judge_port_gains(BEFORE, sysfs.read_error_counters(ports))
 
 
-def judge_gain(before: dict[str, int], after: dict[str, int]) -> Result:
+def judge_port_gains(before: dict[str, int], after: dict[str, int]) -> Result:
     """A link that went down or recovered during the run is a FAIL; many of other errors, which healthy fabrics count
     too, a WARN."""
     if not after:

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcstack_smoke.node import machine, nvidia
-from hpcstack_smoke.result import FAIL, PASS, WARN, NeedsRoot, Result, Skip, judge
+from hpcstack_smoke.result import FAIL, PASS, WARN, NeedsRoot, Result, Skip, judge_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ class Lost(Exception):
 
 def read_rows(request: Any, fields: tuple[str, ...]) -> list[dict[str, str]]:
     """What nvidia-smi says of FIELDS, a row a GPU. Lost where one does not answer, or none of those asked for."""
-    rows = nvidia.query(("index", "name", *fields))
+    rows = nvidia.query_gpus(("index", "name", *fields))
     if not rows:
         if request.gpus:
             raise Lost(
@@ -59,7 +59,7 @@ def read_rows(request: Any, fields: tuple[str, ...]) -> list[dict[str, str]]:
     return rows
 
 
-def answered(check: Callable[[Any], Result]) -> Callable[[Any], Result]:
+def fail_without_answer(check: Callable[[Any], Result]) -> Callable[[Any], Result]:
     """CHECK, with its FAIL where a GPU does not answer."""
 
     @functools.wraps(check)
@@ -72,12 +72,12 @@ def answered(check: Callable[[Any], Result]) -> Callable[[Any], Result]:
     return run
 
 
-def model(row: dict[str, str]) -> str:
+def name_model(row: dict[str, str]) -> str:
     """The GPU's name as tables have it, without NVIDIA before it."""
     return row.get("name", "").removeprefix("NVIDIA ")
 
 
-@answered
+@fail_without_answer
 def ecc(request: Any) -> Result:
     """ECC is on, no uncorrectable error in SRAM, few corrected ones, no row that waits to be remapped or could not be.
 
@@ -86,24 +86,24 @@ def ecc(request: Any) -> Result:
     """
     rows = read_rows(request, nvidia.ECC)
     bad = [said for row in rows for said in _ecc_of(row)]
-    for place, row in enumerate(nvidia.query(("gpu_uuid", *nvidia.REMAPPED), kind="remapped-rows")):
+    for place, row in enumerate(nvidia.query_gpus(("gpu_uuid", *nvidia.REMAPPED), kind="remapped-rows")):
         bad += [
             f"GPU {place}: {name} {row[name]}" for name in nvidia.REMAPPED[:2] if row.get(name, "0") not in ("0", "No")
         ]
-        if (nvidia.number(row.get(nvidia.REMAPPED[2], "")) or 0) > REMAPPED_MAX:
+        if (nvidia.parse_number(row.get(nvidia.REMAPPED[2], "")) or 0) > REMAPPED_MAX:
             bad.append(f"GPU {place}: {nvidia.REMAPPED[2]} {row[nvidia.REMAPPED[2]]}")
     if not bad and not any(name.startswith("ecc.errors") for row in rows for name in row):
         raise Skip("these GPUs count no ECC errors, or do not say so to this process")
-    exceeded = nvidia.query(("index", nvidia.EXCEEDED))
+    exceeded = nvidia.query_gpus(("index", nvidia.EXCEEDED))
     bad += [
         f"GPU {row['index']}: SRAM's threshold is exceeded" for row in exceeded if row.get(nvidia.EXCEEDED) == "Yes"
     ]
     ever = [f"GPU {row['index']}: {count:.0f} uncorrectable in SRAM since it was made" for row in rows
-            if (count := nvidia.number(row.get(nvidia.UNCORRECTED_SRAM[1], "")) or 0)]  # fmt: skip
+            if (count := nvidia.parse_number(row.get(nvidia.UNCORRECTED_SRAM[1], "")) or 0)]  # fmt: skip
     if ever and not bad:
         remedy = "note it; another one, or more than four in all: send the GPU back"
         return Result(WARN, "; ".join(ever), "none; Azure drains such a node", AZURE, remedy=remedy)
-    return judge(
+    return judge_result(
         not bad,
         "; ".join(bad) or f"{len(rows)} GPU(s) within limits",
         f"ECC on; in SRAM none uncorrectable and <= {SRAM_MAX:,} corrected, <= {DRAM_MAX:,} in DRAM, no row pending",
@@ -121,10 +121,10 @@ def _ecc_of(row: dict[str, str]) -> list[str]:
         limits = dict.fromkeys(nvidia.TOTALS, 0)
     bad = []
     for name, limit in limits.items():
-        count = nvidia.number(row.get(name, ""))
+        count = nvidia.parse_number(row.get(name, ""))
         if count is not None and count > limit:
             bad.append(f"GPU {row['index']}: {name.removeprefix('ecc.errors.')} {count:.0f}")
-    if row.get("ecc.mode.current") == "Disabled" and model(row).startswith(HBM):
+    if row.get("ecc.mode.current") == "Disabled" and name_model(row).startswith(HBM):
         bad.append(f"GPU {row['index']}: ECC is off")
     return bad
 
@@ -137,10 +137,10 @@ def xid(request: Any) -> Result:
         log = machine.HERE.kernel_log(XID_SECONDS)
     except OSError as error:
         raise NeedsRoot(f"kernel log not readable ({error.strerror})") from None
-    found = [("Xid", *one) for one in nvidia.xids(log) if one[1] in BAD_XIDS and not _harmless(one[2])]
+    found = [("Xid", *one) for one in nvidia.parse_xids(log) if one[1] in BAD_XIDS and not _harmless(one[2])]
     found += [("SXid", *one) for one in nvidia.fatal_sxids(log)]
     measured = "; ".join(f"{kind} {number} on {where}" for kind, where, number, _ in found[:8]) or "none of them"
-    return judge(
+    return judge_result(
         not found,
         measured,
         f"none of {', '.join(map(str, BAD_XIDS))} in 2 h, no fatal SXid",
@@ -156,27 +156,27 @@ def _harmless(text: str) -> bool:
     return any(word in said or word in f"to {said} " for word in HARMLESS)
 
 
-def slowdowns() -> tuple[list[dict[str, str]], dict[str, list[str]]]:
+def read_slowdowns() -> tuple[list[dict[str, str]], dict[str, list[str]]]:
     """(all rows, {GPU: what slows it down now}): by heat or by its power supply; a power cap is as it should be."""
-    rows = nvidia.query(("index", *nvidia.THROTTLE))
+    rows = nvidia.query_gpus(("index", *nvidia.THROTTLE))
     names = nvidia.THROTTLE
     if not any(name in row for row in rows for name in names):
         names = nvidia.THROTTLE_BEFORE_535
-        rows = nvidia.query(("index", *names))
+        rows = nvidia.query_gpus(("index", *names))
     hard = {row.get("index", "?"): [name.rpartition(".")[2] for name in names if row.get(name) == "Active"]
             for row in rows}  # fmt: skip
     return rows, {gpu: reasons for gpu, reasons in hard.items() if reasons}
 
 
-@answered
+@fail_without_answer
 def throttle(request: Any) -> Result:
     """No GPU is held back by heat or by its power supply."""
     read_rows(request, ("pci.bus_id",))  # whether all answer
-    rows, hard = slowdowns()
+    rows, hard = read_slowdowns()
     if not any(name in row for row in rows for name in (*nvidia.THROTTLE, *nvidia.THROTTLE_BEFORE_535)):
         raise Skip("this driver does not say it")
     said = "; ".join(f"GPU {gpu}: {', '.join(reasons)}" for gpu, reasons in hard.items())
-    return judge(
+    return judge_result(
         not hard,
         said or f"{len(rows)} GPU(s) without slowdown",
         "no slowdown by hardware or heat",
@@ -204,7 +204,7 @@ def narrow_links(rows: list[dict[str, str]]) -> tuple[list[NarrowLink], list[str
     narrow: list[NarrowLink] = []
     slow: list[str] = []
     for row in rows:
-        if model(row).startswith(BY_C2C):
+        if name_model(row).startswith(BY_C2C):
             continue
         now, most = row.get("pcie.link.width.current"), row.get("pcie.link.width.max")
         if now and most and now != most:
@@ -219,7 +219,7 @@ PCIE_REMEDY = "reseat the GPU or its riser; a link that trained low stays so unt
 FULL_LINK = "the width and generation that GPU and slot can"
 
 
-@answered
+@fail_without_answer
 def pcie(request: Any) -> Result:
     """Each link has its full width. An idle GPU may rest at a lower generation: node.copies looks under load."""
     rows = read_rows(request, nvidia.PCIE)
@@ -235,7 +235,7 @@ def pcie(request: Any) -> Result:
     return Result(PASS, said, FULL_LINK, "nvidia-smi", evidence)
 
 
-@answered
+@fail_without_answer
 def persistence(request: Any) -> Result:
     """Persistence mode: without it each first use of a GPU waits for the driver to load."""
     rows = read_rows(request, ("persistence_mode",))

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from hpcstack_smoke.node import machine, nvidia
-from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge
+from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge_result
 
 STACK_FILE = "/opt/hpcstack/stack.json"
 DRIVER_FILE = "/proc/driver/nvidia/version"
@@ -22,7 +22,7 @@ def image(request: Any) -> Result:
             stack = json.load(file)["stack"]
     except FileNotFoundError:
         raise Skip(f"no {STACK_FILE}: not an image of hpcstack") from None
-    return judge(not request.stack or stack == request.stack, stack, request.stack, source="the launcher")
+    return judge_result(not request.stack or stack == request.stack, stack, request.stack, source="the launcher")
 
 
 def torch_is_the_bases(request: Any) -> Result:
@@ -38,7 +38,7 @@ def torch_is_the_bases(request: Any) -> Result:
     except metadata.PackageNotFoundError:
         return Result(FAIL, "no torch", said, source=source, remedy="build the image again")
     remedy = "a pip requirement replaced torch: pin it to a version that accepts the base's torch"
-    return judge(found.startswith(said), found, f"{said}...", source=source, remedy=remedy)
+    return judge_result(found.startswith(said), found, f"{said}...", source=source, remedy=remedy)
 
 
 def driver(request: Any) -> Result:
@@ -59,9 +59,9 @@ def gpus(request: Any) -> Result:
     if not have and not request.gpus:
         raise Skip("no GPU on this node")
     said, figures = f"{have} GPU(s)", {"gpus": float(have)}
-    if have < request.gpus and (parts := nvidia.slices(nvidia.nvidia_smi(["-L"]))):
+    if have < request.gpus and (parts := nvidia.parse_mig_devices(nvidia.nvidia_smi(["-L"]))):
         have, said = len(parts), f"{len(parts)} MIG device(s) on {said}"
-    return judge(have >= request.gpus, said, f">= {request.gpus}", source, remedy=GPU_REMEDY, figures=figures)
+    return judge_result(have >= request.gpus, said, f">= {request.gpus}", source, remedy=GPU_REMEDY, figures=figures)
 
 
 def open_gpus() -> list[str]:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
-from hpcstack_smoke.result import FAIL, PASS, Result, Skip, judge
+from hpcstack_smoke.result import FAIL, PASS, Result, Skip, judge_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ FILES, READS, BLOCK = 200, 2000, 4096
 
 
 @contextlib.contextmanager
-def place(request: Any) -> Iterator[str]:
+def make_place(request: Any) -> Iterator[str]:
     """A folder of this node's own below the run's, on the filesystem that jobs see; gone afterwards."""
     folder = tempfile.mkdtemp(dir=request.output, prefix=".io-")
     try:
@@ -41,7 +41,7 @@ def bandwidth(request: Any) -> Result:
         raise Skip(f"less than {4 * size / 1e9:.1f} GB free below {request.output}")
     block = random.Random(7).randbytes(MIB)
     wrote, read = hashlib.sha256(), hashlib.sha256()
-    with place(request) as folder:
+    with make_place(request) as folder:
         path, began = os.path.join(folder, "data"), time.perf_counter()
         with open(path, "wb", buffering=0) as file:
             for number in range(size // MIB):
@@ -58,7 +58,7 @@ def bandwidth(request: Any) -> Result:
         reading = time.perf_counter() - began
     figures = {"write_GB_s": round(size / writing / 1e9, 3), "read_GB_s": round(size / reading / 1e9, 3)}
     measured = f"write {figures['write_GB_s']} GB/s with fsync, read {figures['read_GB_s']} GB/s, with sha256"
-    return judge(wrote.digest() == read.digest(), measured, "what was written is read", "sha256",
+    return judge_result(wrote.digest() == read.digest(), measured, "what was written is read", "sha256",
                  f"{size / 1e6:.0f} MB, one file", "the filesystem gives back other bytes: take it out of service",
                  figures=figures)  # fmt: skip
 
@@ -70,7 +70,7 @@ def staging(request: Any) -> Result:
         if shutil.disk_usage(folder).free < 4 * size:
             raise Skip(f"less than {4 * size / 1e9:.1f} GB free below {folder}")
     block = random.Random(11).randbytes(MIB)
-    with place(request) as shared, tempfile.TemporaryDirectory(prefix="hpcstack-io-") as local:
+    with make_place(request) as shared, tempfile.TemporaryDirectory(prefix="hpcstack-io-") as local:
         source, target = os.path.join(shared, "data"), os.path.join(local, "data")
         with open(source, "wb", buffering=0) as file:
             for number in range(size // MIB):
@@ -82,16 +82,16 @@ def staging(request: Any) -> Result:
         with open(target, "rb+") as file:
             os.fsync(file.fileno())
         took = time.perf_counter() - began
-        same = digest(source) == digest(target)
+        same = digest_file(source) == digest_file(target)
         one_disk = os.stat(source).st_dev == os.stat(target).st_dev
     rate = round(size / took / 1e9, 3)
     measured = f"{rate} GB/s to {own}{', on the same disk' if one_disk else ''}"
-    return judge(same, measured, "what was copied is the same", "sha256",
+    return judge_result(same, measured, "what was copied is the same", "sha256",
                  f"{size / 1e6:.0f} MB, one file, with fsync", "one of the two disks gives back other bytes",
                  figures={"stage_GB_s": rate}, informational=one_disk)  # fmt: skip
 
 
-def digest(path: str) -> bytes:
+def digest_file(path: str) -> bytes:
     """sha256 of a file."""
     found = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
@@ -102,7 +102,7 @@ def digest(path: str) -> bytes:
 
 def metadata(request: Any) -> Result:
     """Files made, looked at and removed a second, by one process."""
-    with place(request) as folder:
+    with make_place(request) as folder:
         names = [os.path.join(folder, str(number)) for number in range(FILES)]
         rates = {}
         for verb, work in (("create", _touch), ("stat", os.stat), ("unlink", os.unlink)):
@@ -121,7 +121,7 @@ def _touch(name: str) -> None:
 
 def small(request: Any) -> Result:
     """Reads of 4 KiB at random places, as a data loader makes them."""
-    with place(request) as folder:
+    with make_place(request) as folder:
         path = os.path.join(folder, "data")
         with open(path, "wb") as file:
             file.write(b"\0" * SIZE["quick"])
@@ -146,7 +146,7 @@ TAKE = (
 
 def lock(request: Any) -> Result:
     """A second process is kept out by flock, and let in when it is given back: datasets and caches rely on it."""
-    with place(request) as folder:
+    with make_place(request) as folder:
         path = os.path.join(folder, "lock")
         with open(path, "w") as file:
             try:
@@ -158,7 +158,7 @@ def lock(request: Any) -> Result:
             let_in = _second(path) == 0
     said = {(True, True): "kept out, then let in", (False, True): "a second process got a held lock"}
     measured = said.get((kept_out, let_in), "a lock that was given back stays held")
-    return judge(
+    return judge_result(
         kept_out and let_in, measured, "kept out, then let in", "flock(2)", remedy="mount Lustre with -o flock"
     )
 

@@ -47,13 +47,13 @@ def nvidia_smi(arguments: list[str]) -> str:
     return machine.HERE.said(["nvidia-smi", *arguments])
 
 
-def query(fields: tuple[str, ...], kind: str = "gpu") -> list[dict[str, str]]:
+def query_gpus(fields: tuple[str, ...], kind: str = "gpu") -> list[dict[str, str]]:
     """A {field: value} for each GPU. A driver that lacks one field refuses all: then each is asked for alone."""
     text = nvidia_smi([f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"])
-    rows = table(text, fields)
+    rows = parse_csv(text, fields)
     if rows or len(fields) == 1:
         return rows
-    columns = [query((field,), kind) for field in fields]
+    columns = [query_gpus((field,), kind) for field in fields]
     count = max((len(column) for column in columns), default=0)
     return [
         {key: value for column in columns if len(column) == count for key, value in column[n].items()}
@@ -61,27 +61,27 @@ def query(fields: tuple[str, ...], kind: str = "gpu") -> list[dict[str, str]]:
     ]
 
 
-def unknown(value: str) -> bool:
+def is_unknown(value: str) -> bool:
     """Whether VALUE says nothing: N/A, or a reason in brackets such as [Insufficient Permissions]."""
     return value in NOTHING or (value.startswith("[") and value.endswith("]") and value not in LOST)
 
 
-def table(text: str, fields: tuple[str, ...]) -> list[dict[str, str]]:
+def parse_csv(text: str, fields: tuple[str, ...]) -> list[dict[str, str]]:
     """The rows of nvidia-smi's CSV, without what it does not know."""
     out = []
     for line in text.splitlines():
         values = [value.strip() for value in line.split(",")]
         if len(values) == len(fields):
-            out.append({field: value for field, value in zip(fields, values) if not unknown(value)})  # noqa: B905
+            out.append({field: value for field, value in zip(fields, values) if not is_unknown(value)})  # noqa: B905
     return out
 
 
-def number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """TEXT as a number; None where it is none: nobody knows is not zero."""
     return float(text) if text.replace(".", "", 1).isdigit() else None
 
 
-def links(text: str) -> dict[int, dict[int, LinkState]]:
+def parse_links(text: str) -> dict[int, dict[int, LinkState]]:
     """{GPU: {link: its state}} of `nvidia-smi nvlink -s`; a GPU all of whose links are inactive has an empty one."""
     out: dict[int, dict[int, LinkState]] = {}
     gpu = -1
@@ -95,12 +95,12 @@ def links(text: str) -> dict[int, dict[int, LinkState]]:
     return out
 
 
-def slices(text: str) -> list[str]:
+def parse_mig_devices(text: str) -> list[str]:
     """The UUIDs of the MIG devices that `nvidia-smi -L` lists."""
     return [match[1] for line in text.splitlines() if (match := SLICE.match(line))]
 
 
-def xids(lines: list[str]) -> list[tuple[str, int, str]]:
+def parse_xids(lines: list[str]) -> list[tuple[str, int, str]]:
     """(PCI address, number, the rest) of each Xid in the kernel's log."""
     return [(match[1], int(match[2]), match[3] or "") for line in lines if (match := XID.search(line))]
 
@@ -111,7 +111,7 @@ def fatal_sxids(lines: list[str]) -> list[tuple[str, int, str]]:
     return [(match[1], int(match[2]), match[4]) for match in found if match[3].lower() == "fatal"]
 
 
-def details(text: str) -> list[dict[str, str]]:
+def parse_details(text: str) -> list[dict[str, str]]:
     """What `nvidia-smi -q` says of each GPU, as {Section/Name: value}: sections are told by their indentation."""
     out: list[dict[str, str]] = []
     path: list[tuple[int, str]] = []
@@ -126,7 +126,7 @@ def details(text: str) -> list[dict[str, str]]:
         name, colon, value = (word.strip() for word in line.partition(" : "))
         while path and path[-1][0] >= depth:
             path.pop()
-        if colon and value and not unknown(value):
+        if colon and value and not is_unknown(value):
             out[-1]["/".join([*(one for _, one in path), name])] = value
         path.append((depth, name))
     return out

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from hpcstack_smoke.node import machine, nvidia
-from hpcstack_smoke.node.gpu import answered, model, read_rows
-from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge
+from hpcstack_smoke.node.gpu import fail_without_answer, name_model, read_rows
+from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip, judge_result
 
 # (links, GB/s of each) that `nvidia-smi nvlink -s` shows of a healthy GPU: bottlerocket-os #4418, k8s-test-infra #371
 LINKS = {"H100 80GB HBM3": (18, 26.562), "GB200": (18, 53.125)}
@@ -27,15 +27,15 @@ class Domain(NamedTuple):
     clique: str
 
 
-@answered
+@fail_without_answer
 def nvlink(request: Any) -> Result:
     """Every link is active, as many on each GPU as on the others and as its model has, at one rate."""
     rows = read_rows(request, ("uuid", "mig.mode.current"))
     if any(row.get("mig.mode.current") == "Enabled" for row in rows):
         raise Skip("MIG is on: these GPUs have no NVLink to each other")
-    found = nvidia.links(nvidia.nvidia_smi(["nvlink", "-s"]))
+    found = nvidia.parse_links(nvidia.nvidia_smi(["nvlink", "-s"]))
     active = {gpu: [one for one in links.values() if one.active] for gpu, links in found.items()}
-    want, rate = LINKS.get(model(rows[0]), (0, 0.0))
+    want, rate = LINKS.get(name_model(rows[0]), (0, 0.0))
     if not any(active.values()) and not (request.nvlink or want):
         raise Skip("no NVLink on this node")
     counts = Counter(len(links) for links in active.values())
@@ -61,12 +61,12 @@ def nvlink(request: Any) -> Result:
     source = "the site" if request.nvlink and not want else "this model of GPU" if want else "the other GPUs"
     measured = "; ".join(bad[:12]) or f"{usual} links on each of {len(found)} GPU(s)"
     figures = {"nvlinks": float(sum(map(len, active.values())))}
-    return judge(not bad, measured, expected, source, "nvidia-smi nvlink -s", REMEDY, figures=figures)
+    return judge_result(not bad, measured, expected, source, "nvidia-smi nvlink -s", REMEDY, figures=figures)
 
 
-def domains() -> dict[str, Domain]:
+def read_domains() -> dict[str, Domain]:
     """{GPU's place: its NVLink domain} of the GPUs whose fabric is complete and has a name."""
-    rows = nvidia.query(("index", "fabric.state", "fabric.status", "fabric.clusterUuid", "fabric.cliqueId"))
+    rows = nvidia.query_gpus(("index", "fabric.state", "fabric.status", "fabric.clusterUuid", "fabric.cliqueId"))
     return {
         row["index"]: Domain(row["fabric.clusterUuid"], row.get("fabric.cliqueId", "0"))
         for row in rows
@@ -80,7 +80,7 @@ def fabric(request: Any) -> Result:
 
     A GPU of a rack-wide domain must have one; of others, where the driver says what it is, it must be complete.
     """
-    found = nvidia.details(nvidia.nvidia_smi(["-q"]))
+    found = nvidia.parse_details(nvidia.nvidia_smi(["-q"]))
     states = [{name: gpu[f"Fabric/{name}"] for name in ("State", "Status", "CliqueId", "ClusterUUID")
                if f"Fabric/{name}" in gpu} for gpu in found]  # fmt: skip
     names = [gpu.get("Product Name", "").removeprefix("NVIDIA ") for gpu in found]
@@ -97,7 +97,7 @@ def fabric(request: Any) -> Result:
         bad.append(f"the GPUs of this node are in {len(kinds)} cliques")
     first = states[0]
     measured = f"completed on {len(found)} GPU(s)" + (f", clique {first.get('CliqueId', '?')}" if spanning else "")
-    return judge(not bad, "; ".join(bad) or measured, "completed, with success, healthy", "nvidia-smi -q, Fabric",
+    return judge_result(not bad, "; ".join(bad) or measured, "completed, with success, healthy", "nvidia-smi -q, Fabric",
                  remedy="systemctl status nvidia-fabricmanager (on a rack: nvidia-imex, NMX); NVLink falls back to "
                  "the network in silence")  # fmt: skip
 
@@ -122,10 +122,10 @@ def _unfit(gpu: dict[str, str], state: dict[str, str], *, spanning: bool) -> str
 
 def imex(request: Any) -> Result:
     """Where NVLink spans nodes, memory is shared by IMEX: its channel is in this container, its daemon answers."""
-    rows = nvidia.query(("index", "name"))
-    if not any(model(row).startswith(SPANNING) for row in rows) or request.domain_nodes == 1:
+    rows = nvidia.query_gpus(("index", "name"))
+    if not any(name_model(row).startswith(SPANNING) for row in rows) or request.domain_nodes == 1:
         raise Skip("no GPU here whose NVLink spans nodes")
-    if not domains() and request.domain_nodes < 2:
+    if not read_domains() and request.domain_nodes < 2:
         raise Skip("these GPUs have joined no fabric: node.nvlink-fabric")
     if request.nodes < 2:
         raise Skip("one node: its own NVLink needs no IMEX")

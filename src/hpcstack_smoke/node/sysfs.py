@@ -59,27 +59,27 @@ class Port:
         return "" if said.startswith("?") else said
 
 
-def line(path: str) -> str:
+def read_line(path: str) -> str:
     """The first line of PATH, or why it cannot be read."""
     return machine.HERE.line(path)
 
 
-def ports() -> list[Port]:
+def list_ports() -> list[Port]:
     """All ports of this machine."""
     out = []
     for path in machine.HERE.found(f"{HCAS}/*/ports/*"):
-        rate = line(f"{path}/rate").split()
+        rate = read_line(f"{path}/rate").split()
         number = float(rate[0]) if rate and rate[0].replace(".", "", 1).isdigit() else 0.0
         hca, port = path.split("/")[-3], path.split("/")[-1]
         out.append(
             Port(
                 hca,
                 int(port),
-                line(f"{path}/state"),
+                read_line(f"{path}/state"),
                 number,
-                line(f"{path}/link_layer"),
+                read_line(f"{path}/link_layer"),
                 path,
-                line(f"{path}/phys_state"),
+                read_line(f"{path}/phys_state"),
             )
         )
     return out
@@ -105,7 +105,7 @@ def asked_for(found: list[Port]) -> list[Port]:
 
 
 def active_ports() -> list[Port]:
-    return [port for port in ports() if port.active]
+    return [port for port in list_ports() if port.active]
 
 
 def of_fabric(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) -> list[Port]:
@@ -128,20 +128,20 @@ def only_cards(found: list[Port], kind: str = "", hcas: tuple[str, ...] = ()) ->
 
 def adapters_without_driver() -> list[str]:
     """PCI addresses of InfiniBand or EFA adapters, where the kernel shows no such device: no module is loaded."""
-    if ports():
+    if list_ports():
         return []
     out = []
     for path in machine.HERE.found("/sys/bus/pci/devices/*/vendor"):
         folder = os.path.dirname(path)
-        vendor, kind = line(path), line(f"{folder}/class")
+        vendor, kind = read_line(path), read_line(f"{folder}/class")
         if (vendor == MELLANOX and kind.startswith(INFINIBAND_CLASS)) or (
-            vendor == EFA[0] and line(f"{folder}/device") in EFA[1]
+            vendor == EFA[0] and read_line(f"{folder}/device") in EFA[1]
         ):
             out.append(os.path.basename(folder))
     return out
 
 
-def cassini() -> dict[str, bool]:
+def read_cassini() -> dict[str, bool]:
     """{cxi0: whether its network interface is up} of Slingshot's adapters."""
     out = {}
     for place in machine.HERE.found(f"{CASSINI}/*"):
@@ -150,25 +150,25 @@ def cassini() -> dict[str, bool]:
     return out
 
 
-def counters(of: list[Port] | None = None) -> dict[str, int]:
+def read_error_counters(of: list[Port] | None = None) -> dict[str, int]:
     """{HCA:PORT/COUNTER: value} of what counts errors, of all ports or OF some."""
     out = {}
-    for port in ports() if of is None else of:
+    for port in list_ports() if of is None else of:
         for folder, names in (("counters", ERRORS), ("hw_counters", HW_ERRORS)):
             for name in names:
                 path = os.path.join(port.path, folder, name)
-                said = line(path)
+                said = read_line(path)
                 if said.isdigit():
                     out[f"{port.name}/{name}"] = int(said)
     return out
 
 
-def gids(port: Port) -> dict[int, tuple[str, str]]:
+def read_gids(port: Port) -> dict[int, tuple[str, str]]:
     """{index: (GID, type)} of a port's non-empty GIDs; the type is `RoCE v2`, `IB/RoCE v1` or empty."""
     out = {}
     for path in machine.HERE.found(f"{port.path}/gids/*"):
-        index, gid = os.path.basename(path), line(path)
+        index, gid = os.path.basename(path), read_line(path)
         if index.isdigit() and gid.strip("0:") and not gid.startswith("?"):
-            kind = line(f"{port.path}/gid_attrs/types/{index}")
+            kind = read_line(f"{port.path}/gid_attrs/types/{index}")
             out[int(index)] = (gid, "" if kind.startswith("?") else kind)
     return out

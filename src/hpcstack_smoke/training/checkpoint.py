@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpcstack_smoke.result import Result, Skip, judge
+from hpcstack_smoke.result import Result, Skip, judge_result
 from hpcstack_smoke.training import task
-from hpcstack_smoke.training.fsdp import sharded
+from hpcstack_smoke.training.fsdp import shard_network
 
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
@@ -43,14 +43,16 @@ def resume(context: Context) -> Result:
         raise Skip(f"torch {torch.__version__} has no torch.distributed.checkpoint.save (2.2 and newer)")
     from torch.nn.parallel import DistributedDataParallel
 
-    network = task.model(task.SEED, context.device)
+    network = task.make_network(task.SEED, context.device)
     around = DistributedDataParallel(network, device_ids=[context.device] if context.gpu else None)
     optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE / 4, momentum=0.5)
     folder = _folder(context, "resume")
-    task.learn(around, optimizer, lambda step: task.mine(context, step), task.mean, HALF)
+    task.learn_steps(around, optimizer, lambda step: task.take_own_rows(context, step), task.average_over_ranks, HALF)
     dcp.save(_state(network, optimizer), storage_writer=dcp.FileSystemWriter(folder))
-    first = task.learn(around, optimizer, lambda step: task.mine(context, step), task.mean, HALF, HALF)
-    straight = task.flat(network.parameters()).clone()
+    first = task.learn_steps(
+        around, optimizer, lambda step: task.take_own_rows(context, step), task.average_over_ranks, HALF, HALF
+    )
+    straight = task.flatten_parameters(network.parameters()).clone()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.zero_()
@@ -61,15 +63,17 @@ def resume(context: Context) -> Result:
     network.load_state_dict(
         {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
     )
-    again = task.learn(around, optimizer, lambda step: task.mine(context, step), task.mean, HALF, HALF)
-    resumed = task.flat(network.parameters())
+    again = task.learn_steps(
+        around, optimizer, lambda step: task.take_own_rows(context, step), task.average_over_ranks, HALF, HALF
+    )
+    resumed = task.flatten_parameters(network.parameters())
     same = all(context.all(bool(torch.equal(straight, resumed)) and first == again))
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
     context.all(0)
     if context.rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
     measured = "the same to the bit" if same else f"another: off by {float((straight - resumed).abs().max()):.1e}"
-    return judge(
+    return judge_result(
         same,
         f"{measured} after {HALF} steps more; {size / 1e3:.0f} kB",
         "the same to the bit",
@@ -84,22 +88,22 @@ def reshard(context: Context) -> Result:
 
     if not hasattr(dcp, "save"):
         raise Skip(f"torch {torch.__version__} has no torch.distributed.checkpoint.save (2.2 and newer)")
-    network = sharded(context)
+    network = shard_network(context)
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE)
     task.data_parallel(context, network, optimizer)
-    values = task.gathered(network.parameters())
+    values = task.gather_parameters(network.parameters())
     folder, other = _folder(context, "shards"), _folder(context, "whole")
     dcp.save(network.state_dict(), storage_writer=dcp.FileSystemWriter(folder))
     import torch.distributed as dist
 
     alone = dist.new_group([0], backend="gloo")
-    whole = task.model(task.SEED + 1, torch.device("cpu"))
+    whole = task.make_network(task.SEED + 1, torch.device("cpu"))
     one = True
     if context.rank == 0:
         state = whole.state_dict()
         dcp.load(state, storage_reader=dcp.FileSystemReader(folder), process_group=alone)
         whole.load_state_dict(state)
-        one = bool(torch.equal(task.flat(whole.parameters()), values.cpu()))
+        one = bool(torch.equal(task.flatten_parameters(whole.parameters()), values.cpu()))
         dcp.save(whole.state_dict(), storage_writer=dcp.FileSystemWriter(other), process_group=alone)
     context.all(0)
     with torch.no_grad():
@@ -108,7 +112,7 @@ def reshard(context: Context) -> Result:
     state = network.state_dict()
     dcp.load(state, storage_reader=dcp.FileSystemReader(other))
     network.load_state_dict(state)
-    back = bool(torch.equal(task.gathered(network.parameters()), values))
+    back = bool(torch.equal(task.gather_parameters(network.parameters()), values))
     good = all(context.all(one and back))
     if context.rank == 0:
         for path in (folder, other):
@@ -116,7 +120,7 @@ def reshard(context: Context) -> Result:
     measured = (
         f"{context.world} -> 1 {'same' if one else 'ANOTHER'}, 1 -> {context.world} {'same' if back else 'ANOTHER'}"
     )
-    return judge(
+    return judge_result(
         good,
         measured,
         "the same to the bit both ways",

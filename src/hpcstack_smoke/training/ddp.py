@@ -14,26 +14,28 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
 
-def wrapped(context: Context, **options: Any) -> tuple[Any, Any, Any]:
+def wrap_network(context: Context, **options: Any) -> tuple[Any, Any, Any]:
     """(network, DDP around it, SGD). Ranks are seeded apart: DDP must give all of them rank 0's weights."""
-    network = task.model(task.SEED + context.rank, context.device)
+    network = task.make_network(task.SEED + context.rank, context.device)
     around = DistributedDataParallel(network, device_ids=[context.device] if context.gpu else None, **options)
     return network, around, torch.optim.SGD(around.parameters(), lr=task.RATE)
 
 
 def fp32(context: Context) -> Result:
     """As most users run it."""
-    network, around, optimizer = wrapped(context)
+    network, around, optimizer = wrap_network(context)
     losses = task.data_parallel(context, around, optimizer)
-    return task.judged(context, losses, task.flat(network.parameters()), f"{context.world} ranks, {context.backend}")
+    return task.judge_training(
+        context, losses, task.flatten_parameters(network.parameters()), f"{context.world} ranks, {context.backend}"
+    )
 
 
 def buckets(context: Context) -> Result:
     """Buckets so small that every gradient has its own: the way that gradients of large models go."""
-    network, around, optimizer = wrapped(context, bucket_cap_mb=0.001, gradient_as_bucket_view=True)
+    network, around, optimizer = wrap_network(context, bucket_cap_mb=0.001, gradient_as_bucket_view=True)
     losses = task.data_parallel(context, around, optimizer)
-    return task.judged(
-        context, losses, task.flat(network.parameters()), "bucket_cap_mb 0.001, gradients as bucket views"
+    return task.judge_training(
+        context, losses, task.flatten_parameters(network.parameters()), "bucket_cap_mb 0.001, gradients as bucket views"
     )
 
 
@@ -42,14 +44,14 @@ def autocast(context: Context) -> Result:
     if context.gpu:
         major, _ = torch.cuda.get_device_capability(context.device)
         context.skip_together("" if major >= 8 else "a GPU without bf16 of its own")
-    network, around, optimizer = wrapped(context)
+    network, around, optimizer = wrap_network(context)
     seen: set[Any] = set()
     network[1].register_forward_hook(lambda layer, given, out: seen.add(out.dtype))
     forward = task.in_autocast(context.device, torch.bfloat16)
     losses = task.data_parallel(context, around, optimizer, forward)
     proof = "" if seen == {torch.bfloat16} else f"computed in {seen}"
-    expected = task.reference(context.world, context.device, torch.bfloat16)
-    return task.judged(context, losses, task.flat(network.parameters()), "autocast, bf16", against=expected,
+    expected = task.train_reference(context.world, context.device, torch.bfloat16)
+    return task.judge_training(context, losses, task.flatten_parameters(network.parameters()), "autocast, bf16", against=expected,
                        tolerance=task.LOOSE, proof=proof)  # fmt: skip
 
 
@@ -57,18 +59,18 @@ def scaler(context: Context) -> Result:
     """fp16 autocast with GradScaler: losses are scaled, gradients unscaled, no step is skipped."""
     if not context.gpu:
         raise Skip("GradScaler is for GPUs")
-    network, around, optimizer = wrapped(context)
+    network, around, optimizer = wrap_network(context)
     grad_scaler = torch.cuda.amp.GradScaler(init_scale=1024.0)
     forward = task.in_autocast(context.device, torch.float16)
     losses = []
     for step in range(task.STEPS):
-        loss = forward(around, *task.mine(context, step))
+        loss = forward(around, *task.take_own_rows(context, step))
         optimizer.zero_grad()
         grad_scaler.scale(loss).backward()
         grad_scaler.step(optimizer)
         grad_scaler.update()
-        losses.append(task.mean(loss))
+        losses.append(task.average_over_ranks(loss))
     scale = grad_scaler.get_scale()
-    expected = task.reference(context.world, context.device, torch.float16)
-    return task.judged(context, losses, task.flat(network.parameters()), f"GradScaler at {scale:g}", against=expected,
+    expected = task.train_reference(context.world, context.device, torch.float16)
+    return task.judge_training(context, losses, task.flatten_parameters(network.parameters()), f"GradScaler at {scale:g}", against=expected,
                        tolerance=task.LOOSE, proof="" if scale >= 1024 else "steps were skipped")  # fmt: skip

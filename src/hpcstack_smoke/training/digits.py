@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hpcstack_smoke.result import Result, judge
+from hpcstack_smoke.result import Result, judge_result
 from hpcstack_smoke.training import task
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ SIDE, ROWS, STEPS, TEST_ROWS, RATE, MOMENTUM = 12, 240, 120, 1000, 0.05, 0.9
 ACCURACY, TOLERANCE = 0.97, 5e-3
 
 
-def drawn(count: int, seed: int) -> tuple[Any, Any]:
+def draw_digits(count: int, seed: int) -> tuple[Any, Any]:
     """COUNT pictures (count, 1, SIDE, SIDE) with their digits: shifted, of varying strength, with noise."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(10, (count,), generator=generator)
@@ -45,7 +45,7 @@ def drawn(count: int, seed: int) -> tuple[Any, Any]:
     return pictures.unsqueeze(1), labels
 
 
-def network(device: Any) -> nn.Module:
+def make_digits_network(device: Any) -> nn.Module:
     torch.manual_seed(task.SEED)
     layers = nn.Sequential(
         nn.Conv2d(1, 12, 3, padding=1),
@@ -60,9 +60,9 @@ def network(device: Any) -> nn.Module:
     return layers.to(device)
 
 
-def learned(model: Any, context: Context, rank: int, world: int, average: Any) -> list[float]:
+def learn_digits(model: Any, context: Context, rank: int, world: int, average: Any) -> list[float]:
     """The losses of STEPS steps; rank RANK of WORLD has its rows of each batch of ROWS."""
-    pictures, labels = (one.to(context.device) for one in drawn(10 * ROWS, 1))
+    pictures, labels = (one.to(context.device) for one in draw_digits(10 * ROWS, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     losses = []
     for step in range(STEPS):
@@ -84,17 +84,19 @@ def digits(context: Context) -> Result:
         from hpcstack_smoke.result import Skip
 
         raise Skip(f"{context.world} ranks do not divide a batch of {ROWS}")
-    model = DistributedDataParallel(network(context.device), device_ids=[context.device] if context.gpu else None)
+    model = DistributedDataParallel(
+        make_digits_network(context.device), device_ids=[context.device] if context.gpu else None
+    )
     began = time.perf_counter()
-    losses = learned(model, context, context.rank, context.world, task.mean)
+    losses = learn_digits(model, context, context.rank, context.world, task.average_over_ranks)
     took = max(context.all(time.perf_counter() - began))
-    alone = network(context.device)
-    expected = learned(alone, context, 0, 1, lambda loss: float(loss.detach()))
-    pictures, labels = (one.to(context.device) for one in drawn(TEST_ROWS, 2))
+    alone = make_digits_network(context.device)
+    expected = learn_digits(alone, context, 0, 1, lambda loss: float(loss.detach()))
+    pictures, labels = (one.to(context.device) for one in draw_digits(TEST_ROWS, 2))
     with torch.no_grad():
         right = float((model.module(pictures).argmax(1) == labels).float().mean())
     error = max(abs(a - b) if a == a else float("inf") for a, b in zip(losses, expected))  # noqa: B905
-    apart = task.spread(task.flat(model.parameters()))
+    apart = task.measure_spread(task.flatten_parameters(model.parameters()))
     good = right > ACCURACY and error <= TOLERANCE and apart == 0.0
     rate = STEPS * ROWS / took
     series = [
@@ -106,7 +108,7 @@ def digits(context: Context) -> Result:
             "y_unit": "loss",
         }
     ]
-    return judge(
+    return judge_result(
         good,
         f"{right:.1%} of {TEST_ROWS} unseen digits, off one process by {error:.1e}, spread {apart:g}",
         f"> {ACCURACY:.0%}, off by <= {TOLERANCE:g}, spread 0",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpcstack_smoke.result import Result, Skip, judge
-from hpcstack_smoke.store import address
+from hpcstack_smoke.result import Result, Skip, judge_result
+from hpcstack_smoke.store import find_address
 from hpcstack_smoke.training import task
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _meet(context: Context) -> Any:
     server = RendezvousServer(verbose=0) if context.rank == 0 else None
     place: list[Any] = [None]
     if server:
-        place = [(address(), server.start())]
+        place = [(find_address(), server.start())]
         server.init(slots)
     torch.distributed.broadcast_object_list(place, 0)
     own = slots[context.rank]
@@ -81,7 +81,9 @@ def _summed(context: Context, hvd: Any) -> Result:
     optimizer.step()
     good = hvd.size() == context.world and bool((total == expected).all()) and bool((weight == -expected).all())
     said = f"{hvd.size()} ranks, sum {float(total[0]):g}, a step by {float(weight.detach()[0]):g}"
-    return judge(good, said, f"{context.world} ranks, sum {expected:g}, a step by {-expected:g}", "the ranks' numbers")
+    return judge_result(
+        good, said, f"{context.world} ranks, sum {expected:g}, a step by {-expected:g}", "the ranks' numbers"
+    )
 
 
 def lightning(context: Context) -> Result:
@@ -95,11 +97,11 @@ def lightning(context: Context) -> Result:
     class Module(pl.LightningModule):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.network = task.model(task.SEED, "cpu")
+            self.network = task.make_network(task.SEED, "cpu")
 
         def training_step(self, batch: Any, number: int) -> Any:
             loss = task.loss_of(self.network, *(one.squeeze(0) for one in batch))
-            losses.append(task.mean(loss))
+            losses.append(task.average_over_ranks(loss))
             return loss
 
         def configure_optimizers(self) -> Any:
@@ -107,7 +109,7 @@ def lightning(context: Context) -> Result:
 
     from dataclasses import replace
 
-    rows = [task.mine(replace(context, device=torch.device("cpu")), step) for step in range(task.STEPS)]
+    rows = [task.take_own_rows(replace(context, device=torch.device("cpu")), step) for step in range(task.STEPS)]
     trainer = pl.Trainer(
         accelerator="gpu" if context.gpu else "cpu",
         devices=context.per_node,
@@ -123,8 +125,8 @@ def lightning(context: Context) -> Result:
     )
     module = Module()
     trainer.fit(module, torch.utils.data.DataLoader(rows, batch_size=1))
-    values = task.flat(module.network.parameters()).to(context.device)
-    return task.judged(context, losses, values, f"lightning {pl.__version__}")
+    values = task.flatten_parameters(module.network.parameters()).to(context.device)
+    return task.judge_training(context, losses, values, f"lightning {pl.__version__}")
 
 
 def dali(context: Context) -> Result:
@@ -142,4 +144,4 @@ def dali(context: Context) -> Result:
     made.build()
     (out,) = made.run()
     values = (out.as_cpu() if context.gpu else out).as_array()
-    return judge(bool((values[:, 0] == [0, 2, 4, 6]).all()), f"{values.shape[0]} rows", "each number doubled")
+    return judge_result(bool((values[:, 0] == [0, 2, 4, 6]).all()), f"{values.shape[0]} rows", "each number doubled")

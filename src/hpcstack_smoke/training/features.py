@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpcstack_smoke.result import FAIL, PASS, Result, Skip, judge
+from hpcstack_smoke.result import FAIL, PASS, Result, Skip, judge_result
 from hpcstack_smoke.training import task
-from hpcstack_smoke.training.ddp import wrapped
+from hpcstack_smoke.training.ddp import wrap_network
 
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
@@ -36,7 +36,7 @@ def checkpointing(context: Context) -> Result:
     class Network(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            layers = task.model(task.SEED + context.rank, context.device)
+            layers = task.make_network(task.SEED + context.rank, context.device)
             self.first, self.rest = layers[0], Again(layers[1:])
 
         def forward(self, x: Any) -> Any:
@@ -49,8 +49,12 @@ def checkpointing(context: Context) -> Result:
     proof = (
         "" if network.rest.runs == 2 * task.STEPS else f"forward ran {network.rest.runs} times: nothing was made again"
     )
-    return task.judged(
-        context, losses, task.flat(network.parameters()), f"forward ran {network.rest.runs} times", proof=proof
+    return task.judge_training(
+        context,
+        losses,
+        task.flatten_parameters(network.parameters()),
+        f"forward ran {network.rest.runs} times",
+        proof=proof,
     )
 
 
@@ -66,7 +70,7 @@ def compiled(context: Context) -> Result:
     from torch.nn.parallel import DistributedDataParallel
 
     counters.clear()
-    network = task.model(task.SEED + context.rank, context.device)
+    network = task.make_network(task.SEED + context.rank, context.device)
     ids = [context.device] if context.gpu else None
     # The network is compiled, then wrapped: of a compiled DDP, torch 2.13 leaves nothing to compile
     around = DistributedDataParallel(torch.compile(network), device_ids=ids)
@@ -74,7 +78,9 @@ def compiled(context: Context) -> Result:
     losses = task.data_parallel(context, around, optimizer)
     graphs = int(counters["stats"].get("unique_graphs", 0))
     proof = "" if graphs else "no graph was compiled"
-    return task.judged(context, losses, task.flat(network.parameters()), f"{graphs} graph(s)", proof=proof)
+    return task.judge_training(
+        context, losses, task.flatten_parameters(network.parameters()), f"{graphs} graph(s)", proof=proof
+    )
 
 
 def attention(context: Context) -> Result:
@@ -106,7 +112,9 @@ def attention(context: Context) -> Result:
         return Result(
             FAIL, measured, "a fused back end", remedy="only the plain formula works: torch is not built for this GPU"
         )
-    return judge(bool(used) and worst <= limit, measured, f"off by <= {limit:g}", "softmax(QK'/sqrt(d))V in fp32")
+    return judge_result(
+        bool(used) and worst <= limit, measured, f"off by <= {limit:g}", "softmax(QK'/sqrt(d))V in fp32"
+    )
 
 
 def _plain(q: Any, k: Any, v: Any) -> list[Any]:
@@ -134,13 +142,13 @@ def profiled(context: Context) -> Result:
     from torch.profiler import ProfilerActivity, profile, record_function
 
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if context.gpu else [])]
-    _, around, optimizer = wrapped(context)
+    _, around, optimizer = wrap_network(context)
     folder = tempfile.mkdtemp(prefix="hpcstack-profile-")
     try:
         with profile(activities=kinds) as profiler:
             for step in range(3):
                 with record_function(f"hpcstack-step-{step}"):
-                    loss = task.loss_of(around, *task.mine(context, step))
+                    loss = task.loss_of(around, *task.take_own_rows(context, step))
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
 
 
-def version() -> tuple[int, int]:
+def find_torch_version() -> tuple[int, int]:
     """(major, minor) of torch."""
     major, minor = (int(one) for one in torch.__version__.split(".")[:2])
     return major, minor
@@ -21,7 +21,7 @@ def version() -> tuple[int, int]:
 
 def fully_shard(context: Context) -> Any:
     """FSDP2's function: public since torch 2.6, under _composable and for GPUs alone in 2.4 and 2.5."""
-    if not context.gpu and (2, 4) <= version() < (2, 6):
+    if not context.gpu and (2, 4) <= find_torch_version() < (2, 6):
         raise Skip(f"fully_shard of torch {torch.__version__} is for GPUs (on CPUs from 2.6 on)")
     try:
         from torch.distributed.fsdp import fully_shard as found
@@ -43,10 +43,10 @@ def mesh_of(context: Context, *shape: int, names: tuple[str, ...] = ()) -> Any:
     return init_device_mesh(kind, shape, **({"mesh_dim_names": names} if names else {}))
 
 
-def sharded(context: Context, mesh: Any = None) -> Any:
+def shard_network(context: Context, mesh: Any = None) -> Any:
     """The task's network, every layer sharded over MESH or all ranks."""
     shard = fully_shard(context)
-    network = task.model(task.SEED, context.device)
+    network = task.make_network(task.SEED, context.device)
     mesh = mesh or mesh_of(context, context.world)
     for layer in network:
         if any(True for _ in layer.parameters()):
@@ -57,7 +57,7 @@ def sharded(context: Context, mesh: Any = None) -> Any:
 
 def fsdp2(context: Context) -> Result:
     """fully_shard: parameters are DTensors, each rank holds about 1 / world of them."""
-    network = sharded(context)
+    network = shard_network(context)
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE)
     losses = task.data_parallel(context, network, optimizer)
     parameters = list(network.parameters())
@@ -66,7 +66,7 @@ def fsdp2(context: Context) -> Result:
     limit = sum(-(-one.shape[0] // context.world) * (one.numel() // one.shape[0]) for one in parameters)
     proof = "" if context.world == 1 or local <= limit < whole else f"{local} of {whole} here: not sharded"
     evidence = f"{local} of {whole} parameters on this rank, {type(parameters[0]).__name__}"
-    return task.judged(context, losses, task.gathered(parameters), evidence, sharded=True, proof=proof)
+    return task.judge_training(context, losses, task.gather_parameters(parameters), evidence, sharded=True, proof=proof)
 
 
 def fsdp1(context: Context) -> Result:
@@ -75,15 +75,15 @@ def fsdp1(context: Context) -> Result:
 
     if not context.gpu:
         raise Skip("FullyShardedDataParallel is for GPUs")
-    network = task.model(task.SEED, context.device)
+    network = task.make_network(task.SEED, context.device)
     around = FullyShardedDataParallel(network, device_id=context.device)
     optimizer = torch.optim.SGD(around.parameters(), lr=task.RATE)
     losses = task.data_parallel(context, around, optimizer)
     local = sum(one.numel() for one in around.parameters())
     with FullyShardedDataParallel.summon_full_params(around):
-        values = task.flat(around.parameters()).clone()
+        values = task.flatten_parameters(around.parameters()).clone()
     whole = values.numel()
     proof = "" if context.world == 1 or local < whole else f"{local} of {whole} here: not sharded"
-    return task.judged(
+    return task.judge_training(
         context, losses, values, f"{local} of {whole} parameters on this rank", sharded=True, proof=proof
     )

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-from hpcstack_smoke.result import Result, judge
+from hpcstack_smoke.result import Result, judge_result
 
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
@@ -32,7 +32,7 @@ class Numbers(Dataset):  # type: ignore[misc]
         return row
 
 
-def seen(context: Context, workers: int, size: int) -> tuple[list[int], float]:
+def read_epoch(context: Context, workers: int, size: int) -> tuple[list[int], float]:
     """(row numbers that this rank got, rows a second) of one epoch."""
     data = Numbers()
     sampler = DistributedSampler(data, context.world, context.rank, shuffle=True, seed=3)
@@ -54,7 +54,7 @@ def loader(context: Context) -> Result:
         if workers and workers * context.per_node > 4 * cores:
             continue
         for size in BATCHES[context.tier]:
-            rows, rate = seen(context, workers, size)
+            rows, rate = read_epoch(context, workers, size)
             everyone = [row for part in context.all(rows) for row in part]
             # The sampler repeats some rows so that all ranks have as many
             spare = len(everyone) - ROWS
@@ -76,7 +76,7 @@ def loader(context: Context) -> Result:
         }
         for size in BATCHES[context.tier]
     ]
-    return judge(
+    return judge_result(
         not wrong,
         measured,
         "each row once over all ranks",

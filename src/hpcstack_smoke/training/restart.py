@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from hpcstack_smoke.result import ERROR, FAIL, PASS, SKIP, Result, run, write
+from hpcstack_smoke.result import ERROR, FAIL, PASS, SKIP, Result, run_check, write_document
 
 if TYPE_CHECKING:
     from hpcstack_smoke.agent import Agent
@@ -32,11 +32,11 @@ def start(agent: Agent) -> int:
         return 0
     command = ["-m", "hpcstack_smoke.training.restart", agent.request.output]
     status = agent.launch(command, f"restart-{agent.host}.log", elastic=True)
-    agent.add(run(CODE, lambda: judged(agent.request.output, status), agent.host))
+    agent.add(run_check(CODE, lambda: judge_restart(agent.request.output, status), agent.host))
     return 0
 
 
-def judged(output: str, status: int) -> Result:
+def judge_restart(output: str, status: int) -> Result:
     """From what the last rank 0 wrote."""
     expected = "one restart, then the losses of a run that nothing disturbed"
     path = os.path.join(output, "restart.json")
@@ -69,22 +69,22 @@ def main() -> None:
 
     import torch
 
-    from hpcstack_smoke.context import join
+    from hpcstack_smoke.context import join_group
     from hpcstack_smoke.request import read_request
 
-    context = join(90.0, replace(read_request(output), gpus=0))
+    context = join_group(90.0, replace(read_request(output), gpus=0))
     path = os.path.join(output, ".restart.pt")
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     losses, first = _steps(context, path, torch)
     from hpcstack_smoke.training import task
 
-    expected = task.reference(context.world, context.device).losses[:STEPS]
+    expected = task.train_reference(context.world, context.device).losses[:STEPS]
     error = max(abs(a - b) for a, b in zip(losses, expected))  # noqa: B905
     if context.rank == 0:
         died = os.path.exists(f"{path}.died")
         found = {"restarts": max(again, int(died)), "resumed": first, "error": error, "host": socket.gethostname()}
         if not os.path.exists(os.path.join(output, "restart.json")):
-            write(output, "restart.json", found)
+            write_document(output, "restart.json", found)
     context.all(0)
     if context.rank == 0:
         time.sleep(1)  # the store is this rank's: the others leave first
@@ -93,9 +93,9 @@ def main() -> None:
 def _steps(context: Any, path: str, torch: Any) -> tuple[list[float], int]:
     """(all losses, the step that this start began at). The last rank dies once, at DIES_AT."""
     from hpcstack_smoke.training import task
-    from hpcstack_smoke.training.ddp import wrapped
+    from hpcstack_smoke.training.ddp import wrap_network
 
-    network, around, optimizer = wrapped(context)
+    network, around, optimizer = wrap_network(context)
     losses: list[float] = []
     context.all(0)
     saved = None
@@ -113,7 +113,9 @@ def _steps(context: Any, path: str, torch: Any) -> tuple[list[float], int]:
                 pass
             sys.stdout.flush()
             os._exit(3)
-        losses += task.learn(around, optimizer, lambda step: task.mine(context, step), task.mean, 1, step)
+        losses += task.learn_steps(
+            around, optimizer, lambda step: task.take_own_rows(context, step), task.average_over_ranks, 1, step
+        )
         if context.rank == 0:
             torch.save({"model": network.state_dict(), "losses": losses}, f"{path}.part")
             os.replace(f"{path}.part", path)

@@ -19,7 +19,7 @@ WIDE, ROWS, STEPS = 512, 256, 6
 GPU_WIDE, GPU_ROWS, GPU_STEPS = 4096, 4096, 20
 
 
-def counts(world: int) -> list[int]:
+def list_counts(world: int) -> list[int]:
     """1, 2, 4, ... and WORLD."""
     out = [1]
     while out[-1] * 2 < world:
@@ -27,7 +27,7 @@ def counts(world: int) -> list[int]:
     return [*out, world] if world > 1 else out
 
 
-def seconds(context: Context, group: Any, members: int, rows: int) -> float:
+def time_step(context: Context, group: Any, members: int, rows: int) -> float:
     """Seconds of a step on MEMBERS ranks with ROWS rows each: the median over steps of the slowest rank."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -65,9 +65,9 @@ def _measured(context: Context, *, weak: bool) -> Result:
         raise Skip("one rank: nothing to compare")
     whole = GPU_ROWS if context.gpu else ROWS
     took = {}
-    for members in counts(context.world):
+    for members in list_counts(context.world):
         group = dist.new_group(list(range(members)))
-        took[members] = seconds(context, group, members, whole if weak else whole // members)
+        took[members] = time_step(context, group, members, whole if weak else whole // members)
         context.all(0)
         if context.rank < members:
             dist.destroy_process_group(group)

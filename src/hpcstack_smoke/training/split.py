@@ -10,7 +10,7 @@ from torch import nn
 
 from hpcstack_smoke.result import Result, Skip
 from hpcstack_smoke.training import task
-from hpcstack_smoke.training.fsdp import fully_shard, mesh_of, version
+from hpcstack_smoke.training.fsdp import find_torch_version, fully_shard, mesh_of
 
 if TYPE_CHECKING:
     from hpcstack_smoke.context import Context
@@ -31,15 +31,17 @@ def tensor(context: Context) -> Result:
     """Every rank sees the whole batch and has a part of each linear layer."""
     if context.world < 2 or 2 * task.WIDTH % context.world or task.VOCABULARY % context.world:
         raise Skip(f"{context.world} rank(s) do not divide the layers")
-    network = _tensor_parallel(task.model(task.SEED, context.device), mesh_of(context, context.world))
+    network = _tensor_parallel(task.make_network(task.SEED, context.device), mesh_of(context, context.world))
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE, foreach=False)
-    losses = task.learn(network, optimizer, lambda step: task.batch(step, context.world, context.device), task.mean)
+    losses = task.learn_steps(
+        network, optimizer, lambda step: task.make_batch(step, context.world, context.device), task.average_over_ranks
+    )
     part = network[1].weight.to_local().shape[0]
     proof = "" if part == 2 * task.WIDTH // context.world else f"{part} columns here: not split"
-    return task.judged(
+    return task.judge_training(
         context,
         losses,
-        task.gathered(network.parameters()),
+        task.gather_parameters(network.parameters()),
         f"{part} of {2 * task.WIDTH} columns on this rank",
         sharded=True,
         proof=proof,
@@ -51,27 +53,27 @@ def mesh(context: Context) -> Result:
     if context.world < 4 or context.world % 2:
         raise Skip(f"{context.world} rank(s): two dimensions take 4 or more, and an even number")
     shard = fully_shard(context)
-    if version() < (2, 5):
+    if find_torch_version() < (2, 5):
         raise Skip(f"torch {torch.__version__} gathers shards of two dimensions in another order (2.5 and newer)")
     grid = mesh_of(context, context.world // 2, 2, names=("data", "tensor"))
-    network = _tensor_parallel(task.model(task.SEED, context.device), grid["tensor"])
+    network = _tensor_parallel(task.make_network(task.SEED, context.device), grid["tensor"])
     for layer in (network[1], network[3], network):
         shard(layer, mesh=grid["data"])
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE, foreach=False)
     groups, group = context.world // 2, context.rank // 2
 
     def rows(step: int) -> tuple[Any, Any]:
-        x, y = task.batch(step, context.world, context.device)
+        x, y = task.make_batch(step, context.world, context.device)
         return x[group::groups], y[group::groups]
 
-    losses = task.learn(network, optimizer, rows, task.mean)
+    losses = task.learn_steps(network, optimizer, rows, task.average_over_ranks)
     kinds = "x".join(str(placement) for placement in network[1].weight.placements)
-    return task.judged(
-        context, losses, task.gathered(network.parameters()), f"{groups} x 2 ranks, {kinds}", sharded=True
+    return task.judge_training(
+        context, losses, task.gather_parameters(network.parameters()), f"{groups} x 2 ranks, {kinds}", sharded=True
     )
 
 
-def blocks(count: int, device: Any) -> nn.Sequential:
+def make_blocks(count: int, device: Any) -> nn.Sequential:
     """A network of COUNT stages: an embedding, residual blocks, a head."""
     torch.manual_seed(task.SEED)
     first: nn.Module = nn.Embedding(task.VOCABULARY, task.WIDTH)
@@ -92,15 +94,15 @@ class Block(nn.Module):
 
 def _alone(count: int, context: Context) -> task.Trained:
     """The same network and steps in one process."""
-    network = blocks(count, context.device)
+    network = make_blocks(count, context.device)
     optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE / 4)
-    losses = task.learn(
+    losses = task.learn_steps(
         network,
         optimizer,
-        lambda step: task.batch(step, context.world, context.device),
+        lambda step: task.make_batch(step, context.world, context.device),
         lambda loss: float(loss.detach()),
     )
-    return task.Trained(losses, task.flat(network.parameters()))
+    return task.Trained(losses, task.flatten_parameters(network.parameters()))
 
 
 def pipeline(context: Context) -> Result:
@@ -115,7 +117,7 @@ def pipeline(context: Context) -> Result:
 
     world, micro = context.world, context.world
     rows = task.PER_RANK * world
-    part = blocks(world, context.device)[context.rank]
+    part = make_blocks(world, context.device)[context.rank]
     stage = _stage(PipelineStage, part, context, rows // micro)
     options = {"scale_grads": False} if "scale_grads" in inspect.signature(ScheduleGPipe.__init__).parameters else {}
 
@@ -126,7 +128,7 @@ def pipeline(context: Context) -> Result:
     optimizer = torch.optim.SGD(part.parameters(), lr=task.RATE / 4)
     losses = []
     for step in range(task.STEPS):
-        x, y = task.batch(step, world, context.device)
+        x, y = task.make_batch(step, world, context.device)
         optimizer.zero_grad()
         pieces: list[Any] = []
         if context.rank == 0:
@@ -139,9 +141,9 @@ def pipeline(context: Context) -> Result:
         total = sum((piece.detach() for piece in pieces), torch.zeros((), device=context.device))
         dist.broadcast(total, src=world - 1)
         losses.append(float(total))
-    everyone = context.all(task.flat(part.parameters()).cpu())
+    everyone = context.all(task.flatten_parameters(part.parameters()).cpu())
     values = torch.cat(everyone).to(context.device)
-    return task.judged(
+    return task.judge_training(
         context,
         losses,
         values,
@@ -153,7 +155,7 @@ def pipeline(context: Context) -> Result:
 
 def _stage(kind: Any, part: Any, context: Context, rows: int) -> Any:
     """This rank's stage. torch 2.5 wants an example of its input; newer ones ask the stage before."""
-    if inspect.signature(kind.__init__).parameters["input_args"].default is None and version() >= (2, 6):
+    if inspect.signature(kind.__init__).parameters["input_args"].default is None and find_torch_version() >= (2, 6):
         return kind(part, context.rank, context.world, context.device)
     given = (
         torch.zeros(rows, dtype=torch.long, device=context.device)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hpcstack_smoke.result import Result, judge
+from hpcstack_smoke.result import Result, judge_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ SOURCE = "a single-process run of the same steps"
 REMEDY = "gradients are not averaged rightly over the ranks: look at the collective checks, then at NCCL's log"
 
 
-def model(seed: int, device: Any) -> nn.Module:
+def make_network(seed: int, device: Any) -> nn.Module:
     """A small network with fixed initial weights."""
     torch.manual_seed(seed)
     layers = nn.Sequential(
@@ -38,16 +38,16 @@ def model(seed: int, device: Any) -> nn.Module:
     return layers.to(device)
 
 
-def batch(step: int, world: int, device: Any) -> tuple[Any, Any]:
+def make_batch(step: int, world: int, device: Any) -> tuple[Any, Any]:
     """The global batch of one step, the same on all ranks; rank r trains on rows r, r + world, ..."""
     generator = torch.Generator().manual_seed(step)
     x = torch.randint(VOCABULARY, (PER_RANK * world,), generator=generator)
     return x.to(device), ((7 * x + 3) % VOCABULARY).to(device)
 
 
-def mine(context: Context, step: int) -> tuple[Any, Any]:
+def take_own_rows(context: Context, step: int) -> tuple[Any, Any]:
     """This rank's rows of one step's batch."""
-    x, y = batch(step, context.world, context.device)
+    x, y = make_batch(step, context.world, context.device)
     return x[context.rank :: context.world], y[context.rank :: context.world]
 
 
@@ -63,7 +63,7 @@ class Trained:
     parameters: Any
 
 
-def learn(
+def learn_steps(
     network: Any,
     optimizer: Any,
     batches: Callable[[int], tuple[Any, Any]],
@@ -84,15 +84,19 @@ def learn(
 
 
 @lru_cache(maxsize=8)
-def reference(world: int, device: Any, autocast: Any = None) -> Trained:
+def train_reference(world: int, device: Any, autocast: Any = None) -> Trained:
     """The same steps in one process on the global batch; in bf16 autocast if AUTOCAST names the dtype."""
-    network = model(SEED, device)
+    network = make_network(SEED, device)
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
     forward = in_autocast(device, autocast) if autocast else None
-    losses = learn(
-        network, optimizer, lambda step: batch(step, world, device), lambda loss: float(loss.detach()), forward=forward
+    losses = learn_steps(
+        network,
+        optimizer,
+        lambda step: make_batch(step, world, device),
+        lambda loss: float(loss.detach()),
+        forward=forward,
     )
-    return Trained(losses, flat(network.parameters()))
+    return Trained(losses, flatten_parameters(network.parameters()))
 
 
 def in_autocast(device: Any, dtype: Any) -> Callable[[Any, Any, Any], Any]:
@@ -108,10 +112,12 @@ def in_autocast(device: Any, dtype: Any) -> Callable[[Any, Any, Any], Any]:
 
 def data_parallel(context: Context, network: Any, optimizer: Any, forward: Any = None) -> list[float]:
     """Each rank trains on its rows; the losses are means over the ranks."""
-    return learn(network, optimizer, lambda step: mine(context, step), mean, forward=forward)
+    return learn_steps(
+        network, optimizer, lambda step: take_own_rows(context, step), average_over_ranks, forward=forward
+    )
 
 
-def mean(loss: Any) -> float:
+def average_over_ranks(loss: Any) -> float:
     """The mean of LOSS over the ranks."""
     import torch.distributed as dist
 
@@ -120,18 +126,18 @@ def mean(loss: Any) -> float:
     return float(total) / int(dist.get_world_size())
 
 
-def flat(parameters: Any) -> Any:
+def flatten_parameters(parameters: Any) -> Any:
     """All parameters as one vector."""
     return torch.cat([parameter.detach().reshape(-1).float() for parameter in parameters])
 
 
-def gathered(parameters: Any) -> Any:
+def gather_parameters(parameters: Any) -> Any:
     """The same of DTensors, whole on every rank."""
     whole = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in parameters]
-    return flat(whole)
+    return flatten_parameters(whole)
 
 
-def spread(parameters: Any) -> float:
+def measure_spread(parameters: Any) -> float:
     """How far the ranks' PARAMETERS are apart at most; infinite where one is not a number."""
     import torch.distributed as dist
 
@@ -146,7 +152,7 @@ def spread(parameters: Any) -> float:
     return value if value == value else float("inf")
 
 
-def judged(
+def judge_training(
     context: Context,
     losses: list[float],
     parameters: Any,
@@ -161,9 +167,9 @@ def judged(
 
     A loss that is not a number is infinitely far off. PROOF fails the check whatever the losses say.
     """
-    expected = against or reference(context.world, context.device)
+    expected = against or train_reference(context.world, context.device)
     gaps = [abs(a - b) if a == a else float("inf") for a, b in zip(losses, expected.losses)]  # noqa: B905
-    error, apart = max(gaps), spread(parameters)
+    error, apart = max(gaps), measure_spread(parameters)
     off = float((parameters - expected.parameters).abs().max()) if sharded else 0.0
     off = off if off == off else float("inf")
     learned = losses[-1] < losses[0] / 2
@@ -177,11 +183,11 @@ def judged(
         and learned
         and len(losses) == len(expected.losses)
     )
-    return judge(good and not proof, f"{proof}; {measured}" if proof else measured, limit, SOURCE, evidence, REMEDY,
-                 series=[drawn(losses)], figures={"loss_error": error, "spread": apart})  # fmt: skip
+    return judge_result(good and not proof, f"{proof}; {measured}" if proof else measured, limit, SOURCE, evidence, REMEDY,
+                 series=[draw_losses(losses)], figures={"loss_error": error, "spread": apart})  # fmt: skip
 
 
-def drawn(losses: list[float]) -> dict[str, Any]:
+def draw_losses(losses: list[float]) -> dict[str, Any]:
     """LOSSES as a line to draw."""
     steps = list(range(len(losses)))
     return {"name": "loss", "x": steps, "y": [round(loss, 5) for loss in losses], "x_unit": "step", "y_unit": "loss"}

@@ -22,37 +22,37 @@ FLAT = {3: "fp32_partitioned_groups_flat"}
 
 def zero1(context: Context) -> Result:
     """The optimizer's state is sharded."""
-    return zero(context, 1)
+    return train_with_zero(context, 1)
 
 
 def zero2(context: Context) -> Result:
     """Gradients too."""
-    return zero(context, 2)
+    return train_with_zero(context, 2)
 
 
 def zero3(context: Context) -> Result:
     """Parameters too."""
-    return zero(context, 3)
+    return train_with_zero(context, 3)
 
 
-def zero(context: Context, stage: int) -> Result:
-    deepspeed = imported(context)
-    network, engine, sharded = started(context, deepspeed, {"stage": stage})
-    whole = task.flat(task.model(task.SEED, "cpu").parameters()).numel()
-    losses = trained(context, engine)
-    values = parameters(deepspeed, network, stage)
+def train_with_zero(context: Context, stage: int) -> Result:
+    deepspeed = import_deepspeed(context)
+    network, engine, sharded = start_engine(context, deepspeed, {"stage": stage})
+    whole = task.flatten_parameters(task.make_network(task.SEED, "cpu").parameters()).numel()
+    losses = train_engine(context, engine)
+    values = gather_zero_parameters(deepspeed, network, stage)
     shard = _shard(sharded, stage)
     evidence = (
         f"DeepSpeed {deepspeed.__version__}, {type(sharded).__name__}, {shard} of {whole} parameters on this rank"
     )
     engine.destroy()
     proof = "" if context.world == 1 or shard < whole else "ZeRO did not shard: look at ds_report"
-    return task.judged(context, losses, values, evidence, sharded=True, proof=proof)
+    return task.judge_training(context, losses, values, evidence, sharded=True, proof=proof)
 
 
-def started(context: Context, deepspeed: Any, how: dict[str, Any], **more: Any) -> tuple[Any, Any, Any]:
+def start_engine(context: Context, deepspeed: Any, how: dict[str, Any], **more: Any) -> tuple[Any, Any, Any]:
     """(network, engine, its optimizer). Ranks are seeded apart: DeepSpeed must give all of them rank 0's weights."""
-    network = task.model(task.SEED + context.rank, context.device)
+    network = task.make_network(task.SEED + context.rank, context.device)
     config = {
         "train_micro_batch_size_per_gpu": task.PER_RANK,
         "zero_optimization": how,
@@ -64,22 +64,22 @@ def started(context: Context, deepspeed: Any, how: dict[str, Any], **more: Any) 
     return network, engine, sharded
 
 
-def trained(context: Context, engine: Any) -> list[float]:
+def train_engine(context: Context, engine: Any) -> list[float]:
     """The losses of the task's steps."""
     losses = []
     for step in range(task.STEPS):
-        loss = task.loss_of(engine, *task.mine(context, step))
+        loss = task.loss_of(engine, *task.take_own_rows(context, step))
         engine.backward(loss)
         engine.step()
-        losses.append(task.mean(loss))
+        losses.append(task.average_over_ranks(loss))
     return losses
 
 
-def parameters(deepspeed: Any, network: Any, stage: int) -> Any:
+def gather_zero_parameters(deepspeed: Any, network: Any, stage: int) -> Any:
     """All parameters, gathered where they are sharded."""
     found = list(network.parameters())
     with deepspeed.zero.GatheredParameters(found, enabled=stage == 3):
-        return task.flat(found).clone()
+        return task.flatten_parameters(found).clone()
 
 
 def _shard(optimizer: Any, stage: int) -> int:
@@ -89,15 +89,15 @@ def _shard(optimizer: Any, stage: int) -> int:
 
 def offload(context: Context) -> Result:
     """The optimizer's state lies on the CPU."""
-    deepspeed = imported(context)
+    deepspeed = import_deepspeed(context)
     how = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-    network, engine, sharded = started(context, deepspeed, how, zero_force_ds_cpu_optimizer=False)
-    losses = trained(context, engine)
-    values = parameters(deepspeed, network, 2)
+    network, engine, sharded = start_engine(context, deepspeed, how, zero_force_ds_cpu_optimizer=False)
+    losses = train_engine(context, engine)
+    values = gather_zero_parameters(deepspeed, network, 2)
     devices = {group.device.type for group in sharded.single_partition_of_fp32_groups}
     engine.destroy()
     proof = "" if devices == {"cpu"} and getattr(sharded, "cpu_offload", True) else f"the state lies on {devices}"
-    return task.judged(context, losses, values, f"state on {devices}", sharded=True, proof=proof)
+    return task.judge_training(context, losses, values, f"state on {devices}", sharded=True, proof=proof)
 
 
 def nvme(context: Context) -> Result:
@@ -105,7 +105,7 @@ def nvme(context: Context) -> Result:
 
     Tensors below 1 MB are not swapped (DeepSpeed's min_aio_bytes), so the network is a larger one.
     """
-    deepspeed = imported(context)
+    deepspeed = import_deepspeed(context)
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
     context.skip_together(
@@ -118,9 +118,9 @@ def nvme(context: Context) -> Result:
         shutil.rmtree(folder, ignore_errors=True)
     measured = f"{seen} swap file(s) seen, loss {losses[0]:.3f} -> {losses[-1]:.3f}"
     good = min(context.all(seen)) > 0 and losses[-1] < losses[0]
-    from hpcstack_smoke.result import judge
+    from hpcstack_smoke.result import judge_result
 
-    return judge(
+    return judge_result(
         good,
         measured,
         "swap files on every rank during the run, a falling loss",
@@ -158,14 +158,14 @@ def _swapped(context: Context, deepspeed: Any, folder: str) -> tuple[int, list[f
         loss = engine(x).float().pow(2).mean()
         engine.backward(loss)
         engine.step()
-        losses.append(task.mean(loss))
+        losses.append(task.average_over_ranks(loss))
     stop.set()
     watcher.join()
     engine.destroy()
     return most[0], losses
 
 
-def imported(context: Context) -> Any:
+def import_deepspeed(context: Context) -> Any:
     """DeepSpeed, on the process group that is there."""
     try:
         import deepspeed

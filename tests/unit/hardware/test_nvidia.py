@@ -38,7 +38,7 @@ def test_no_nvidia_smi_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_field_that_the_driver_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     smi(monkeypatch, {"index": "0|1", "name": "NVIDIA H100|NVIDIA H100"})
-    assert nvidia.query(("index", "name", "compute_cap")) == [
+    assert nvidia.query_gpus(("index", "name", "compute_cap")) == [
         {"index": "0", "name": "NVIDIA H100"}, {"index": "1", "name": "NVIDIA H100"},
     ]  # fmt: skip
 
@@ -230,16 +230,16 @@ def test_what_gpus_count_during_the_run(monkeypatch: pytest.MonkeyPatch) -> None
     def read(replays: int = 3, hot: int = 5, dram: int = 0, crc: int = 0, recovery: int = 0) -> dict[str, int]:
         links = f"GPU 0: NVIDIA (UUID: x)\n\t Link 0: Replay Errors: {crc}\n\t Link 0: Recovery Errors: {recovery}\n"
         smi(monkeypatch, {"-q": COUNTING.format(replays=replays, hot=hot, dram=dram), "nvlink -e": links})
-        return counters.read()
+        return counters.read_counters()
 
     before = read()
     for after, status in (
         (read(), PASS), (read(replays=50), PASS), (read(replays=500), WARN), (read(hot=2_000_000), FAIL),
         (read(hot=50_000), PASS), (read(dram=1), FAIL), (read(recovery=1), FAIL), (read(crc=7), PASS),
     ):  # fmt: skip
-        assert counters.judge_gain(before, after).status == status, after
+        assert counters.judge_counter_gains(before, after).status == status, after
     with pytest.raises(Skip):
-        counters.judge_gain({}, before)
+        counters.judge_counter_gains({}, before)
 
 
 @pytest.mark.parametrize(("line", "number"), [
@@ -248,7 +248,7 @@ def test_what_gpus_count_during_the_run(monkeypatch: pytest.MonkeyPatch) -> None
     ("[ 12.3] NVRM: Xid (PCI:0000:65:00 GPU-I:03): 94, pid='<unknown>', name=<unknown>, Contained", 94),
 ])  # fmt: skip
 def test_xids_are_read(line: str, number: int) -> None:
-    assert [one[1] for one in nvidia.xids(["other", line])] == [number]
+    assert [one[1] for one in nvidia.parse_xids(["other", line])] == [number]
 
 
 def log(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
@@ -275,9 +275,9 @@ def test_xids_that_take_a_gpu_out_of_service(monkeypatch: pytest.MonkeyPatch, li
 
 @given(st.text())
 def test_no_text_breaks_the_readers(text: str) -> None:
-    nvidia.table(text, nvidia.IDENTITY)
-    nvidia.links(text)
-    nvidia.xids(text.splitlines())
+    nvidia.parse_csv(text, nvidia.IDENTITY)
+    nvidia.parse_links(text)
+    nvidia.parse_xids(text.splitlines())
     nvidia.fatal_sxids(text.splitlines())
-    nvidia.details(text)
-    nvidia.slices(text)
+    nvidia.parse_details(text)
+    nvidia.parse_mig_devices(text)

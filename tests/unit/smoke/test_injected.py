@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack_smoke.collectives.injected import LoadedLibrary, judge_loaded, look
+from hpcstack_smoke.collectives.injected import LoadedLibrary, find_library, judge_loaded
 
 PLACE = "/opt/hpcstack-host"
 OURS = LoadedLibrary("libfabric.so.1", f"{PLACE}/cxi.1/libfabric.so.1", before=True)
@@ -16,9 +16,9 @@ OURS = LoadedLibrary("libfabric.so.1", f"{PLACE}/cxi.1/libfabric.so.1", before=T
 
 def test_the_loader_says_by_which_path_a_library_was_found() -> None:
     """libm is in every Python process; another library of the machine is loaded by the look itself."""
-    found = look("libm.so.6")
+    found = find_library("libm.so.6")
     assert found.before and Path(found.path).name == "libm.so.6" and Path(found.path).is_absolute(), found
-    gone = look("libhpcstack-nowhere.so.1")
+    gone = find_library("libhpcstack-nowhere.so.1")
     assert not gone.path and "libhpcstack-nowhere.so.1: cannot open shared object file" in gone.error
 
 

@@ -7,12 +7,12 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack_smoke.collectives.pairs import guilty, odd_ones, odd_rails, slow_pairs, tournament
+from hpcstack_smoke.collectives.pairs import find_guilty, odd_ones, odd_rails, plan_tournament, slow_pairs
 
 
 @given(st.integers(2, 40))
 def test_a_tournament_meets_everybody_once_and_nobody_twice_in_a_round(count: int) -> None:
-    rounds = tournament(count)
+    rounds = plan_tournament(count)
     assert sorted(pair for pairs in rounds for pair in pairs) == list(combinations(range(count), 2))
     for pairs in rounds:
         players = [player for pair in pairs for player in pair]
@@ -39,9 +39,9 @@ def test_two_nodes_have_nobody_to_blame_but_rails_do() -> None:
 
 def test_one_slow_hca_of_a_node_is_named_with_its_rank() -> None:
     matrix = {pair: [40.0, 3.0 if 2 in pair else 40.0] for pair in combinations(range(4), 2)}
-    assert guilty(matrix, 4) == ([], [(2, 1)])
+    assert find_guilty(matrix, 4) == ([], [(2, 1)])
     matrix = {pair: [3.0, 3.0] if 2 in pair else [40.0, 40.0] for pair in combinations(range(4), 2)}
-    assert guilty(matrix, 4) == ([2], [])
+    assert find_guilty(matrix, 4) == ([2], [])
 
 
 @given(st.floats(0.9, 1.1), st.integers(3, 12))

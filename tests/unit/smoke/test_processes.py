@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from hpcstack_smoke.processes import end
+from hpcstack_smoke.processes import end_process
 
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 
@@ -19,11 +19,11 @@ def start(program: str) -> subprocess.Popen[bytes]:
 
 def test_a_child_ends_kindly() -> None:
     child = start("import time; print('up', flush=True); time.sleep(60)")
-    end(child)
+    end_process(child)
     assert child.returncode == -15
 
 
 def test_a_child_that_does_not_listen_is_killed() -> None:
     child, began = start(STUBBORN), time.monotonic()
-    end(child, patience=0.5)
+    end_process(child, patience=0.5)
     assert child.returncode == -9 and time.monotonic() - began < 5

@@ -6,13 +6,13 @@ import ast
 from pathlib import Path
 
 import hpcstack_smoke
-from hpcstack_smoke.select import BURN, CHECKS, FAMILIES, SCOPES, TIERS, names, selected
+from hpcstack_smoke.select import BURN, CHECKS, FAMILIES, SCOPES, TIERS, list_names, select_checks
 
 PACKAGE = Path(hpcstack_smoke.__file__).parent
 
 
 def codes(*args: str) -> list[str]:
-    return [check.code for check in selected(*args)]
+    return [check.code for check in select_checks(*args)]
 
 
 def test_every_check_has_a_function_and_a_known_tier() -> None:
@@ -22,7 +22,7 @@ def test_every_check_has_a_function_and_a_known_tier() -> None:
         tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, check
         assert check.tier in (*TIERS, BURN) and check.scope in SCOPES and check.about
-    assert set(FAMILIES) < set(names())
+    assert set(FAMILIES) < set(list_names())
 
 
 def test_a_tier_holds_the_ones_below_it() -> None:

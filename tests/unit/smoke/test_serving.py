@@ -20,14 +20,14 @@ import pytest
 from hpcstack_smoke.apps import alphabet, completions, kserve, serve, servers
 from hpcstack_smoke.apps.completions import Target, WrongAnswer
 from hpcstack_smoke.apps.front import Front
-from hpcstack_smoke.apps.serve import spread
+from hpcstack_smoke.apps.serve import count_gpus_of_model
 from hpcstack_smoke.apps.servers import Server
 from hpcstack_smoke.tasks import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ANSWERS = {alphabet.prompt(number): alphabet.answer(number) for number in range(alphabet.CLIENTS)}
+ANSWERS = {alphabet.make_prompt(number): alphabet.expect_answer(number) for number in range(alphabet.CLIENTS)}
 SLOW_S = 0.6
 
 
@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         text = ANSWERS[question["messages"][0]["content"]]
         if fault == "another":  # with several at once, one gets what another asked for
-            text = alphabet.answer(4) if question["stream"] else text
+            text = alphabet.expect_answer(4) if question["stream"] else text
         if fault == "nonsense":
             text = text[::-1]
         if question["stream"] or fault == "always":
@@ -112,8 +112,8 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], int]]:
 @pytest.mark.parametrize("kind", ["", "always"])
 def test_a_server_that_is_right(serving: Callable[[str], int], kind: str) -> None:
     port = serving(kind)
-    completions.warm(Target("127.0.0.1", port, "m"), 30.0)
-    found = completions.exercise(Target("127.0.0.1", port, "m"))
+    completions.warm_completions(Target("127.0.0.1", port, "m"), 30.0)
+    found = completions.exercise_completions(Target("127.0.0.1", port, "m"))
     assert "a stream of 2 pieces, 8 clients at once" in found.measured
     assert set(found.figures) == {"answer_s", "first_token_s", "tokens_per_s"}
 
@@ -134,18 +134,18 @@ def test_a_server_that_is_right(serving: Callable[[str], int], kind: str) -> Non
 )
 def test_a_server_that_is_wrong(serving: Callable[[str], int], fault: str, says: str) -> None:
     with pytest.raises(WrongAnswer, match=says):
-        completions.exercise(Target("127.0.0.1", serving(fault), "m"))
+        completions.exercise_completions(Target("127.0.0.1", serving(fault), "m"))
 
 
 def test_the_first_completion_has_time_of_its_own(serving: Callable[[str], int]) -> None:
-    completions.warm(Target("127.0.0.1", serving("slow"), "m"), 30.0)
+    completions.warm_completions(Target("127.0.0.1", serving("slow"), "m"), 30.0)
     with pytest.raises(WrongAnswer, match="the first completion answered"):
-        completions.warm(Target("127.0.0.1", serving("nonsense"), "m"), 30.0)
+        completions.warm_completions(Target("127.0.0.1", serving("nonsense"), "m"), 30.0)
 
 
 def test_nothing_listens() -> None:
     with pytest.raises(WrongAnswer, match="the connection broke: ConnectionRefusedError"):
-        completions.ask(Target("127.0.0.1", free_port(), "m"), 0, stream=False)
+        completions.ask_completion(Target("127.0.0.1", free_port(), "m"), 0, stream=False)
 
 
 @pytest.mark.parametrize(
@@ -161,15 +161,15 @@ def test_nothing_listens() -> None:
 )
 def test_numbers_doubled_by_triton(serving: Callable[[str], int], fault: str, says: str) -> None:
     if not says:
-        assert "8 clients at once" in kserve.exercise(Target("127.0.0.1", serving(fault))).measured
+        assert "8 clients at once" in kserve.exercise_inference(Target("127.0.0.1", serving(fault))).measured
         return
     with pytest.raises(WrongAnswer, match=says):
-        kserve.exercise(Target("127.0.0.1", serving(fault)))
+        kserve.exercise_inference(Target("127.0.0.1", serving(fault)))
 
 
 def test_each_client_has_an_answer_of_its_own() -> None:
     assert len(set(ANSWERS.values())) == 11
-    assert alphabet.answer(0) == "bcdefghijklm\nnopqrstuvwxyz abc"
+    assert alphabet.expect_answer(0) == "bcdefghijklm\nnopqrstuvwxyz abc"
     assert all(one == one.strip() for one in ANSWERS.values())
 
 
@@ -177,7 +177,7 @@ def test_a_proxy_of_the_environment_is_not_asked(
     serving: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    completions.ask(Target("127.0.0.1", serving(""), "m"), 0, stream=False)
+    completions.ask_completion(Target("127.0.0.1", serving(""), "m"), 0, stream=False)
 
 
 def _server(tmp_path: Path, program: str) -> Server:
@@ -219,14 +219,14 @@ def test_what_does_not_end_is_counted_and_killed(tmp_path: Path, monkeypatch: py
 def test_a_server_is_no_rank_and_asks_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "SLURM_JOB_ID", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"):
         monkeypatch.setenv(name, "1")
-    found = servers.environment(str(tmp_path))
+    found = servers.make_server_environment(str(tmp_path))
     assert not {"RANK", "SLURM_JOB_ID", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"} & set(found)
     assert found["HF_HUB_OFFLINE"] == "1" and found["HF_HOME"] == str(tmp_path / "hf_home")
 
 
 @pytest.mark.parametrize(("gpus", "over"), [(0, 1), (1, 1), (3, 2), (4, 4), (6, 4), (8, 8), (16, 8)])
 def test_a_model_goes_over_as_many_gpus_as_divide_its_heads(gpus: int, over: int) -> None:
-    assert spread(gpus) == over
+    assert count_gpus_of_model(gpus) == over
 
 
 class Tasks:
@@ -282,10 +282,10 @@ def serve_on_nodes(tmp_path: Path, faults: tuple[str, ...], each: int = 2) -> li
         program = SERVES.format(path=paths, fault=fault) if fault != "dies" else "raise SystemExit('no such model')"
         kind = serve.Serving(
             "sh", lambda folder: True, lambda folder, host, port, gpus: [sys.executable, "-c", program, host, str(port)],
-            "/health", completions.warm, completions.exercise,
+            "/health", completions.warm_completions, completions.exercise_completions,
         )  # fmt: skip
         try:
-            out[rank] = serve.serve(tasks.task(rank), kind)
+            out[rank] = serve.serve_model(tasks.task(rank), kind)
         except Exception as error:
             out[rank] = error
 
@@ -299,13 +299,13 @@ def serve_on_nodes(tmp_path: Path, faults: tuple[str, ...], each: int = 2) -> li
 
 
 def test_servers_of_two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "address", lambda: "127.0.0.1")
+    monkeypatch.setattr(serve, "find_address", lambda: "127.0.0.1")
     assert [one.status for one in serve_on_nodes(tmp_path, ("", ""))] == ["PASS"] * 4
     assert not list(Path(tempfile.gettempdir()).glob("hpcstack-serve-*/hf_home"))
 
 
 def test_one_that_does_not_start_and_one_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "address", lambda: "127.0.0.1")
+    monkeypatch.setattr(serve, "find_address", lambda: "127.0.0.1")
     said = serve_on_nodes(tmp_path, ("", "dies"))
     assert [one.status for one in said] == ["SKIP", "SKIP", "FAIL", "PASS"]
     assert said[2].measured.endswith("it ended with exit 1: no such model")
@@ -319,7 +319,7 @@ def test_where_one_task_cannot_none_does(tmp_path: Path, monkeypatch: pytest.Mon
 
     def one(rank: int) -> None:
         try:
-            serve.serve(tasks.task(rank), serve.Serving("sh", bool, list, "/", print, print), gpus=True)  # type: ignore[arg-type]
+            serve.serve_model(tasks.task(rank), serve.Serving("sh", bool, list, "/", print, print), gpus=True)  # type: ignore[arg-type]
         except Exception as error:
             said.append(str(error))
 
@@ -338,15 +338,15 @@ def test_a_server_ends_with_a_client_that_breaks(tmp_path: Path, monkeypatch: py
     pids: list[int] = []
 
     def broken(target: Any) -> Any:
-        pids.extend(servers.members(target.model))
+        pids.extend(servers.find_members(target.model))
         raise RuntimeError("planted")
 
     kind = serve.Serving(
         "sh", lambda folder: True, lambda folder, host, port, gpus: [sys.executable, "-c", program, host, str(port)],
-        "/health", completions.warm, broken,
+        "/health", completions.warm_completions, broken,
     )  # fmt: skip
     with pytest.raises(RuntimeError, match="planted"):
-        serve.serve(tasks.task(0), kind)
+        serve.serve_model(tasks.task(0), kind)
     assert pids and not any(
         Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids
     )
@@ -372,10 +372,10 @@ def front(serving: Callable[[str], int]) -> Iterator[Target]:
 
 def test_a_front_lets_in_who_knows_the_key(front: Target) -> None:
     """N22: servers of the suite listened on the node's address without a key."""
-    assert completions.exercise(front).figures["tokens_per_s"] > 0
+    assert completions.exercise_completions(front).figures["tokens_per_s"] > 0
     for key in ("", "another", "a-key2", "A-KEY"):
         with pytest.raises(WrongAnswer, match="HTTP 401"):
-            completions.ask(replace(front, key=key), 0, stream=False)
+            completions.ask_completion(replace(front, key=key), 0, stream=False)
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcstack_smoke.bundle import cleaned, nccl_summary, write
+from hpcstack_smoke.bundle import clean_environment, nccl_summary, write_bundle
 from hpcstack_smoke.hidden import HIDDEN
-from hpcstack_smoke.result import write as write_document
+from hpcstack_smoke.result import write_document as write_document
 
 SOCKETS = Path(__file__).parents[2] / "plants/sockets.log"
 
 
 def test_secrets_are_not_kept() -> None:
-    text = cleaned(
+    text = clean_environment(
         {"HF_TOKEN": "abc", "AWS_SECRET_ACCESS_KEY": "def", "PIP_INDEX_URL": "https://u:p@host/x", "PATH": "/bin"}
     )
     assert text == f"AWS_SECRET_ACCESS_KEY={HIDDEN}\nHF_TOKEN={HIDDEN}\nPATH=/bin\nPIP_INDEX_URL=https://***@host/x\n"
@@ -23,7 +23,7 @@ def test_secrets_are_not_kept() -> None:
 
 @given(st.text(min_size=8), st.sampled_from(["MY_TOKEN", "db_password", "X_API_KEY", "AUTHORIZATION", "Cookie"]))
 def test_no_secrets_value_is_shown(value: str, name: str) -> None:
-    assert cleaned({name: value}) == f"{name}={HIDDEN}\n"
+    assert clean_environment({name: value}) == f"{name}={HIDDEN}\n"
 
 
 def test_nccls_logs_are_summed_up(tmp_path: Path) -> None:
@@ -35,6 +35,6 @@ def test_nccls_logs_are_summed_up(tmp_path: Path) -> None:
 
 def test_the_bundle_is_written_whatever_is_missing(tmp_path: Path) -> None:
     write_document(str(tmp_path), "rank-0-1.json", {"rows": []})
-    folder = Path(write(str(tmp_path), "n1"))
+    folder = Path(write_bundle(str(tmp_path), "n1"))
     assert folder == tmp_path / "bundle/n1"
     assert (folder / "environment.txt").exists() and (folder / "limits.txt").read_text()

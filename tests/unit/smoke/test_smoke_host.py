@@ -8,7 +8,7 @@ import pytest
 
 from hpcstack_smoke.node import fabric, host, io, machine, sysfs
 from hpcstack_smoke.request import Request
-from hpcstack_smoke.result import FAIL, PASS, WARN, Skip, run
+from hpcstack_smoke.result import FAIL, PASS, WARN, Skip, run_check
 
 HERE = Request(output=".")
 EIGHT = Request(output=".", gpus=8)
@@ -130,17 +130,17 @@ def test_roce_wants_a_routable_gid(hcas: Path) -> None:
 
 def test_counters_that_move_during_the_run_are_found(hcas: Path) -> None:
     where = port(hcas, "mlx5_0", 1, "4: ACTIVE")
-    before = sysfs.counters()
-    assert fabric.judge_gain(before, sysfs.counters()).status == PASS
+    before = sysfs.read_error_counters()
+    assert fabric.judge_port_gains(before, sysfs.read_error_counters()).status == PASS
     (where / "counters/symbol_error").write_text("7\n")
-    result = fabric.judge_gain(before, sysfs.counters())
+    result = fabric.judge_port_gains(before, sysfs.read_error_counters())
     assert result.status == PASS and result.evidence == "mlx5_0:1/symbol_error +7"  # healthy links count some
     (where / "counters/symbol_error").write_text("700\n")
-    assert fabric.judge_gain(before, sysfs.counters()).status == WARN
+    assert fabric.judge_port_gains(before, sysfs.read_error_counters()).status == WARN
     (where / "counters/link_downed").write_text("1\n")
-    assert fabric.judge_gain({**before, "mlx5_0:1/link_downed": 0}, sysfs.counters()).status == FAIL
+    assert fabric.judge_port_gains({**before, "mlx5_0:1/link_downed": 0}, sysfs.read_error_counters()).status == FAIL
     with pytest.raises(Skip):
-        fabric.judge_gain({}, sysfs.counters())
+        fabric.judge_port_gains({}, sysfs.read_error_counters())
 
 
 def test_a_missing_driver_is_a_skip_only_where_no_gpu_is_expected(
@@ -180,6 +180,6 @@ def test_a_check_that_breaks_is_an_error_and_not_a_crash() -> None:
     def broken() -> None:
         raise RuntimeError("no\nway")
 
-    row = run("node.broken", broken, "n1")  # type: ignore[arg-type]
+    row = run_check("node.broken", broken, "n1")  # type: ignore[arg-type]
     assert row["status"] == "ERROR"
     assert row["evidence"].startswith("RuntimeError: no way (")

@@ -9,7 +9,7 @@ import pytest
 
 from hpcstack_smoke.apps import mpi
 from hpcstack_smoke.result import FAIL, PASS, Skip
-from hpcstack_smoke.select import selected
+from hpcstack_smoke.select import select_checks
 
 RUNS = [
     {"ranks": n, "monte_carlo": math.pi + 1e-5, "strong_s": 1.0 / n, "midpoint": math.pi + 1e-13, "midpoint_s": 0.1,
@@ -54,7 +54,7 @@ def test_nccl_tests_that_were_built_without_mpi_are_found() -> None:
 
 
 def test_no_compiler_is_a_skip_unless_the_recipe_names_mpi() -> None:
-    checks = selected("", "mpi", "standard")
+    checks = select_checks("", "mpi", "standard")
     built = {"skip": "no mpicc in the image"}
-    assert {row["status"] for row in mpi.rows(checks, built, None, "", False)} == {"SKIP"}
-    assert {row["status"] for row in mpi.rows(checks, built, None, "", True)} == {"ERROR"}
+    assert {row["status"] for row in mpi.make_rows(checks, built, None, "", False)} == {"SKIP"}
+    assert {row["status"] for row in mpi.make_rows(checks, built, None, "", True)} == {"ERROR"}
