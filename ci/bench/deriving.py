@@ -54,12 +54,12 @@ TOOK = re.compile(r"^== hpcstack took ([0-9.]+) s: [0-9]", re.MULTILINE)  # of t
 ALONE = """\
 import json, resource, sys, time
 from pathlib import Path
-from hpcstack.squashfs.splice import splice
+from hpcstack.squashfs.splice import splice_image
 def written():
     return int(dict(x.split(": ") for x in Path("/proc/self/io").read_text().splitlines())["write_bytes"])
 base, output, *layers = map(Path, sys.argv[1:])
 began, before = time.monotonic(), written()
-done = splice(base, layers, output, 0, always=True, rooted=True)
+done = splice_image(base, layers, output, 0, always=True, rooted=True)
 print(json.dumps({"s": time.monotonic() - began, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
                   "written": written() - before, "how": done.how, "new": done.new}))
 """

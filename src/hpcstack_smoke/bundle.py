@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 
-from hpcstack_smoke.collectives.nccllog import read_log
+from hpcstack_smoke.collectives.nccllog import parse_log
 from hpcstack_smoke.hidden import HIDDEN, LOGIN, SECRET
 
 COMMANDS = {
@@ -45,7 +45,7 @@ def nccl_summary(output: str, host: str) -> str:
             lines += file.readlines()
     if not lines:
         return ""
-    log = read_log(lines)
+    log = parse_log(lines)
     hung = ", ".join(map(str, log.hung())) or "none"
     out = [f"NCCL {log.version} for CUDA {log.cuda}, network {log.network}, plugin {log.plugin or 'none'}",
            f"HCAs: {' '.join(log.hcas) or 'none'}", f"pairs by transport: {log.kinds()}",

@@ -309,7 +309,7 @@ def test_m1_the_log_of_a_lock_that_failed_is_the_users_alone(
             job.log.write_text("== hpcstack step 1/1 x\nLooking in indexes: https://ci:s3cr%40t@pypi.site/simple\n")
             return Completed(("x",), 1, ("tail: s3cr%40t",))
 
-    monkeypatch.setattr(packages, "choose", lambda *_: (Engine(), ""))
+    monkeypatch.setattr(packages, "choose_engine", lambda *_: (Engine(), ""))
     monkeypatch.setattr(packages, "base_of", lambda *_: tmp_path / "base.sqsh")
     monkeypatch.setattr(packages, "needed_bytes", lambda _: 0)
     with pytest.raises(HpcstackError) as error:

@@ -174,14 +174,14 @@ HOSTILE: dict[str, Callable[[], crafted.Crafted]] = {
 MEASURED = """
 import re, sys, time
 from pathlib import Path
-from hpcstack.build.verify import about
+from hpcstack.build.verify import describe_any_image
 from hpcstack.core.errors import HpcstackError
 from hpcstack.store.store import Store
 def peak():  # KiB that this program has had at most; ru_maxrss would count what it was forked from
     return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 before, began = peak(), time.process_time()
 try:
-    said = about(sys.argv[1], Store(Path("/nowhere")))
+    said = describe_any_image(sys.argv[1], Store(Path("/nowhere")))
 except HpcstackError as error:
     said = error.message
 print(peak() - before, time.process_time() - began, said)

@@ -230,13 +230,13 @@ def test_nothing_but_skip_is_not_a_pass(testbed: Testbed, built: dict[str, Any])
 
 EXACT = """\
 import torch
-from hpcstack_smoke.collectives.exact import summed
+from hpcstack_smoke.collectives.exact import make_summed
 from hpcstack_smoke.context import Context
 for world in (2, 8, 128, 129, 1000, 9999):
     context = Context(0, world, 0, 1, "gloo", False, torch.device("cpu"))
-    total = sum(summed(context, rank, torch.float32) for rank in range(world))
+    total = sum(make_summed(context, rank, torch.float32) for rank in range(world))
     assert 0 < total.min() and total.max() <= 256, (world, total.min(), total.max())
-    assert not torch.equal(summed(context, 0, torch.float32), summed(context, 1, torch.float32))
+    assert not torch.equal(make_summed(context, 0, torch.float32), make_summed(context, 1, torch.float32))
 """
 
 

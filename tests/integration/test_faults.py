@@ -276,7 +276,7 @@ def test_a_holder_in_another_pid_and_mount_namespace_is_seen_by_its_heartbeat(tm
     script = (
         "import sys, time\nfrom pathlib import Path\nfrom hpcstack.core import lease\n"
         "lease.BEAT_S, lease.PATIENCE_S = 0.2, 2.0\n"
-        "with lease.hold(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(float(sys.argv[2]))\n"
+        "with lease.hold_lease(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(float(sys.argv[2]))\n"
     )
     apart = ["unshare", "--user", "--map-root-user", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
     argv = [*apart, sys.executable, "-c", script, str(tmp_path / "leases/k")]

@@ -53,8 +53,8 @@ def test_a_sif_is_assembled_around_the_image(testbed: Testbed, shared: Recipes, 
 def test_a_sif_for_another_architecture(testbed: Testbed, built: dict[str, Any], shared: Recipes) -> None:
     """The header alone: no machine of that kind is here."""
     script = (
-        "import sys; from pathlib import Path; from hpcstack.store.sif import assemble; from hpcstack.core.process import Runner; "
-        "assemble(Path(sys.argv[1]), 'linux/arm64', Path(sys.argv[2]), Runner())"
+        "import sys; from pathlib import Path; from hpcstack.store.sif import assemble_sif; from hpcstack.core.process import Runner; "
+        "assemble_sif(Path(sys.argv[1]), 'linux/arm64', Path(sys.argv[2]), Runner())"
     )
     sif = f"{shared.folder}/arm.sif"
     python = testbed.bash('dirname "$(command -v hpcstack)"').stdout.strip() + "/python"

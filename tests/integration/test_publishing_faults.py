@@ -34,21 +34,21 @@ elif verb == "promote":
     stack = place.stack()
     place.publisher.publish(stack, place.artifact(stack, content), "production", None, {})
 elif verb == "rollback":
-    from hpcstack.releases.changes import rolled_back
-    place.publisher.change("pytorch", verb, lambda ledger, event: rolled_back(ledger, "24.11", "", event), force=True)
+    from hpcstack.releases.changes import roll_back_version
+    place.publisher.change("pytorch", verb, lambda ledger, event: roll_back_version(ledger, "24.11", "", event), force=True)
 elif verb == "remove":
     from hpcstack.publish import publisher
-    from hpcstack.releases.changes import removed
+    from hpcstack.releases.changes import remove_releases
     publisher.find_users = lambda *_, **__: []  # others on this machine name pytorch, too
-    place.publisher.change("pytorch", verb, lambda ledger, event: removed(ledger, ["24.11-r2"], event), force=True)
+    place.publisher.change("pytorch", verb, lambda ledger, event: remove_releases(ledger, ["24.11-r2"], event), force=True)
 elif verb == "undo":
-    from hpcstack.releases.changes import undone
-    place.publisher.change("pytorch", verb, undone, force=True)
+    from hpcstack.releases.changes import undo_changes
+    place.publisher.change("pytorch", verb, undo_changes, force=True)
 elif verb in ("retire", "cancel"):
-    from hpcstack.releases.changes import retired
+    from hpcstack.releases.changes import retire_version
     from hpcstack.releases.ledger import Dates
     dates = Dates("2020-01-01", "2020-01-02") if verb == "retire" else Dates()
-    place.publisher.change("pytorch", verb, lambda ledger, event: retired(ledger, "24.11", dates, "2026-01-01", event), force=True)
+    place.publisher.change("pytorch", verb, lambda ledger, event: retire_version(ledger, "24.11", dates, "2026-01-01", event), force=True)
 """
 
 

@@ -86,6 +86,6 @@ if sys.argv[2] == "publish":
     artifact = next(one for one in place.store.images() if one.sha256 == digest)
     place.publisher.publish(stack, artifact, "testing", None, {})
 else:
-    from hpcstack.releases.changes import rolled_back
-    place.publisher.change("pytorch", "rollback", lambda ledger, event: rolled_back(ledger, "24.11", "", event))
+    from hpcstack.releases.changes import roll_back_version
+    place.publisher.change("pytorch", "rollback", lambda ledger, event: roll_back_version(ledger, "24.11", "", event))
 """

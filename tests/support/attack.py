@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from hpcstack.build.engines import engine
+from hpcstack.build.engines import find_engine
 from hpcstack.build.engines.base import Job
 from hpcstack.core.errors import HpcstackError
 from hpcstack.core.files import remove_tree
@@ -46,9 +46,9 @@ def main() -> int:
             inside = work / "hpcstack"
             inside.mkdir()
             (inside / "attack.sh").write_text(script)
-            done = engine(name).run_inside("attack.sh", inside, job, Runner())
+            done = find_engine(name).run_inside("attack.sh", inside, job, Runner())
         else:
-            done = engine(name).build(job, Runner())
+            done = find_engine(name).build(job, Runner())
     except HpcstackError as error:
         print(f"REFUSED {error.message}")
         return 3

@@ -20,7 +20,7 @@ from hpcstack.suite.judge import judge_report
 from hpcstack.suite.outcomes import RunFiles, Size, host_rows, make_outcomes
 from hpcstack_smoke.agent import import_check
 from hpcstack_smoke.collectives import line, pairs, transport
-from hpcstack_smoke.collectives.nccllog import read_log
+from hpcstack_smoke.collectives.nccllog import parse_log
 from hpcstack_smoke.context import Context
 from hpcstack_smoke.gpu import judge as gpu_judge
 from hpcstack_smoke.gpu.same import judge_same
@@ -233,7 +233,7 @@ def _transport(cluster: Cluster) -> Result:
             places.append((node.host, node.domain_name()))
             fabrics.append(transport.fabric_here(cluster.request))
     for rank, (node, local) in enumerate(cluster.places()):
-        everyone.append(transport.summarise_log(read_log(node.nccl_log(rank, local, cluster)), rank, places))
+        everyone.append(transport.summarise_log(parse_log(node.nccl_log(rank, local, cluster)), rank, places))
     name = cluster.nodes[0].gpu["name"].removeprefix("NVIDIA ")
     expected = transport.Expected(
         fabric=next((one[0] for one in fabrics if one[0]), ""), perhaps=any(one[1] for one in fabrics),

@@ -13,7 +13,7 @@ import yaml
 from hpcstack.adopt.survey import survey_image
 from hpcstack.build.base import find_host_platform, import_image
 from hpcstack.build.build import build_on
-from hpcstack.build.engines import choose
+from hpcstack.build.engines import choose_engine
 from hpcstack.build.request import LEAST_BYTES, BuildRequest
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of, read_text, write_text, writing_below
@@ -93,7 +93,7 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
         try:
             recipe = Catalog([request.folder, *catalog.folders], catalog.policy).find(path.name.removesuffix(SUFFIX))
             lock = _first_lock(recipe.stack, survey, sha256, image.stat().st_size)
-            engine, why = choose(ENGINE, bench.runner)
+            engine, why = choose_engine(ENGINE, bench.runner)
             build = BuildRequest(recipe.stack, lock, bench.site, survey.platform, engine, why)
             artifact, new = build_on(named, build, bench, complete)
         except BaseException:

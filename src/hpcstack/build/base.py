@@ -90,9 +90,16 @@ def _import(reference: Reference, platform: str, final: Path, bench: Workbench, 
         began = time.monotonic()
         with hold_cache(cache):
             done = pack_image(
-                source, final, cache.top / "partial" / digest.replace(":", "-"), site.build.compression,
-                bench.runner, progress,
-                lambda image: list_files_above(image, str(reference)), str(reference), site.build.bounds.as_bounds(), rooted=once,
-            )  # fmt: skip
+                source,
+                final,
+                cache.top / "partial" / digest.replace(":", "-"),
+                site.build.compression,
+                bench.runner,
+                progress,
+                lambda image: list_files_above(image, str(reference)),
+                str(reference),
+                site.build.bounds.as_bounds(),
+                rooted=once,
+            )
         progress.event("imported", path=str(final), size=done.size, seconds=round(time.monotonic() - began, 3))
         return done

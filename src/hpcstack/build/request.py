@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack import __version__
-from hpcstack.build.engines import Engine, choose
+from hpcstack.build.engines import Engine, choose_engine
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_text, write_text
@@ -131,7 +131,7 @@ def request_build(
     if lock.not_looked_up:
         raise InputError(f"no registry has said what the base of {lock.stack} is", f"hpcstack lock {lock.stack}")
     platform = platform or recipe.stack.base.platforms[0]
-    chosen, why = choose(engine or site.build.engine, runner, offline=offline)
+    chosen, why = choose_engine(engine or site.build.engine, runner, offline=offline)
     return BuildRequest(recipe.stack, lock, site, platform, chosen, why, squash)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.published import publisher
+from hpcstack.cli.published import make_publisher
 from hpcstack.cli.publishing import show_published
 from hpcstack.cli.session import Session, answer, events_option, json_option, say, show_progress
 
@@ -98,7 +98,7 @@ def _read_lua(session: Session, tree: Path, name: str, version: str, image: str)
 def _publish(session: Session, done: Adoption) -> Published:
     from hpcstack.publish.make_release import ReleaseRequest, candidate_of_recipe, release_candidate
 
-    asked, acts = ReleaseRequest(key=done.artifact.key), publisher(session)
+    asked, acts = ReleaseRequest(key=done.artifact.key), make_publisher(session)
     return release_candidate(candidate_of_recipe(done.recipe, asked, acts), asked, acts)
 
 

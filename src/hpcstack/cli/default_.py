@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.published import change, changing, published_argument, split_published, tell_changes
+from hpcstack.cli.published import add_changing_options, make_change, published_argument, split_published, tell_changes
 from hpcstack.cli.session import Session, answer, json_option
 
 CHOSEN = ", chosen: newer versions do not take its place; to follow the newest again: hpcstack default {} --newest"
@@ -13,7 +13,7 @@ CHOSEN = ", chosen: newer versions do not take its place; to follow the newest a
 @click.command("default")
 @published_argument
 @click.option("--newest", is_flag=True, help="The newest production version again.")
-@changing
+@add_changing_options
 @json_option
 @click.pass_obj
 def command(session: Session, name: str, newest: bool, reason: str, force: bool, dry_run: bool, as_json: bool) -> None:
@@ -35,7 +35,7 @@ def command(session: Session, name: str, newest: bool, reason: str, force: bool,
             lambda: (shown or f"{name} has no default") + (CHOSEN.format(ledger.name) if ledger.pinned else ""),
         )
         return
-    after, changes = change(
+    after, changes = make_change(
         session, ledger.name, "default", lambda now, event: choose_default(now, chosen, event),
         reason=reason, force=force, dry_run=dry_run,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.published import publisher
+from hpcstack.cli.published import make_publisher
 from hpcstack.cli.session import Session, answer, format_table, json_option, say
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _purge(session: Session, releases: list[str], *, slurm: bool) -> None:
     from hpcstack.releases.changes import purge_releases
 
     for site in session.site.every_architecture():
-        acts = replace(publisher(session, slurm=slurm), site=site)
+        acts = replace(make_publisher(session, slurm=slurm), site=site)
         for name in sorted({one.partition("/")[0] for one in releases} & set(acts.tree.names())):
             known = {entry.release for entry in acts.tree.ledger(name).entries}
             own = [rest for head, _, rest in (one.partition("/") for one in releases) if head == name and rest in known]

@@ -43,8 +43,17 @@ def command(
 
     name, count = memory.read_gpus(gpus)
     have, source = (gib * memory.GIB, "--memory") if gib else memory.find_gpu_memory(name)
-    one = memory.make_transformer(memory.read_params(params), layers, hidden, heads, sequence, batch, attention=attention,
-                       recompute=recompute, vocabulary=vocabulary)  # fmt: skip
+    one = memory.make_transformer(
+        memory.read_params(params),
+        layers,
+        hidden,
+        heads,
+        sequence,
+        batch,
+        attention=attention,
+        recompute=recompute,
+        vocabulary=vocabulary,
+    )
     found = memory.list_strategies(one, count, nodes)
     first = next((use for use in found if memory.fits_in_memory(use, have)), None)
     if deepspeed:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.published import DRY_RUN, REASON, published_argument, publisher
+from hpcstack.cli.published import DRY_RUN, REASON, make_publisher, published_argument
 from hpcstack.cli.publishing import DIFF, OVERRIDE, REPORTS, show_foretold, show_published
 from hpcstack.cli.session import Session, answer, json_option
 
@@ -42,7 +42,7 @@ def command(
 
     override, reason = parse_one_line(override, "--override"), parse_one_line(reason, "--reason")
     asked = ReleaseRequest("production", reports_, override, reason, keep_default=keep_default)
-    acts = publisher(session)
+    acts = make_publisher(session)
     candidate = candidate_of_release(name, asked, acts)
     if dry_run or diff:
         changes, files = foretell_release(candidate, asked, acts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.published import DRY_RUN, REASON, publisher
+from hpcstack.cli.published import DRY_RUN, REASON, make_publisher
 from hpcstack.cli.publishing import DIFF, OVERRIDE, REPORTS, show_foretold, show_published
 from hpcstack.cli.session import Session, answer, choose_stacks, complete_stacks, json_option
 
@@ -110,12 +110,12 @@ def _many(session: Session, stacks: list[str], asked: ReleaseRequest, *, foretel
 def _publish(session: Session, name: str, asked: ReleaseRequest) -> Published:
     from hpcstack.publish.make_release import candidate_of_recipe, release_candidate
 
-    acts = publisher(session)
+    acts = make_publisher(session)
     return release_candidate(candidate_of_recipe(session.recipe(name), asked, acts), asked, acts)
 
 
 def _foretold(session: Session, name: str, asked: ReleaseRequest) -> tuple[list[str], str]:
     from hpcstack.publish.make_release import candidate_of_recipe, foretell_release
 
-    acts = publisher(session)
+    acts = make_publisher(session)
     return foretell_release(candidate_of_recipe(session.recipe(name), asked, acts), asked, acts)

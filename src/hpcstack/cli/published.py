@@ -35,7 +35,7 @@ def complete_published(ctx: click.Context, _parameter: click.Parameter, start: s
 published_argument = click.argument("name", metavar="NAME[/VERSION[-rN]]", shell_complete=complete_published)
 
 
-def optional(function: Any) -> Any:
+def add_optional_name(function: Any) -> Any:
     return click.argument("name", metavar="[NAME[/VERSION]]", default="", shell_complete=complete_published)(function)
 
 
@@ -45,12 +45,12 @@ NO_SLURM = click.option("--no-slurm", is_flag=True, help="Do not ask Slurm which
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would change.")
 
 
-def changing(function: Any) -> Any:
+def add_changing_options(function: Any) -> Any:
     """The options of every verb that changes what users load."""
     return REASON(FORCE(DRY_RUN(function)))
 
 
-def change(
+def make_change(
     session: Session,
     name: str,
     verb: str,
@@ -72,7 +72,7 @@ def change(
             "--force needs a reason: it is recorded in the history",
             f"hpcstack {verb} as before, with --force --reason WHY",
         )
-    acts = publisher(session, slurm=slurm)
+    acts = make_publisher(session, slurm=slurm)
     before = acts.tree.ledger(name)
     if dry_run:
         after = acts.changed(before, verb, act, reason, force=force)
@@ -89,7 +89,7 @@ def tell_changes(document: dict[str, Any], changes: list[str], *, dry_run: bool,
     answer(whole, as_json, lambda: "\n".join([*lines, *([last] if last and not dry_run else [])]))
 
 
-def publisher(session: Session, *, slurm: bool = True) -> Publisher:
+def make_publisher(session: Session, *, slurm: bool = True) -> Publisher:
     from hpcstack.publish.publisher import Publisher
 
     return Publisher(session.site, session.store, session.runner, say, slurm)

@@ -6,14 +6,21 @@ from typing import Any
 
 import click
 
-from hpcstack.cli.published import NO_SLURM, change, changing, complete_published, split_published, tell_changes
+from hpcstack.cli.published import (
+    NO_SLURM,
+    add_changing_options,
+    complete_published,
+    make_change,
+    split_published,
+    tell_changes,
+)
 from hpcstack.cli.session import Session, json_option
 
 
 @click.command("remove")
 @click.argument("name", metavar="[NAME[/VERSION[-rN]]]", default="", shell_complete=complete_published)
 @click.option("--all", "every", is_flag=True, help="All that is published here.")
-@changing
+@add_changing_options
 @NO_SLURM
 @json_option
 @click.pass_obj
@@ -44,7 +51,7 @@ def command(session: Session, /, name: str, every: bool, no_slurm: bool, as_json
         def act(now: Any, event: Any, going: list[str] = going) -> Any:
             return remove_releases(now, going, event)
 
-        _, changes = change(session, ledger.name, "remove", act, **asked, slurm=not no_slurm)
+        _, changes = make_change(session, ledger.name, "remove", act, **asked, slurm=not no_slurm)
         told += changes
         gone += [f"{ledger.name}/{one}" for one in going]
     days = session.site.modules.keep_days

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcstack.cli.reports import FORMS, JsonFile, on_stdout, write_forms
+from hpcstack.cli.reports import JsonFile, add_form_options, on_stdout, write_forms
 from hpcstack.cli.session import Session, answer, json_option
 from hpcstack.core.errors import format_count
 
@@ -15,7 +15,7 @@ from hpcstack.core.errors import format_count
 @click.command("report", cls=JsonFile)
 @click.argument("path", metavar="FILE|FOLDER|STACK")
 @click.option("--history", "history_", is_flag=True, help="Of a STACK: every figure of its runs here, oldest first.")
-@FORMS
+@add_form_options
 @json_option
 @click.pass_obj
 def command(session: Session, /, path: str, history_: bool, as_json: bool, **options: Any) -> None:

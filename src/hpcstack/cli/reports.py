@@ -28,7 +28,7 @@ OPTIONS = (
 FORM_NAMES = ("junit", "html", "markdown", "prometheus", "tensorboard", "mlflow", "json_file")
 
 
-def FORMS(function: F) -> F:
+def add_form_options(function: F) -> F:
     """All of them on a command."""
     for option in reversed(OPTIONS):
         function = option(function)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.published import change, changing, published_argument, tell_changes, tree_of, with_version
+from hpcstack.cli.published import (
+    add_changing_options,
+    make_change,
+    published_argument,
+    tell_changes,
+    tree_of,
+    with_version,
+)
 from hpcstack.cli.session import Session, json_option
 from hpcstack.releases.retirement import NOTICE_DAYS
 
@@ -18,7 +25,7 @@ from hpcstack.releases.retirement import NOTICE_DAYS
 @click.option("--now", is_flag=True, help="It is refused from now on, and no alias names it.")
 @click.option("--cancel", is_flag=True, help="Neither warn nor refuse: the dates are taken away.")
 @click.option("--successor", default="", metavar="NAME/VERSION", help="What users are told to use instead.")
-@changing
+@add_changing_options
 @json_option
 @click.pass_obj
 def command(
@@ -51,7 +58,7 @@ def command(
         )
     dates = retirement_dates(asked, ledger, version, tree_of(session))
     verb = "retire --cancel" if cancel else "retire"
-    after, changes = change(
+    after, changes = make_change(
         session, ledger.name, verb, lambda old, event: retire_version(old, version, dates, stamp_today(), event),
         reason=reason, force=force, dry_run=dry_run,
     )  # fmt: skip

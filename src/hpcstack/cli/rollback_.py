@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from hpcstack.cli.published import change, changing, published_argument, tell_changes, with_version
+from hpcstack.cli.published import add_changing_options, make_change, published_argument, tell_changes, with_version
 from hpcstack.cli.session import Session, json_option
 
 
 @click.command("rollback")
 @published_argument
-@changing
+@add_changing_options
 @json_option
 @click.pass_obj
 def command(session: Session, name: str, reason: str, force: bool, dry_run: bool, as_json: bool) -> None:
@@ -19,7 +19,7 @@ def command(session: Session, name: str, reason: str, force: bool, dry_run: bool
     from hpcstack.releases.changes import roll_back_version
 
     ledger, version, release = with_version(session, "rollback", name)
-    after, changes = change(
+    after, changes = make_change(
         session, ledger.name, "rollback", lambda now, event: roll_back_version(now, version, release, event),
         reason=reason, force=force, dry_run=dry_run,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hpcstack.cli.published import optional, split_published
+from hpcstack.cli.published import add_optional_name, split_published
 from hpcstack.cli.session import Session, answer, format_table, json_option
 from hpcstack.core.errors import format_count
 
@@ -17,7 +17,7 @@ UNASKED = (
 
 
 @click.command("status")
-@optional
+@add_optional_name
 @click.option("--check", is_flag=True, help="Exit 1 if anything is wrong.")
 @click.option("--deep", is_flag=True, help="With --check: read every byte of every image, too (verify --all).")
 @json_option

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcstack.cli.reports import FORM_NAMES, FORMS, JsonFile
+from hpcstack.cli.reports import FORM_NAMES, JsonFile, add_form_options
 from hpcstack.cli.resources import resource_options
 from hpcstack.cli.session import Session, answer, complete_stacks, json_option, say
 from hpcstack.cli.testing import show_report, test_one
@@ -37,7 +37,7 @@ from hpcstack.cli.testing import show_report, test_one
     "--minutes", type=click.FloatRange(0.1), help="Of --tier burn (10); of a sweep, whose jobs are then given up (240)."
 )
 @click.option("--drain", is_flag=True, help="After --sweep: ask, then drain what was named.")
-@FORMS
+@add_form_options
 @json_option
 @click.pass_obj
 def command(

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.published import NO_SLURM, change, changing, published_argument, split_published, tell_changes
+from hpcstack.cli.published import (
+    NO_SLURM,
+    add_changing_options,
+    make_change,
+    published_argument,
+    split_published,
+    tell_changes,
+)
 from hpcstack.cli.session import Session, json_option
 
 if TYPE_CHECKING:
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--event", "number", default=0, type=click.IntRange(min=0), metavar="N",
               help="Take back event N, as `history` numbers it, and all that followed.")  # fmt: skip
 @click.option("--to", "moment", default="", metavar="TIME", help="As it was at TIME of UTC: 2026-11-24T03:00.")
-@changing
+@add_changing_options
 @NO_SLURM
 @json_option
 @click.pass_obj
@@ -52,7 +59,7 @@ def command(
             raise InputError(f"{now.name} was changed meanwhile", f"hpcstack history {now.name}; undo once more")
         return undo_changes(now, event, since)
 
-    after, changes = change(
+    after, changes = make_change(
         session, ledger.name, "undo", act, **asked, slurm=not no_slurm
     )  # fmt: skip
     count = len(changes_since(ledger, since)) if since else 1

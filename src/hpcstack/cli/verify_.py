@@ -124,8 +124,11 @@ def _published(session: Session, images: tuple[str, ...], rate: int, most: int, 
 
     answer([vars(one) for one in found], as_json, text)
     if wrong := [one for one in found if one.wrong]:
-        raise AnswerIsNo(f"{format_count(len(wrong), 'release')} not as published: {wrong[0].release}: {wrong[0].wrong}",
-                         f"hpcstack remove {wrong[0].release}, and build and publish it again")  # fmt: skip
+        first = wrong[0]
+        raise AnswerIsNo(
+            f"{format_count(len(wrong), 'release')} not as published: {first.release}: {first.wrong}",
+            f"hpcstack remove {first.release}, and build and publish it again",
+        )
 
 
 def _stored(session: Session, name: str, as_json: bool) -> None:

@@ -6,7 +6,7 @@ root or we ourselves made it (to a larger disk, say); the last part of a path is
 
 Modes and owners are changed on the open descriptor. Trees are walked without recursion, however deep they are.
 
-Code that needs paths (a program that writes a file, say) works in a `pinned` folder: its path names the open folder
+Code that needs paths (a program that writes a file, say) works in a `pin_path` folder: its path names the open folder
 itself, whoever renames it meanwhile.
 """
 
@@ -39,7 +39,7 @@ CLOSED = (errno.EACCES, errno.EPERM, errno.EBADF)  # EBADF: a folder that we may
 RENAME_EXCHANGE = 2  # renameat2(2)
 MAX_NAME = 255  # bytes of one name, on every filesystem of Linux
 MAX_LINKS = 40  # on the way to one folder, as the kernel counts
-_pins: set[int] = set()  # the descriptors of `pinned`, as long as its block runs
+_pins: set[int] = set()  # the descriptors of `pin_path`, as long as its block runs
 PINNED = re.compile(r"/proc/self/fd/([0-9]+)(?=/|$)")
 
 # -- one folder
@@ -144,7 +144,7 @@ def pin_path(path: Path) -> Iterator[Path]:
 
 
 def is_pinned(path: Path) -> bool:
-    """Whether PATH is one that `pinned` gave."""
+    """Whether PATH is one that `pin_path` gave."""
     return PINNED.fullmatch(str(path)) is not None
 
 

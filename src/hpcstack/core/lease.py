@@ -92,7 +92,7 @@ def may_have_living_owner(path: Path, prefix: str = "") -> bool:
 
 
 def make_label() -> str:
-    """The beginning of a name that `alive` understands: this process, without its job."""
+    """The beginning of a name that `may_have_living_owner` understands: this process, without its job."""
     return str(identify_process()).rpartition("+")[0] + "+"
 
 

@@ -47,7 +47,7 @@ def choose_expired(
 
 
 def collect_cache(cache: ImageCache, keep_days: float, max_bytes: float, coming: int = 0) -> list[Going]:
-    """Removes what `choose` names and nobody has got since, and what is left of imports, job steps and rights."""
+    """Remove what `choose_expired` names and nobody has got since, and leftovers of imports, job steps and rights."""
     before = cache.entries()
     going = choose_expired(before, cache.now(), keep_days, max_bytes, coming)
     gone = [one for one in going if cache.remove(one.key, before[one.key][1])]
@@ -61,7 +61,7 @@ def check_room(cache: ImageCache, keep_days: float, max_bytes: float, coming: in
     """What was removed where the disk has no room for COMING bytes of the image KEY and for what is imported now.
 
     Nothing goes for a bound yet: a registry may claim any size, and what is there is given up for an image that has
-    come (`collect`). NotShared, with nothing removed, where it will never have room.
+    come (`collect_cache`). NotShared, with nothing removed, where it will never have room.
     """
     entries = cache.entries()
     going = choose_expired(entries, cache.now(), keep_days, max_bytes, coming)

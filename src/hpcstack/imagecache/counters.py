@@ -1,6 +1,6 @@
 """How often the service of a node was asked, and how that ended: for the journal, and for Prometheus.
 
-A request is answered by a process of its own, whose exit status says how it ended (`status_of`); the service counts.
+A request is answered by a process of its own, whose exit status says how it ended (`name_outcome`); the service counts.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def record_failure(error: HpcstackError, user: int) -> dict[str, object]:
 
 
 def error_of(record: Mapping[str, object], what: str = "") -> HpcstackError:
-    """What RECORD, of `failure`, says; WHAT stands before it."""
+    """What RECORD, of `record_failure`, says; WHAT stands before it."""
     kind = KINDS.get(str(record.get("kind")), StoreError)
     return kind(f"{what}{record.get('message', 'it failed')}", str(record.get("hint", "")))
 

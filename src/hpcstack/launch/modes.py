@@ -62,8 +62,8 @@ def with_even_tasks(mode: str, resources: Resources) -> Resources:
         )
     if resources.ntasks_per_node:
         if resources.ntasks_per_node * nodes != tasks:
-            said = f"-n {tasks} and --ntasks-per-node {resources.ntasks_per_node} on {format_count(nodes, 'node')} do not agree"
-            raise InputError(said, "one of them is enough")
+            on_nodes = f"--ntasks-per-node {resources.ntasks_per_node} on {format_count(nodes, 'node')}"
+            raise InputError(f"-n {tasks} and {on_nodes} do not agree", "one of them is enough")
         return replace(resources, ntasks=0)
     if tasks % nodes == 0:
         return replace(resources, ntasks=0, ntasks_per_node=tasks // nodes)

@@ -179,7 +179,8 @@ class PlannedLaunch:
             status, last = interruption.end(failure)
             errors.add(last)
         elif screen and screen.left_out:
-            more = f"hpcstack: {format_count(screen.left_out, 'more line')} of what came of it: hpcstack logs, or launch --all"
+            lines = format_count(screen.left_out, "more line")
+            more = f"hpcstack: {lines} of what came of it: hpcstack logs, or launch --all"
             last = "\n".join(filter(None, (more, last)))
         record.write_end(folder, status, interrupted=interrupted)
         return status, last

@@ -2,8 +2,8 @@
 
 `Newest` decides in one pass, newest layer first, so that no layer is ever unpacked. What it cannot decide so (a
 name twice in a layer, a link whose file an upper layer hides, a file below a folder that is a link) makes it raise
-NeedsTwoPasses; then all headers are read once more and `plan` applies them oldest first, on a tree in memory. Both
-give the same image. What an upper layer says of a name below a link concerns the place that the link leads to: its
+NeedsTwoPasses; then all headers are read once more and `plan_layers` applies them oldest first, on a tree in memory.
+Both give the same image. What an upper layer says of a name below a link concerns the place that the link leads to: its
 files, and what it removes. So a link in a lower layer, below which an upper one said anything, is for the plan, too.
 
 Rules: https://github.com/opencontainers/image-spec/blob/main/layer.md (whiteouts, opaque folders).
@@ -227,7 +227,7 @@ class Newest:
 
 @dataclass
 class Node:
-    """One name in the tree of `plan`."""
+    """One name in the tree of `plan_layers`."""
 
     kind: str
     source: tuple[int, int] | None  # (layer from the bottom, number of the member in it); None for an implied folder

@@ -66,9 +66,10 @@ def render_entrypoint(workdir: str, entrypoint: tuple[str, ...], command: tuple[
     entry = f"{quote_words(entrypoint)} " if entrypoint else ""
     # A launch of hpcstack's (launchers/on-node/enroot.sh) starts the command alone, as Pyxis and Apptainer do.
     alone = 'if [ -n "${HPCSTACK_COMMAND_ONLY:-}" ]; then\n    unset HPCSTACK_COMMAND_ONLY\n    exec "$@"\nfi\n'
+    folder = quote_sh(check_unbroken(workdir))
     return (
         f"# enroot-provenance: {join_lines(provenance)}\n"
-        f"mkdir -p {quote_sh(check_unbroken(workdir))} 2>/dev/null\ncd {quote_sh(workdir)} && unset OLDPWD || exit 1\n\n"
+        f"mkdir -p {folder} 2>/dev/null\ncd {folder} && unset OLDPWD || exit 1\n\n"
         "if [ -s /etc/rc.local ]; then\n    . /etc/rc.local\nfi\n\n"
         f'{alone}if [ $# -gt 0 ]; then\n    exec {entry}"$@"\nelse\n    exec {quote_words(start)}\nfi\n'
     )

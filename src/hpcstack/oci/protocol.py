@@ -206,7 +206,7 @@ def refused_login(login: Login, status: int, host: str, base: Base) -> tuple[str
 
 
 def make_refusal_error(status: int, host: str, base: Base, ignored: Login | None = None) -> RegistryError:
-    """What `refused` says, as the error: LoginRefused where another login may be let in."""
+    """What `explain_refusal` says, as the error: LoginRefused where another login may be let in."""
     kind = {401: LoginRefused, 403: LoginRefused, 404: NotInRegistry}.get(status, RegistryError)
     return kind(*explain_refusal(status, host, base, ignored))
 

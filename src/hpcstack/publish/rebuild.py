@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack import __version__
 from hpcstack.build.build import How, build_image
-from hpcstack.build.engines import ENGINES, engine
+from hpcstack.build.engines import ENGINES, find_engine
 from hpcstack.build.request import BuildRequest
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import digest_of, read_bytes
@@ -119,7 +119,7 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
     if lock.digest() != record.lock_sha256:
         raise StoreError(f"{path} is not the lock that the image was built of", FROM_BACKUP)
     requests = [
-        BuildRequest(stack, lock, publisher.site, platform, engine(one), "as it was built", squash)
+        BuildRequest(stack, lock, publisher.site, platform, find_engine(one), "as it was built", squash)
         for platform in lock.base.platforms for one in ENGINES for squash in (False, True)
     ]  # fmt: skip
     found = next((one for one in requests if one.key == entry.key), None)

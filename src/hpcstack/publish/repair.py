@@ -33,7 +33,7 @@ class Repaired:
 
 
 def foretell_repair(publisher: Publisher, names: list[str], subject: str = "") -> Repaired:
-    """What `repair` would do; nothing is written."""
+    """What `repair_names` would do; nothing is written."""
     found = [one for name in names for one in find_damage(publisher.tree, publisher.store, name)]
     found = [one for one in found if subject in ("", one.subject)]
     mended = tuple(one for one in found if can_be_mended(one))

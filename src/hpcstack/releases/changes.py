@@ -1,7 +1,7 @@
 """The verbs on what is published: each is a function from one ledger to the next, with an event in its history. Pure.
 
-An event keeps what it changed as it was before, so that `undone` can take back any of them. `harm` says what a change
-would take from users; whether that is meant is the caller's to ask.
+An event keeps what it changed as it was before, so that `undo_changes` can take back any of them. `find_harm` says
+what a change would take from users; whether that is meant is the caller's to ask.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def choose_default(ledger: Ledger, version: str, event: Event) -> Ledger:
 
 
 def remove_releases(ledger: Ledger, releases: Iterable[str], event: Event) -> Ledger:
-    """RELEASES have no modulefiles any more; their files stay until `purged`, so that this can be undone."""
+    """RELEASES have no modulefiles any more; their files stay until `purge_releases`, so that this can be undone."""
     going = [ledger.entry(one) for one in releases]
     if over := [one.release for one in going if one.state in ("removed", "gone")]:
         raise InputError(f"{ledger.name}/{over[0]} is removed already", f"hpcstack history {ledger.name}")
@@ -371,7 +371,3 @@ def _default(ledger: Ledger, today: str) -> str:
     proven = [version for version in good if ledger.entry(good[version]).channel == "production"]
     newest = max(proven or good, key=make_version_key, default="")
     return good.get(newest, "")
-
-
-__all__ = ["list_coming", "choose_default", "list_going", "find_harm", "last_change", "publish_entry", "purge_releases", "remove_releases",
-           "retire_version", "roll_back_version", "describe_changes", "undo_changes", "used_by"]  # fmt: skip

@@ -30,10 +30,11 @@ def read_journal(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (InputError, PermissionError) as error:
-        said = error.message if isinstance(error, InputError) else f"it belongs to {files.name_owner(path)}"
+        owner = files.name_owner(path)
+        said = error.message if isinstance(error, InputError) else f"it belongs to {owner}"
         raise StoreError(
-            f"a change was begun and not finished, and its journal is not ours to believe: {said}",
-            f"{files.name_owner(path)} can run the verb again; or, as root: rm {path} (what was published before stays)",
+            f"a change was begun and not finished; its journal was written by another user and is not trusted: {said}",
+            f"{owner} can run the verb again; or, as root: rm {path} (what was published before stays)",
         ) from None
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path} is damaged: {error}", "restore it from a backup, or remove it") from None

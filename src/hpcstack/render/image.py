@@ -109,11 +109,10 @@ def environment_file(locked: LockedPlatform, stack: Stack) -> str:
 def render_profile(locked: LockedPlatform, stack: Stack) -> str:
     """/etc/profile.d/hpcstack.sh: Enroot starts a login shell, and Debian's /etc/profile makes PATH its own."""
     path = (locked.environment | stack.variables(locked.environment)).get("PATH", "")
-    return (
-        f"# shellcheck shell=sh\n# The image's own PATH, also in a login shell.\nexport PATH={quote_sh(check_unbroken(path))}\n"
-        if path
-        else "\n"
-    )
+    if not path:
+        return "\n"
+    value = quote_sh(check_unbroken(path))
+    return f"# shellcheck shell=sh\n# The image's own PATH, also in a login shell.\nexport PATH={value}\n"
 
 
 def render_singularity(locked: LockedPlatform, stack: Stack) -> dict[str, str]:

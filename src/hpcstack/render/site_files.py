@@ -20,9 +20,15 @@ def lent_files(site: Site, build: BuildSite | None = None) -> dict[str, str]:
     BUILD is what the site lends, where that is less than it has: hpcstack.site.logins.
     """
     build = build or site.build
-    return {"hpcstack-site.sh": fill_template("images", "site.sh.j2", variables=list_build_variables(build), apt=build.apt.mirrors,
-                                     indexes=build.pip.extra_index_urls,
-                                     ca=f"/mnt/{CA_FILE}" if build.ca_bundle else "")}  # fmt: skip
+    text = fill_template(
+        "images",
+        "site.sh.j2",
+        variables=list_build_variables(build),
+        apt=build.apt.mirrors,
+        indexes=build.pip.extra_index_urls,
+        ca=f"/mnt/{CA_FILE}" if build.ca_bundle else "",
+    )
+    return {"hpcstack-site.sh": text}
 
 
 def list_build_variables(build: BuildSite) -> dict[str, str]:

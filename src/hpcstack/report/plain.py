@@ -25,11 +25,10 @@ def render_markdown(report: Report) -> str:
         "",
         *(f"> **NOTE** {escape_cell(caveat)}" for caveat in report.caveats()),
         *([""] if report.caveats() else []),
-        f"Image sha256:{escape_cell(report.image_sha256)}, suite {escape_cell(report.suite_name)}, tier {escape_cell(report.tier)}, runtime "
-        f"{escape_cell(report.runtime)}, "
-        f"{report.world_size} ranks on {format_count(len(report.nodes), 'node')}: {escape_cell(shown_hosts(report.nodes))}. "
-        f"{report.started}, "
-        f"{report.seconds:.0f} s.",
+        f"Image sha256:{escape_cell(report.image_sha256)}, suite {escape_cell(report.suite_name)}, "
+        f"tier {escape_cell(report.tier)}, runtime {escape_cell(report.runtime)}, "
+        f"{report.world_size} ranks on {format_count(len(report.nodes), 'node')}: "
+        f"{escape_cell(shown_hosts(report.nodes))}. {report.started}, {report.seconds:.0f} s.",
         "",
         "| status | check | measured | expected | on | remedy |",
         "|---|---|---|---|---|---|",
@@ -58,7 +57,8 @@ def escape_label(text: str) -> str:
 
 def render_prometheus(report: Report) -> str:
     """For node_exporter's textfile collector: one gauge for what was found, one for each figure, one for when."""
-    common = f"stack={escape_label(report.stack)},image={escape_label(report.image_sha256[:12])},runtime={escape_label(report.runtime)}"
+    labels = {"stack": report.stack, "image": report.image_sha256[:12], "runtime": report.runtime}
+    common = ",".join(f"{name}={escape_label(value)}" for name, value in labels.items())
     out = [
         "# HELP hpcstack_check Result of a check: 1 for the status that it has.",
         "# TYPE hpcstack_check gauge",

@@ -17,7 +17,8 @@ def render_text(report: Report, *, strict: bool = False) -> str:
     """The report for a terminal."""
     lines = [
         f"{report.stack}  image sha256:{report.image_sha256[:12]}  suite {report.suite_name}",
-        f"{format_count(len(report.nodes), 'node')}: {shown_hosts(report.nodes)}; {format_count(report.world_size, 'rank')}, "
+        f"{format_count(len(report.nodes), 'node')}: {shown_hosts(report.nodes)}; "
+        f"{format_count(report.world_size, 'rank')}, "
         f"{report.backend or 'no'} backend, runtime {report.runtime}; {report.seconds:.0f} s",
         *(f"NOTE {caveat}" for caveat in report.caveats()),
         "",

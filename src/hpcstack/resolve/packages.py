@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.build.base import base_of
 from hpcstack.build.build import ANOTHER
-from hpcstack.build.engines import choose
+from hpcstack.build.engines import choose_engine
 from hpcstack.build.engines.base import ANSWERS
 from hpcstack.build.inside import FailedInBase, run_in_base
 from hpcstack.build.request import needed_bytes
@@ -88,7 +88,7 @@ def _find_commit(source: Source, site: Site, runner: Runner) -> str:
 def _ask_base(stack: Stack, lock: Lock, platform: str, bench: Workbench) -> LockedPlatform:
     """What apt, conda and pip of the base itself make of what STACK asks for."""
     locked = lock.platform(platform)
-    engine, _ = choose(bench.site.build.engine, bench.runner)
+    engine, _ = choose_engine(bench.site.build.engine, bench.runner)
     if reason := engine.usable(bench.runner):
         raise MissingToolError(f"the engine {engine.name} cannot be used here: {reason}", ANOTHER)
     base = base_of(lock, platform, bench)

@@ -104,7 +104,7 @@ SRUN = Part(("srun", "--export=ALL"), "one job step; it gets this shell's variab
 
 
 def explain_binds(step: Step) -> list[tuple[str, str]]:
-    """(mount, why) of `binds`."""
+    """(mount, why) of `list_binds`."""
     workdir = f"{step.workdir}:{step.workdir}"
     why = {workdir: "where it was started", **step.mount_reasons}
     return [(mount, why.get(mount, "the site's or the user's")) for mount in list_binds(step)]

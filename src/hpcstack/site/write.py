@@ -86,12 +86,13 @@ def _node_types(found: Probe) -> Iterator[str]:
     yield "partitions:"
     seen: dict[str, str] = {}
     for nodes in found.nodes:
+        count = format_count(nodes.count, "node")
         if nodes.partition in seen:
-            yield f"  # {nodes.partition} also has {format_count(nodes.count, 'node')} like {nodes.type_name}: one is taken"
+            yield f"  # {nodes.partition} also has {count} like {nodes.type_name}: one is taken"
             continue
         seen[nodes.partition] = nodes.type_name
         default = ", default: true" if nodes.default else ""
-        yield f"  {_key(nodes.partition)}: {{node_type: {nodes.type_name}{default}}} # {format_count(nodes.count, 'node')}"
+        yield f"  {_key(nodes.partition)}: {{node_type: {nodes.type_name}{default}}} # {count}"
     yield ""
 
 

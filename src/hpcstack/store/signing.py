@@ -100,7 +100,7 @@ def verify_signature(image: Path, key: str, runner: Runner, what: Statement) -> 
 
 
 def verify_by(image: Path, keys: tuple[str, ...], runner: Runner, what: Statement) -> tuple[bool, str]:
-    """`verify` by KEYS, lines of OpenSSH's public keys."""
+    """`verify_signature` by KEYS, lines of OpenSSH's public keys."""
     try:
         signature = read_bytes(signature_of(image), MAX_STATEMENT)
         text = read_bytes(statement_of(image), MAX_STATEMENT)

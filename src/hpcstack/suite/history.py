@@ -72,7 +72,7 @@ def describe_run(report: Report) -> dict[str, Any]:
 
 
 def make_history_key(report: Report) -> str:
-    """A digest of `about`."""
+    """A digest of `describe_run`."""
     return hashlib.sha256(json.dumps(describe_run(report), sort_keys=True).encode()).hexdigest()[:16]
 
 

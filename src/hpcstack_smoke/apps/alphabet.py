@@ -24,7 +24,7 @@ def make_prompt(number: int) -> str:
 
 
 def expect_answer(number: int) -> str:
-    """What the model says to `prompt(NUMBER)` in TOKENS tokens, each the likeliest."""
+    """What the model says to `make_prompt(NUMBER)` in TOKENS tokens, each the likeliest."""
     return "".join(CIRCLE[(number % CLIENTS + step) % len(CIRCLE)] for step in range(1, TOKENS + 1))
 
 

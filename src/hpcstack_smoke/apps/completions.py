@@ -58,7 +58,8 @@ class Exercise:
 def warm_completions(target: Target, seconds: float = 0.0) -> None:
     """The first completion, alone: servers may load their model then, and not every one stands two at once.
 
-    (transformers 4.57 answers the second one with `Cannot copy out of meta tensor`.) WrongAnswer as in `exercise`.
+    (transformers 4.57 answers the second one with `Cannot copy out of meta tensor`.) WrongAnswer as in
+    `exercise_completions`.
     """
     _is_right(0, ask_completion(target, 0, stream=False, seconds=seconds or FIRST_S), "the first completion")
 

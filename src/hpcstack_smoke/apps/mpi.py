@@ -148,9 +148,15 @@ def nccl(found: Any) -> Result:
     series = [{"name": "nccl-tests all_reduce", "x": sizes, "y": [table.rows[size][1] for size in sizes],
                "x_unit": "bytes", "y_unit": "GB/s"}]  # fmt: skip
     measured = f"{table.rows[sizes[-1]][1]:g} GB/s busbw at {sizes[-1]} bytes, {table.wrong} wrong, {table.ranks} ranks"
-    return judge_result(table.wrong == 0 and table.ranks == found["tasks"], measured, f"0 wrong, {found['tasks']} ranks",
-                 "nccl-tests -c 1", figures=figures, series=series,
-                 remedy="ranks that are alone: the image's nccl-tests were built without MPI=1")  # fmt: skip
+    return judge_result(
+        table.wrong == 0 and table.ranks == found["tasks"],
+        measured,
+        f"0 wrong, {found['tasks']} ranks",
+        "nccl-tests -c 1",
+        figures=figures,
+        series=series,
+        remedy="ranks that are alone: the image's nccl-tests were built without MPI=1",
+    )
 
 
 FUNCTIONS = {
@@ -256,7 +262,7 @@ def main() -> int:
     found, why = None, ""
     if "compiler" in built:
         device = any(check.code == "mpi.device" for check in checks)
-        found, why = start_program(request.output, request.tier, rank, device=device)
+        found, why = start_mpi_program(request.output, request.tier, rank, device=device)
     if (
         any(check.code == "mpi.nccl" for check in checks)
         and "compiler" in built
@@ -309,7 +315,7 @@ def nccl_tests(tier: str) -> dict[str, Any]:
     return {"nccl_tests": done.stdout.decode(errors="replace")}
 
 
-def start_program(output: str, tier: str, rank: int, *, device: bool) -> tuple[dict[str, Any] | None, str]:
+def start_mpi_program(output: str, tier: str, rank: int, *, device: bool) -> tuple[dict[str, Any] | None, str]:
     """(what the program printed on the first rank, or nothing) and why it said nothing."""
     env = dict(os.environ)
     for name in ("HPCSTACK_SMOKE_DEVICE", "HPCSTACK_SMOKE_CUDA"):

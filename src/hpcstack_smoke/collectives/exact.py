@@ -52,7 +52,7 @@ def make_summed(context: Context, rank: int, dtype: Any, count: int = COUNT) -> 
 
 
 def total_of(context: Context, dtype: Any, count: int) -> Any:
-    """The sum of `summed` over all ranks, without a copy of each."""
+    """The sum of `make_summed` over all ranks, without a copy of each."""
     whole = make_summed(context, 0, dtype, count)
     for rank in range(1, context.world):
         whole += make_summed(context, rank, dtype, count)
@@ -171,8 +171,14 @@ def _judged(context: Context, group: Any, remedy: str = "") -> Result:
     evidence = f"not in this version of the backend: {_named(unknown)}" if unknown else ""
     needed = {(name, dtype) for name in ("all_reduce", "all_gather", "broadcast") for dtype in ("float32", "bfloat16")}
     good = not wrong and (needed <= set(right) if context.backend == "gloo" else len(right) == 2 * len(NAMES))
-    return judge_result(good, f"{said}, {context.world} ranks", "each value as computed", "integers that the dtype knows",
-                 evidence, remedy)  # fmt: skip
+    return judge_result(
+        good,
+        f"{said}, {context.world} ranks",
+        "each value as computed",
+        "integers that the dtype knows",
+        evidence,
+        remedy,
+    )
 
 
 def nccl_exact(context: Context) -> Result:

@@ -37,7 +37,7 @@ HCA = re.compile(r"\[(\d+)\]([^\s:]+):(\d+)/(\S+)")
 
 @dataclass
 class Log:
-    """What NCCL said of one run. `pairs`: {(rank, rank): {transport}}, as `kind` names them."""
+    """What NCCL said of one run. `pairs`: {(rank, rank): {transport}}, as `name_transport` names them."""
 
     version: str = ""
     cuda: str = ""
@@ -83,7 +83,7 @@ def name_transport(via: str) -> str:
     return f"{short}+GDR" if direct else short
 
 
-def read_log(lines: Iterable[str]) -> Log:
+def parse_log(lines: Iterable[str]) -> Log:
     """The Log of LINES, of as many ranks as wrote them."""
     log = Log()
     for line in lines:

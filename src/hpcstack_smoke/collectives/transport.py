@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpcstack_smoke.collectives.domain import domain_of_node
-from hpcstack_smoke.collectives.nccllog import Log, read_log
+from hpcstack_smoke.collectives.nccllog import Log, parse_log
 from hpcstack_smoke.node import machine, sysfs
 from hpcstack_smoke.node.nvlink import LINKS
 from hpcstack_smoke.result import FAIL, PASS, WARN, Result, Skip
@@ -92,7 +92,7 @@ def check(context: Context) -> Result:
     name = context.gpu_name().removeprefix("NVIDIA ")
     fabric, perhaps = fabric_here(context.request)
     places = context.all((socket.gethostname(), domain_of_node(), fabric, perhaps))
-    heard = summarise_log(read_log(read_own_lines(context.output)), context.rank, [(one[0], one[1]) for one in places])
+    heard = summarise_log(parse_log(read_own_lines(context.output)), context.rank, [(one[0], one[1]) for one in places])
     expected = Expected(
         fabric=next((one[2] for one in places if one[2]), ""), perhaps=any(one[3] for one in places),
         nvlink=context.request.nvlink or name in LINKS,

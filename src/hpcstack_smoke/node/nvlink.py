@@ -97,9 +97,14 @@ def fabric(request: Any) -> Result:
         bad.append(f"the GPUs of this node are in {len(kinds)} cliques")
     first = states[0]
     measured = f"completed on {len(found)} GPU(s)" + (f", clique {first.get('CliqueId', '?')}" if spanning else "")
-    return judge_result(not bad, "; ".join(bad) or measured, "completed, with success, healthy", "nvidia-smi -q, Fabric",
-                 remedy="systemctl status nvidia-fabricmanager (on a rack: nvidia-imex, NMX); NVLink falls back to "
-                 "the network in silence")  # fmt: skip
+    return judge_result(
+        not bad,
+        "; ".join(bad) or measured,
+        "completed, with success, healthy",
+        "nvidia-smi -q, Fabric",
+        remedy="systemctl status nvidia-fabricmanager (on a rack: nvidia-imex, NMX); NVLink falls back to "
+        "the network in silence",
+    )
 
 
 def _unfit(gpu: dict[str, str], state: dict[str, str], *, spanning: bool) -> str:

@@ -51,8 +51,15 @@ def autocast(context: Context) -> Result:
     losses = task.data_parallel(context, around, optimizer, forward)
     proof = "" if seen == {torch.bfloat16} else f"computed in {seen}"
     expected = task.train_reference(context.world, context.device, torch.bfloat16)
-    return task.judge_training(context, losses, task.flatten_parameters(network.parameters()), "autocast, bf16", against=expected,
-                       tolerance=task.LOOSE, proof=proof)  # fmt: skip
+    return task.judge_training(
+        context,
+        losses,
+        task.flatten_parameters(network.parameters()),
+        "autocast, bf16",
+        against=expected,
+        tolerance=task.LOOSE,
+        proof=proof,
+    )
 
 
 def scaler(context: Context) -> Result:
@@ -72,5 +79,12 @@ def scaler(context: Context) -> Result:
         losses.append(task.average_over_ranks(loss))
     scale = grad_scaler.get_scale()
     expected = task.train_reference(context.world, context.device, torch.float16)
-    return task.judge_training(context, losses, task.flatten_parameters(network.parameters()), f"GradScaler at {scale:g}", against=expected,
-                       tolerance=task.LOOSE, proof="" if scale >= 1024 else "steps were skipped")  # fmt: skip
+    return task.judge_training(
+        context,
+        losses,
+        task.flatten_parameters(network.parameters()),
+        f"GradScaler at {scale:g}",
+        against=expected,
+        tolerance=task.LOOSE,
+        proof="" if scale >= 1024 else "steps were skipped",
+    )

@@ -183,8 +183,16 @@ def judge_training(
         and learned
         and len(losses) == len(expected.losses)
     )
-    return judge_result(good and not proof, f"{proof}; {measured}" if proof else measured, limit, SOURCE, evidence, REMEDY,
-                 series=[draw_losses(losses)], figures={"loss_error": error, "spread": apart})  # fmt: skip
+    return judge_result(
+        good and not proof,
+        f"{proof}; {measured}" if proof else measured,
+        limit,
+        SOURCE,
+        evidence,
+        REMEDY,
+        series=[draw_losses(losses)],
+        figures={"loss_error": error, "spread": apart},
+    )
 
 
 def draw_losses(losses: list[float]) -> dict[str, Any]:

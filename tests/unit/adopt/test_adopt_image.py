@@ -106,7 +106,7 @@ def test_a_path_with_a_line_break_adds_no_key(tmp_path: Path) -> None:
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     site = make_site(tmp_path / "site")
     monkeypatch.setattr(adopt_image, "survey_image", lambda *_: SURVEY)
-    monkeypatch.setattr(adopt_image, "choose", lambda *_: (object(), "a test"))
+    monkeypatch.setattr(adopt_image, "choose_engine", lambda *_: (object(), "a test"))
     monkeypatch.setattr(adopt_image, "find_host_platform", lambda: "linux/amd64")
     return Workbench(site, Registry(site), Runner(), Progress())
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hpcstack.build.engines import engine
+from hpcstack.build.engines import find_engine
 from hpcstack.build.engines.base import Job
 from hpcstack.build.engines.machine import enclosure_refused
 from hpcstack.core import data
@@ -72,7 +72,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def name(request: pytest.FixtureRequest) -> Iterator[str]:
     found = str(request.param)
     runner = Runner()
-    if reason := engine(found).usable(runner) or enclosure_refused(runner):
+    if reason := find_engine(found).usable(runner) or enclosure_refused(runner):
         pytest.skip(f"{found} cannot build here: {reason}")
     yield found
 
@@ -103,7 +103,7 @@ SECOND = BuildStep("second", ("cat /opt/first >/opt/second", "echo two >>/opt/se
 @pytest.mark.parametrize("splice", ["auto", "never"])
 def test_steps_build_on_one_another(name: str, splice: str, base: Path, tmp_path: Path) -> None:
     job, runner = make_job(tmp_path, base, FIRST, SECOND, splice=splice), Recorder()
-    done = engine(name).build(job, runner)
+    done = find_engine(name).build(job, runner)
     assert done.status == 0, job.log.read_text()
     assert read_image(job, "opt/second") == "one a b\ntwo\n"
     listed = subprocess.run(["unsquashfs", "-l", str(job.image)], capture_output=True, text=True, check=True).stdout
@@ -114,7 +114,7 @@ def test_steps_build_on_one_another(name: str, splice: str, base: Path, tmp_path
 
 def test_programs_of_a_base_run_in_the_enclosure_alone(name: str, base: Path, tmp_path: Path) -> None:
     job, runner = make_job(tmp_path, base, FIRST, SECOND), Recorder()
-    assert engine(name).build(job, runner).status == 0, job.log.read_text()
+    assert find_engine(name).build(job, runner).status == 0, job.log.read_text()
     first, second = runner.steps()
     for argv in (first, second):
         words = [Path(word).name for word in argv[:8]]
@@ -126,11 +126,11 @@ def test_programs_of_a_base_run_in_the_enclosure_alone(name: str, base: Path, tm
 
 def test_a_finished_step_is_kept(name: str, base: Path, tmp_path: Path) -> None:
     """Only what changed runs again; with `fresh` all does."""
-    assert engine(name).build(make_job(tmp_path, base, FIRST, SECOND), Runner()).status == 0
+    assert find_engine(name).build(make_job(tmp_path, base, FIRST, SECOND), Runner()).status == 0
     runner = Recorder()
     changed = BuildStep("second", ("echo three >>/opt/first",))
     job = make_job(tmp_path, base, FIRST, changed)
-    assert engine(name).build(job, runner).status == 0, job.log.read_text()
+    assert find_engine(name).build(job, runner).status == 0, job.log.read_text()
     assert len(runner.steps()) == 1, "the first step ran again:\n" + job.log.read_text()
     assert read_image(job, "opt/first") == "one a b\nthree\n"
 
@@ -138,7 +138,7 @@ def test_a_finished_step_is_kept(name: str, base: Path, tmp_path: Path) -> None:
 def test_a_step_that_fails_ends_the_build(name: str, base: Path, tmp_path: Path) -> None:
     failing = BuildStep("failing", ("echo why it fails", "false", "touch /opt/never"))
     job, runner = make_job(tmp_path, base, failing, SECOND), Recorder()
-    done = engine(name).build(job, runner)
+    done = find_engine(name).build(job, runner)
     assert done.status and "why it fails" in job.log.read_text()
     assert len(runner.steps()) == 1 and not job.image.exists()
     assert not [path for path in (tmp_path / "cache").iterdir() if len(path.name) == 24], "a failed step was kept"
@@ -150,7 +150,7 @@ def test_a_script_of_the_lock_answers(name: str, base: Path, tmp_path: Path) -> 
     inside = job.work / "hpcstack"
     inside.mkdir()
     (inside / "ask.sh").write_text("mkdir -p /opt/hpcstack/answers && echo $DEMO >/opt/hpcstack/answers/demo\n")
-    done = engine(name).run_inside("ask.sh", inside, job, runner)
+    done = find_engine(name).run_inside("ask.sh", inside, job, runner)
     assert done.status == 0, job.log.read_text()
     assert (inside / "answers/demo").read_text() == "a b\n"
     assert [Path(word).name for word in runner.steps()[0]].count("enclose.py") == 1
@@ -188,5 +188,5 @@ def test_only_the_site_lets_steps_run_beside_the_builder(
     job = Job(tmp_path, tmp_path, tmp_path, tmp_path / "base.sqsh", tmp_path, tmp_path / "out", tmp_path / "log",
               BuildSite(), Progress())  # fmt: skip
     with pytest.raises(BuildError, match="would run them beside you"):
-        engine(name).build(job, Nobody())
+        find_engine(name).build(job, Nobody())
     assert begun == [] and job.unconfined == []

@@ -266,15 +266,15 @@ def test_folders_that_were_there_before_the_group_are_opened(tmp_path: Path) -> 
 
 
 def test_offline_the_first_engine_that_can_shut_the_network_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpcstack.build.engines import choose
+    from hpcstack.build.engines import choose_engine
 
     monkeypatch.setattr("hpcstack.build.engines.base.explain_missing", lambda *_: "")
     monkeypatch.setattr("hpcstack.build.engines.apptainer.enclosure_refused", lambda _: "an old kernel")
     monkeypatch.setattr("hpcstack.build.engines.os.geteuid", lambda: 1000)
     tools = Answering(apptainer="x", enroot="x", mksquashfs="x", unsquashfs="x")
-    engine, why = choose("auto", tools, offline=True)
+    engine, why = choose_engine("auto", tools, offline=True)
     assert engine.name != "apptainer" and "only root can shut its network out" in why
-    assert choose("apptainer", tools, offline=True)[0].name == "apptainer"
+    assert choose_engine("apptainer", tools, offline=True)[0].name == "apptainer"
 
 
 def test_a_hint_for_extends_names_stacks_with_their_versions(tmp_path: Path) -> None:

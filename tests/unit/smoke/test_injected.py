@@ -27,7 +27,7 @@ def test_a_library_of_the_search_path_is_found_where_it_lies(tmp_path: Path) -> 
     made = tmp_path / "libhpcstack-net.so.1"
     argv = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
     subprocess.run(argv, input="int version(void) { return 2; }", text=True, check=True)
-    code = "from hpcstack_smoke.collectives.injected import look; print(look('libhpcstack-net.so.1'))"
+    code = "from hpcstack_smoke.collectives.injected import find_library; print(find_library('libhpcstack-net.so.1'))"
     environment = {"PYTHONPATH": ":".join(sys.path), "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert f"path='{made}', before=False" in done.stdout, "this look loaded it"

@@ -21,7 +21,7 @@ SOCKETS = (HERE.parent / "plants/sockets.log").read_text().splitlines()
 
 @pytest.mark.parametrize("one", LINES, ids=[line["line"][-40:] for line in LINES])
 def test_each_line_is_read(one: dict[str, Any]) -> None:
-    log = nccllog.read_log([one["line"]])
+    log = nccllog.parse_log([one["line"]])
     if "pair" in one:
         assert log.pairs == {tuple(one["pair"]): {one["kind"]}}
     for name in ("hcas", "layers", "network", "version", "nvls", "nvls_channels", "gdr", "plugin", "no_ib"):
@@ -39,7 +39,7 @@ def line(a: int, b: int, via: str) -> str:
 def seen(lines: list[str], expected: Expected, domains: tuple[str, str] = ("", "")) -> Result:
     """LINES, as four ranks on two nodes of these NVLink DOMAINS would each have them in its own log, judged."""
     places = [("n1", domains[0])] * 2 + [("n2", domains[1])] * 2
-    log = nccllog.read_log(lines)
+    log = nccllog.parse_log(lines)
     return judge_transports([summarise_log(log, rank, places) for rank in range(4)], expected)
 
 
@@ -67,8 +67,8 @@ def test_an_nvlink_domain_that_goes_over_the_network_is_a_failure() -> None:
 
 def test_a_rank_without_a_log_is_told() -> None:
     places = [("n1", ""), ("n1", "")]
-    heard = summarise_log(nccllog.read_log([line(0, 1, "P2P/CUMEM")]), 0, places)
-    result = judge_transports([heard, summarise_log(nccllog.read_log([]), 1, places)], FABRIC)
+    heard = summarise_log(nccllog.parse_log([line(0, 1, "P2P/CUMEM")]), 0, places)
+    result = judge_transports([heard, summarise_log(nccllog.parse_log([]), 1, places)], FABRIC)
     assert result.status == WARN and "1 rank(s) left no log: [1]" in result.measured
 
 
@@ -88,9 +88,9 @@ def test_an_empty_log_proves_nothing() -> None:
 def test_ranks_that_began_and_never_finished_are_named() -> None:
     text = [f"n:1:1 [0] NCCL INFO ncclCommInitRank comm 0x55 rank {rank} nranks 3 - Init START" for rank in range(3)]
     text += [f"n:1:1 [0] NCCL INFO ncclCommInitRank comm 0x55 rank {rank} nranks 3 - Init COMPLETE" for rank in (0, 2)]
-    assert nccllog.read_log(text).hung() == [1]
+    assert nccllog.parse_log(text).hung() == [1]
 
 
 @given(st.lists(st.text(max_size=200)))
 def test_no_text_breaks_the_reader(lines: list[str]) -> None:
-    nccllog.read_log(lines)
+    nccllog.parse_log(lines)

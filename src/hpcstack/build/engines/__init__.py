@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ENGINES = ("apptainer", "enroot", "builtin", "docker")  # in the order in which `auto` tries them
 
 
-def engine(name: str) -> Engine:
+def find_engine(name: str) -> Engine:
     """The engine NAME, one of ENGINES."""
     return cast(Engine, importlib.import_module(f"hpcstack.build.engines.{name}").ENGINE)
 
@@ -28,18 +28,18 @@ def check_name(name: str) -> None:
         )
 
 
-def choose(name: str, runner: Runner, *, offline: bool = False) -> tuple[Engine, str]:
+def choose_engine(name: str, runner: Runner, *, offline: bool = False) -> tuple[Engine, str]:
     """The engine NAME (which is looked at when it has to build), or for `auto` the first that can be used; and why.
 
     OFFLINE: one that can shut the network out. Where Apptainer builds without layers it needs root for that: in a user
     namespace of one user it cannot give a base's files to the groups that own them.
     """
     if name != "auto":
-        return engine(name), "asked for"
+        return find_engine(name), "asked for"
     from hpcstack.build.engines.machine import enclosure_refused
 
     reasons: list[str] = []
-    for one in map(engine, ENGINES):
+    for one in map(find_engine, ENGINES):
         reason = one.usable(runner)
         if offline and not reason and one.name == "apptainer" and os.geteuid() != 0 and enclosure_refused(runner):
             reason = "only root can shut its network out"
@@ -50,4 +50,4 @@ def choose(name: str, runner: Runner, *, offline: bool = False) -> tuple[Engine,
     raise MissingToolError("no engine can be used here: " + "; ".join(reasons), tip)
 
 
-__all__ = ["ENGINES", "Engine", "Job", "check_name", "choose", "engine"]
+__all__ = ["ENGINES", "Engine", "Job", "check_name", "choose_engine", "find_engine"]
