@@ -51,9 +51,19 @@ def write_given_request(options: argparse.Namespace) -> Request:
     if os.path.exists(os.path.join(output, FILE)):
         raise SystemExit(f"{output} holds an earlier run: name another folder")
     request = Request(
-        output, options.tests, options.tier, options.skip, options.stack, options.gpus, options.ranks, options.nodes,
-        options.stall or STALL_S[options.tier], options.deadline, options.fabric_rate, minutes=options.minutes,
-    )  # fmt: skip
+        output,
+        options.tests,
+        options.tier,
+        options.skip,
+        options.stack,
+        options.gpus,
+        options.ranks,
+        options.nodes,
+        options.stall or STALL_S[options.tier],
+        options.deadline,
+        options.fabric_rate,
+        minutes=options.minutes,
+    )
     write_request(request)
     return request
 

@@ -246,8 +246,16 @@ class Agent:
             argv = [*self.launcher, str(request.ranks), range_, "3" if elastic else "0", *command]
         else:
             restarts = ["--max-restarts", "3"] if elastic else []
-            argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-                    str(request.ranks), *restarts, *command]  # fmt: skip
+            argv = [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(request.ranks),
+                *restarts,
+                *command,
+            ]
         with open(os.path.join(request.output, log), "wb") as file:
             child = subprocess.Popen(
                 argv,

@@ -47,9 +47,13 @@ def nccl_summary(output: str, host: str) -> str:
         return ""
     log = parse_log(lines)
     hung = ", ".join(map(str, log.hung())) or "none"
-    out = [f"NCCL {log.version} for CUDA {log.cuda}, network {log.network}, plugin {log.plugin or 'none'}",
-           f"HCAs: {' '.join(log.hcas) or 'none'}", f"pairs by transport: {log.kinds()}",
-           f"ranks that began to connect and never finished: {hung}", *log.errors[:20]]  # fmt: skip
+    out = [
+        f"NCCL {log.version} for CUDA {log.cuda}, network {log.network}, plugin {log.plugin or 'none'}",
+        f"HCAs: {' '.join(log.hcas) or 'none'}",
+        f"pairs by transport: {log.kinds()}",
+        f"ranks that began to connect and never finished: {hung}",
+        *log.errors[:20],
+    ]
     warnings = [line.strip() for line in lines if " NCCL WARN " in line]
     return "\n".join([*out, *dict.fromkeys(warnings[:50])]) + "\n"
 

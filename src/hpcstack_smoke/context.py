@@ -106,14 +106,28 @@ def join_group(timeout_s: float, request: Request) -> Context:
     store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(seconds=meet_s)))
     wait_for_all(store, world, meet_s)
     patience = timedelta(seconds=timeout_s + A_NODE_S * request.nodes)
-    dist.init_process_group(backend, store=dist.PrefixStore("hpcstack", store), rank=rank, world_size=world,
-                            timeout=patience)  # fmt: skip
+    dist.init_process_group(
+        backend, store=dist.PrefixStore("hpcstack", store), rank=rank, world_size=world, timeout=patience
+    )
     if backend == "nccl":
         dist.barrier()  # NCCL connects here
     counted = max(1, world // ranks_here)
     cores = len(os.sched_getaffinity(0))
-    return Context(rank, world, local, counted, backend, gpu, device, bool(request.tests), request.output,
-                   request.tier, cores, request.nodes, request)  # fmt: skip
+    return Context(
+        rank,
+        world,
+        local,
+        counted,
+        backend,
+        gpu,
+        device,
+        bool(request.tests),
+        request.output,
+        request.tier,
+        cores,
+        request.nodes,
+        request,
+    )
 
 
 def wait_for_all(store: Any, world: int, seconds: float) -> None:

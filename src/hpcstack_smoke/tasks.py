@@ -121,8 +121,14 @@ def _one(agent: Agent, check: Check) -> None:
     try:
         for local in range(request.ranks):
             argv = [sys.executable, "-m", "hpcstack_smoke.tasks", request.output, check.code]
-            env = {**os.environ, "RANK": str(first + local), "LOCAL_RANK": str(local),
-                   "WORLD_SIZE": str(request.ranks * request.nodes), PORT: str(port), TOKEN: token}  # fmt: skip
+            env = {
+                **os.environ,
+                "RANK": str(first + local),
+                "LOCAL_RANK": str(local),
+                "WORLD_SIZE": str(request.ranks * request.nodes),
+                PORT: str(port),
+                TOKEN: token,
+            }
             with open(os.path.join(request.output, f"task-{check.code}-{first + local}.log"), "wb") as log:
                 children.append(
                     subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -142,8 +148,13 @@ def _told(agent: Agent, check: Check, first: int) -> None:
     for rank in range(first, first + agent.request.ranks):
         path = os.path.join(agent.request.output, f"task-{check.code}-{rank}.json")
         if not os.path.exists(path):
-            row = {"code": check.code, "where": f"{agent.host}:{rank}", "status": ERROR, "seconds": 0.0,
-                   "evidence": _last_line(path.removesuffix("json") + "log")}  # fmt: skip
+            row = {
+                "code": check.code,
+                "where": f"{agent.host}:{rank}",
+                "status": ERROR,
+                "seconds": 0.0,
+                "evidence": _last_line(path.removesuffix("json") + "log"),
+            }
             write_document(agent.request.output, f"task-{check.code}-{rank}.json", {"rank": rank, "rows": [row]})
         if rank == 0:
             with open(path) as file:

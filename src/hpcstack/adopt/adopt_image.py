@@ -113,8 +113,10 @@ def _recipe_path(request: AdoptRequest, catalog: Catalog) -> Path:
     path = request.folder / f"{request.name}-{request.version}{SUFFIX}"
     other = catalog.names().get(f"{request.name}-{request.version}")
     if other and other.resolve() != path.resolve():
-        raise InputError(f"there is a stack {request.name}-{request.version} already, in {other}",
-                         "adopt the image by another NAME/VERSION")  # fmt: skip
+        raise InputError(
+            f"there is a stack {request.name}-{request.version} already, in {other}",
+            "adopt the image by another NAME/VERSION",
+        )
     return path
 
 

@@ -129,8 +129,10 @@ def _platform(image: Squashfs) -> str:
             machine = int.from_bytes(header[MACHINE_OFFSET:], "little")
             if machine in PLATFORMS:
                 return PLATFORMS[machine]
-            raise InputError(f"the image is for a processor that is not supported (ELF machine {machine})",
-                             f"known: {', '.join(PLATFORMS.values())}")  # fmt: skip
+            raise InputError(
+                f"the image is for a processor that is not supported (ELF machine {machine})",
+                f"known: {', '.join(PLATFORMS.values())}",
+            )
     raise InputError(
         "the image has no /bin/sh, so nothing says for which processor it is", "is it an image of a Linux?"
     )

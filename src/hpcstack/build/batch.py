@@ -89,9 +89,14 @@ def render_batch_script(
 
 
 def build_on_slurm(
-    builds: Sequence[BatchBuild], site: Site, own: Sequence[str], limit: int, partition: str, runner: Runner,
+    builds: Sequence[BatchBuild],
+    site: Site,
+    own: Sequence[str],
+    limit: int,
+    partition: str,
+    runner: Runner,
     progress: Progress,
-) -> list[BuildOutcome]:  # fmt: skip
+) -> list[BuildOutcome]:
     """BUILDS by job arrays, of each at most LIMIT elements at once: in PARTITION, else where nodes of their kind are.
     OWN are hpcstack's own options.
 

@@ -132,11 +132,12 @@ def _store(job: Job, request: BuildRequest, bench: Workbench, how: How) -> Artif
             if old
             else f"is gone; the new one is not put in its place, since {names[0]} was proven with the old"
         )
+        look = f"the files that differ: hpcstack verify --reproducible {request.stack.full_name}"
+        bring_back = f"bring {store.top}/images/{request.key}"
         raise StoreError(
             f"the new image differs from the one published as {names[0]}, which {stays}",
-            f"the files that differ: hpcstack verify --reproducible {request.stack.full_name}" if old else
-            f"bring {store.top}/images/{request.key} back from a backup; or: hpcstack remove {names[0]}, then build",
-        )  # fmt: skip
+            look if old else f"{bring_back} back from a backup; or: hpcstack remove {names[0]}, then build",
+        )
     stored = store.put(
         artifact, job.image, job.log, lock=request.lock.text(), instead=replaces or old is None, as_newest=not how.again
     )
@@ -156,12 +157,13 @@ def _told(job: Job) -> str:
 def _others(request: BuildRequest, store: Store, sha256: str) -> list[str]:
     """The releases of the image of REQUEST, as far as they can come back, that were made of other bytes than SHA256."""
     trees = [Tree(one.module_tree) for one in request.site.every_architecture()]
-    found = [name for name, record in read_releases(store)
-             if record.key == request.key and record.sha256 != sha256]  # fmt: skip
+    found = [name for name, record in read_releases(store) if record.key == request.key and record.sha256 != sha256]
     states = {
         f"{name}/{one.release}": one.state
-        for tree in trees for name in tree.names() for one in tree.ledger(name).entries
-    }  # fmt: skip
+        for tree in trees
+        for name in tree.names()
+        for one in tree.ledger(name).entries
+    }
     return [name for name in found if states.get(name, "live") not in ("removed", "gone")]
 
 
@@ -184,9 +186,14 @@ def make_image(
     if how.offline:
         lend_bundle(job.lent, request)
     job = replace(
-        job, steps=planned, environment=locked.environment, fresh=how.fresh, offline=how.offline,
-        squash=request.squash, beside=beside,
-    )  # fmt: skip
+        job,
+        steps=planned,
+        environment=locked.environment,
+        fresh=how.fresh,
+        offline=how.offline,
+        squash=request.squash,
+        beside=beside,
+    )
     store = bench.store
     bench.progress.event("phase", name="build")
     try:

@@ -39,9 +39,14 @@ if TYPE_CHECKING:
 
 
 def create_bundle(
-    request: BuildRequest, recipe: Recipe, output: Path, artifact: Artifact | None, bench: Workbench, *,
+    request: BuildRequest,
+    recipe: Recipe,
+    output: Path,
+    artifact: Artifact | None,
+    bench: Workbench,
+    *,
     with_base: bool = True,
-) -> int:  # fmt: skip
+) -> int:
     """The bundle of REQUEST as the file OUTPUT; the bytes that it has. Not WITH_BASE: it names its base, which an
     earlier bundle has brought to where it goes."""
     locked = request.lock.platform(request.platform)

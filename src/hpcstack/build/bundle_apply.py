@@ -29,6 +29,7 @@ from hpcstack.store.cache import cache_of, hold_cache, offline_folder
 from hpcstack.store.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from hpcstack.core.progress import Progress
@@ -105,11 +106,20 @@ def _manifest(tar: tarfile.TarFile) -> Manifest:
     found = parse_untrusted_json(body.read(min(first.size, MAX_MANIFEST + 1)), MAX_MANIFEST)
     if found.get("format") not in (FORMAT, NAMES_ITS_BASE):
         raise ValueError(f"its format is neither {FORMAT} nor {NAMES_ITS_BASE}")
-    name, platform, named = found.get("stack"), found.get("platform"), found.get("files")
+
+    name, platform = found.get("stack"), found.get("platform")
     if not isinstance(name, str) or not EXTENDED.fullmatch(name) or name.startswith("_"):
         raise ValueError(f"{name!r} is not a stack's name")
     if platform not in KERNEL_NAMES:
         raise ValueError(f"{platform!r} is not a platform that is known")
+
+    files = _read_files(found.get("files"), name)
+    base = _read_base(found.get("base"), files, is_named=found["format"] == NAMES_ITS_BASE)
+    return Manifest(name, str(platform), files, base)
+
+
+def _read_files(named: object, name: str) -> dict[str, BundleMember]:
+    """The files that the manifest of a bundle of the stack NAME says, {path: its size and digest}."""
     if not isinstance(named, dict) or len(named) > MAX_FILES:
         raise ValueError("its manifest names no files, or too many")
     files = {}
@@ -121,16 +131,20 @@ def _manifest(tar: tarfile.TarFile) -> Manifest:
         raise ValueError("it has no lock")
     if sum(path.startswith("base/") for path in files) > 1:
         raise ValueError("it has more than one base")
-    absent = found.get("base")
-    if found["format"] == FORMAT:
+    return files
+
+
+def _read_base(absent: object, files: Mapping[str, BundleMember], *, is_named: bool) -> tuple[str, BundleMember] | None:
+    """The base that the manifest only names, where its format IS_NAMED for that; None where the bundle has its own."""
+    if not is_named:
         if absent is not None:
             raise ValueError("its manifest names a base beside its files")
-        return Manifest(name, str(platform), files)
+        return None
     if not isinstance(absent, dict):
         raise ValueError("its manifest names no base")
     if not FILE_NAME.fullmatch(absent["name"]) or any(path.startswith("base/") for path in files):
         raise ValueError("its manifest names another base than it has")
-    return Manifest(name, str(platform), files, (absent["name"], _member(absent["name"], absent)))
+    return absent["name"], _member(absent["name"], absent)
 
 
 def _member(path: str, entry: dict[str, object]) -> BundleMember:
@@ -215,8 +229,10 @@ def _base_in(folder: Path, manifest: Manifest, wanted: str, site: Site, progress
         return None
     name, about = named
     if name != wanted:
-        raise InputError(f"the bundle's base is {name}, this hpcstack would look for {wanted}",
-                         "make the bundle with the same version and the same build.compression")  # fmt: skip
+        raise InputError(
+            f"the bundle's base is {name}, this hpcstack would look for {wanted}",
+            "make the bundle with the same version and the same build.compression",
+        )
     if manifest.absent:
         folder.mkdir()
         _link_to_base_here(folder / name, about, site, progress)

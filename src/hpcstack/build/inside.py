@@ -32,9 +32,17 @@ class FailedInBase(BuildError):
 
 
 def run_in_base(
-    script: str, files: Mapping[str, str], work: Path, kept: Path, engine: Engine, base: Path, lock: Lock,
-    platform: str, bench: Workbench, allow_replace: tuple[str, ...] = (),
-) -> Path:  # fmt: skip
+    script: str,
+    files: Mapping[str, str],
+    work: Path,
+    kept: Path,
+    engine: Engine,
+    base: Path,
+    lock: Lock,
+    platform: str,
+    bench: Workbench,
+    allow_replace: tuple[str, ...] = (),
+) -> Path:
     """images/SCRIPT in BASE, with FILES beside it at /opt/hpcstack. The folder in WORK that it was; the answers are in
     its ANSWERS, and are whatever programs of the base wrote. FailedInBase where it fails; the log is KEPT then.
     What of the base is not guarded is in ALLOW_REPLACE.

@@ -97,8 +97,15 @@ class BuildRequest:
 
     @property
     def _asked(self) -> str:
-        asked = (self.stack.checksum(), self.lock.digest(), self.platform, self.engine.name,
-                 self.site.build.compression, "anew" if self._packed_anew else "", _own())  # fmt: skip
+        asked = (
+            self.stack.checksum(),
+            self.lock.digest(),
+            self.platform,
+            self.engine.name,
+            self.site.build.compression,
+            "anew" if self._packed_anew else "",
+            _own(),
+        )
         return hashlib.sha256("\0".join(asked).encode()).hexdigest()[:40]
 
     @property
@@ -111,8 +118,13 @@ def _own() -> str:
     """This very hpcstack: its version, and which files of it decide what is rendered, by size and time."""
     here = Path(__file__).parents[1]
     folders = [data.find_data_folder("images"), here.parent / "hpcstack_smoke", *(here / name for name in OWN)]
-    files = [Path(top) / name for folder in folders for top, _, names in os.walk(folder) for name in names
-             if not name.endswith(".pyc")]  # fmt: skip
+    files = [
+        Path(top) / name
+        for folder in folders
+        for top, _, names in os.walk(folder)
+        for name in names
+        if not name.endswith(".pyc")
+    ]
     facts = sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
     return f"{__version__} {facts}"
 
@@ -123,9 +135,16 @@ def needed_bytes(locked: LockedPlatform) -> int:
 
 
 def request_build(
-    recipe: Recipe, lock: Lock, site: Site, runner: Runner, platform: str = "", engine: str = "", *,
-    offline: bool = False, squash: bool = False,
-) -> BuildRequest:  # fmt: skip
+    recipe: Recipe,
+    lock: Lock,
+    site: Site,
+    runner: Runner,
+    platform: str = "",
+    engine: str = "",
+    *,
+    offline: bool = False,
+    squash: bool = False,
+) -> BuildRequest:
     """What would be built. MissingToolError if no engine can be used here, or none without a network (OFFLINE)."""
     refuse_adopted(recipe)
     if lock.not_looked_up:

@@ -163,8 +163,10 @@ def check_stored(text: str, store: Store) -> Artifact:
         raise StoreError(f"{found.image} is stored as {found.stack} and says it is {own or 'no stack'}", "build again")
     for release, record in read_releases(store):
         if record.key == found.key and record.sha256 != digest:
-            raise StoreError(f"{found.image} is whole, but {release} was published with {record.sha256[:12]}",
-                             f"bring the old one back from a backup, or hpcstack remove {release}")  # fmt: skip
+            raise StoreError(
+                f"{found.image} is whole, but {release} was published with {record.sha256[:12]}",
+                f"bring the old one back from a backup, or hpcstack remove {release}",
+            )
     return found
 
 

@@ -109,8 +109,14 @@ class Verbs(click.Group):
 @click.version_option(__version__, prog_name="hpcstack")
 @click.option("--site", default="", metavar="FILE", help="A site.yaml, above all other layers.")
 @click.option("--recipes", multiple=True, metavar="DIR", help="A folder of recipes, before all others.")
-@click.option("--arch", default="", type=click.Choice(["", "x86_64", "aarch64"]), show_choices=False, metavar="MACHINE",
-              help="x86_64 or aarch64: the module tree of those nodes; by default of this machine's kind.")  # fmt: skip
+@click.option(
+    "--arch",
+    default="",
+    type=click.Choice(["", "x86_64", "aarch64"]),
+    show_choices=False,
+    metavar="MACHINE",
+    help="x86_64 or aarch64: the module tree of those nodes; by default of this machine's kind.",
+)
 @click.pass_context
 def group(ctx: click.Context, site: str, recipes: tuple[str, ...], arch: str) -> None:
     """Containers and environments for HPC AI stacks: a YAML spec becomes a lock, an image, a module, a launcher

@@ -21,13 +21,18 @@ if TYPE_CHECKING:
 @click.argument("image", metavar="IMAGE")
 @click.option("--as", "full_name", required=True, metavar="NAME/VERSION", help="What it is loaded as.")
 @click.option(
-    "--lua", "tree", type=click.Path(path_type=Path), metavar="TREE",
+    "--lua",
+    "tree",
+    type=click.Path(path_type=Path),
+    metavar="TREE",
     help="The modulefile that offers it today, or the Lua tree that has it: its variables and paths are kept.",
-)  # fmt: skip
+)
 @click.option(
-    "--recipes-to", type=click.Path(path_type=Path), metavar="DIR",
+    "--recipes-to",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
     help="Where its recipe goes; by default the first folder of recipes that is yours.",
-)  # fmt: skip
+)
 @click.option("--summary", default="", metavar="TEXT", help="One line: what it is for.")
 @click.option("--command", "commands", multiple=True, metavar="NAME", help="A program of it that the module offers.")
 @click.option("--no-publish", is_flag=True, help="Only into the store: hpcstack publish makes it a release.")

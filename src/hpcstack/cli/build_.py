@@ -53,9 +53,18 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_obj
 def command(
-    session: Session, /, names: tuple[str, ...], every: bool, where: str, limit: int, partition: str, dry_run: bool,
-    events: str, as_json: bool, **given: Any,
-) -> None:  # fmt: skip
+    session: Session,
+    /,
+    names: tuple[str, ...],
+    every: bool,
+    where: str,
+    limit: int,
+    partition: str,
+    dry_run: bool,
+    events: str,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Build the images of stacks into the store. What already exists is not built again."""
     from hpcstack.core.errors import InputError
     from hpcstack.resolve.build_stack import BuildOptions
@@ -146,10 +155,14 @@ def _dry_run(session: Session, builds: list[tuple[str, BuildOptions]], as_json: 
         there = bool(session.store.artifact(request.key))
         documents.append(
             {
-                "stack": name, "platform": request.platform, "key": request.key, "engine": request.engine.name,
-                "why": request.why, "built": there,
+                "stack": name,
+                "platform": request.platform,
+                "key": request.key,
+                "engine": request.engine.name,
+                "why": request.why,
+                "built": there,
             }
-        )  # fmt: skip
+        )
         lines.append(
             f"{name}: {request.key} by {request.engine.name} ({request.why}): "
             f"{'is built already' if there else 'would be built'}"
@@ -200,11 +213,15 @@ def _tell(outcomes: list[BuildOutcome], as_json: bool) -> None:
 
     documents = [
         {
-            "stack": one.stack, "platform": one.platform, "status": one.status, "log": str(one.log),
-            "artifact": one.artifact, "said": one.said,
+            "stack": one.stack,
+            "platform": one.platform,
+            "status": one.status,
+            "log": str(one.log),
+            "artifact": one.artifact,
+            "said": one.said,
         }
         for one in outcomes
-    ]  # fmt: skip
+    ]
     several = len({one.platform for one in outcomes}) > 1
     lines = []
     for one in outcomes:

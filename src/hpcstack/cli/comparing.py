@@ -24,8 +24,12 @@ def compare_runs(
     found = [test_one(session, name, wanted, options) for name in names]
     reports = [report for report, _ in found]
     rows = compare_reports(*reports)
-    document = {"stacks": [report.stack for report in reports], "verdicts": [report.verdict() for report in reports],
-                "figures": rows, "folders": [str(folder) for _, folder in found]}  # fmt: skip
+    document = {
+        "stacks": [report.stack for report in reports],
+        "verdicts": [report.verdict() for report in reports],
+        "figures": rows,
+        "folders": [str(folder) for _, folder in found],
+    }
     answer(document, as_json, lambda: format_comparison(reports, rows))
     raise click.exceptions.Exit(0 if all(report.verdict() == "PASS" for report in reports) else 1)
 

@@ -36,8 +36,13 @@ def command(session: Session, name: str, newest: bool, reason: str, force: bool,
         )
         return
     after, changes = make_change(
-        session, ledger.name, "default", lambda now, event: choose_default(now, chosen, event),
-        reason=reason, force=force, dry_run=dry_run,
-    )  # fmt: skip
+        session,
+        ledger.name,
+        "default",
+        lambda now, event: choose_default(now, chosen, event),
+        reason=reason,
+        force=force,
+        dry_run=dry_run,
+    )
     document = {"name": ledger.name, "default": f"{ledger.name}/{after.default}", "pinned": after.pinned}
     tell_changes(document, changes, dry_run=dry_run, as_json=as_json, last=f"the default is {document['default']}")

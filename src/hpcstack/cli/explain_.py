@@ -60,9 +60,10 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> None:
     """
     found = explain_what(session, what, every=every)
     document = {
-        "said": found.said, "findings": [_document(finding) for finding in found.shown],
+        "said": found.said,
+        "findings": [_document(finding) for finding in found.shown],
         "tasks": [asdict(task) for task in found.tasks],
-    }  # fmt: skip
+    }
     answer(document, as_json, lambda: _whole(found.said, found.shown, found.hidden))
     raise click.exceptions.Exit(0 if found.known else 1)
 
@@ -198,9 +199,16 @@ def _select_causes(found: list[KnownFailure], *, cause_is_said: bool) -> list[Kn
 def _document(finding: KnownFailure) -> dict[str, Any]:
     known = finding.signature
     return {
-        "id": known.id, "family": known.family, "rank": known.rank, "cause": finding.cause, "remedy": finding.remedy,
-        "line": finding.line, "number": finding.number, "count": finding.count, "source": known.source,
-    }  # fmt: skip
+        "id": known.id,
+        "family": known.family,
+        "rank": known.rank,
+        "cause": finding.cause,
+        "remedy": finding.remedy,
+        "line": finding.line,
+        "number": finding.number,
+        "count": finding.count,
+        "source": known.source,
+    }
 
 
 def _shown(shown: list[KnownFailure], hidden: int) -> str:

@@ -36,10 +36,17 @@ def _row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
     job = launch.job_or_array
     state = str(state_of_launch(launch)) or _state(job, known) or _written_down(launch)
     return {
-        "job": job, "step": launch.step, "stack": launch.stack, "started": launch.started, "nodes": launch.nodes,
-        "state": state or "?", "runtime": launch.runtime, "mode": launch.mode, "command": list(launch.command),
+        "job": job,
+        "step": launch.step,
+        "stack": launch.stack,
+        "started": launch.started,
+        "nodes": launch.nodes,
+        "state": state or "?",
+        "runtime": launch.runtime,
+        "mode": launch.mode,
+        "command": list(launch.command),
         "folder": str(launch.folder),
-    }  # fmt: skip
+    }
 
 
 def _state(job: str, known: dict[str, JobState]) -> str:
@@ -68,9 +75,15 @@ def _text(rows: list[dict[str, Any]]) -> str:
     head = ("JOB", "STACK", "STARTED", "NODES", "STATE", "COMMAND")
     return format_table(
         [
-            (row["job"] or "-", row["stack"], row["started"], row["nodes"] or "-", row["state"],
-             " ".join(row["command"])[:50])
+            (
+                row["job"] or "-",
+                row["stack"],
+                row["started"],
+                row["nodes"] or "-",
+                row["state"],
+                " ".join(row["command"])[:50],
+            )
             for row in rows
         ],
         head,
-    )  # fmt: skip
+    )

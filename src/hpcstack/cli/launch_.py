@@ -33,10 +33,20 @@ if TYPE_CHECKING:
 @click.option(
     "--grace", default=0, type=click.IntRange(0, 65535), metavar="SECONDS", help="USR1 before the time is up."
 )
-@click.option("--watchdog", default=0, type=click.IntRange(0), metavar="SECONDS",
-              help="Written nothing for so long: say what each rank does, and end it.")  # fmt: skip
-@click.option("--spare", default=0, type=click.IntRange(0), metavar="NODES",
-              help="So many nodes more, of which those that are not fit are left out.")  # fmt: skip
+@click.option(
+    "--watchdog",
+    default=0,
+    type=click.IntRange(0),
+    metavar="SECONDS",
+    help="Written nothing for so long: say what each rank does, and end it.",
+)
+@click.option(
+    "--spare",
+    default=0,
+    type=click.IntRange(0),
+    metavar="NODES",
+    help="So many nodes more, of which those that are not fit are left out.",
+)
 @click.option(
     "-Q", "--quiet", is_flag=True, help="Say only what may not be as you expect, and what failed; srun's, too."
 )
@@ -50,9 +60,22 @@ if TYPE_CHECKING:
 @click.argument("argv", metavar="-- COMMAND [ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def command(
-    ctx: click.Context, /, name: str, mode: str, mounts: tuple[str, ...], home: bool | None, batch: bool, dry_run: bool,
-    every: bool, check: bool, quiet: bool, template: str, as_json: bool, argv: tuple[str, ...], **options: Any,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    /,
+    name: str,
+    mode: str,
+    mounts: tuple[str, ...],
+    home: bool | None,
+    batch: bool,
+    dry_run: bool,
+    every: bool,
+    check: bool,
+    quiet: bool,
+    template: str,
+    as_json: bool,
+    argv: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Run a command in a stack's image, on Slurm's nodes where there is Slurm. Waits, and returns the step's status.
 
     Modes: torchrun and deepspeed start one task per node, which starts the ranks there; task-per-gpu and mpi start each
@@ -60,7 +83,7 @@ def command(
     srun (with --batch: of sbatch) comes before the `--`, written with `=`.
     """
     from hpcstack.core.errors import HpcstackError, InputError
-    from hpcstack.launch.commands import advise, check_step
+    from hpcstack.launch.commands import check_step
     from hpcstack.launch.plan import OWN_FAILURE
     from hpcstack.launch.request import plan_launch
 
@@ -71,15 +94,15 @@ def command(
             answer_template(ctx, name, template, given, argv, as_json=as_json)
             return
         if as_json and not (batch or dry_run or check):
-            raise InputError("--json goes with --dry-run, --check, --batch or --template: else stdout is the command's",
-                             "hpcstack jobs --json lists past launches")  # fmt: skip
-        if not argv:
-            raise InputError("what is to be run?", _example(name))
-        if not os.path.exists(os.curdir):  # noqa: PTH110 - Path.cwd() fails where the folder is gone
-            raise InputError("the folder that this was started in is gone", "cd to one that exists")
-        if not batch and options["runtime"] != "local":
+            raise InputError(
+                "--json goes with --dry-run, --check, --batch or --template: else stdout is the command's",
+                "hpcstack jobs --json lists past launches",
+            )
+        _check_start(name, argv)
+        by_srun = not batch and options["runtime"] != "local"
+        if by_srun:
             check_step(os.environ)
-        if quiet and not batch and options["runtime"] != "local" and session.runner.has("srun"):
+        if by_srun and quiet and session.runner.has("srun"):
             options["extra"] = (*options["extra"], "--quiet")
         request = _request(
             ctx, name, mode, mounts, argv, batch=batch, home=home, every=every, dry_run=dry_run, **options
@@ -88,20 +111,50 @@ def command(
         if check:
             _check(launch, as_json)
         elif dry_run:
-            shown = launch.script if every else launch.outline
-            if why := launch.plan.slurm_refuses:
-                say(f"NOTE: Slurm would refuse it today: {why}")
-            answer(launch.document(), as_json, lambda: shown(batch=batch))
+            _show(launch, as_json, batch=batch, every=every)
         else:
-            if said := launch.missing():
-                raise InputError(said, advise(argv, Path.cwd()))
-            if launch.added:
-                with show_progress("adding") as progress:
-                    launch.prepare(progress)
-            _submit(launch, as_json, quiet=quiet) if batch else _run(launch, quiet=quiet)
+            _start(launch, as_json, batch=batch, quiet=quiet)
     except HpcstackError as error:
-        error.exit_code = error.exit_code if error.exit_code == 2 else OWN_FAILURE
+        if error.exit_code != WRONG_INPUT:
+            error.exit_code = OWN_FAILURE
         raise
+
+
+WRONG_INPUT = 2
+
+
+def _check_start(name: str, argv: tuple[str, ...]) -> None:
+    """Raise InputError where there is nothing to run, or no folder to run it in."""
+    from hpcstack.core.errors import InputError
+
+    if not argv:
+        raise InputError("what is to be run?", _example(name))
+    if not os.path.exists(os.curdir):  # noqa: PTH110 - Path.cwd() fails where the folder is gone
+        raise InputError("the folder that this was started in is gone", "cd to one that exists")
+
+
+def _show(launch: PlannedLaunch, as_json: bool, *, batch: bool, every: bool) -> None:
+    """Print what LAUNCH would run."""
+    shown = launch.script if every else launch.outline
+    if why := launch.plan.slurm_refuses:
+        say(f"NOTE: Slurm would refuse it today: {why}")
+    answer(launch.document(), as_json, lambda: shown(batch=batch))
+
+
+def _start(launch: PlannedLaunch, as_json: bool, *, batch: bool, quiet: bool) -> None:
+    """Run LAUNCH and wait for it, or submit it as a BATCH job."""
+    from hpcstack.core.errors import InputError
+    from hpcstack.launch.commands import advise
+
+    if said := launch.missing():
+        raise InputError(said, advise(launch.argv, Path.cwd()))
+    if launch.added:
+        with show_progress("adding") as progress:
+            launch.prepare(progress)
+    if batch:
+        _submit(launch, as_json, quiet=quiet)
+    else:
+        _run(launch, quiet=quiet)
 
 
 def _example(name: str) -> str:
@@ -164,27 +217,58 @@ def _typed(ctx: click.Context, key: str) -> bool:
 
 
 def _request(
-    ctx: click.Context, name: str, mode: str, mounts: tuple[str, ...], argv: tuple[str, ...], *,
-    wanted: tuple[str, ...], stage: str, data: tuple[str, ...], grace: int, watchdog: int, spare: int, no_bind: bool,
-    batch: bool, home: bool | None, every: bool, dry_run: bool,
+    ctx: click.Context,
+    name: str,
+    mode: str,
+    mounts: tuple[str, ...],
+    argv: tuple[str, ...],
+    *,
+    wanted: tuple[str, ...],
+    stage: str,
+    data: tuple[str, ...],
+    grace: int,
+    watchdog: int,
+    spare: int,
+    no_bind: bool,
+    batch: bool,
+    home: bool | None,
+    every: bool,
+    dry_run: bool,
     **options: Any,
-) -> LaunchRequest:  # fmt: skip
+) -> LaunchRequest:
     """What was typed; options that are not ours go to srun or sbatch, if they know them."""
     from hpcstack.core.errors import InputError
     from hpcstack.launch.request import LaunchRequest, absolute_mount, check_srun_options
 
     session, passed = ctx.obj, ctx.meta["passed"]
     if passed and argv != ctx.meta["command"]:
-        raise InputError(f"{argv[0]!r} comes before the `--`",
-                         "hpcstack launch [STACK] [OPTIONS] -- train.py; srun's options: --mem=10G")  # fmt: skip
+        raise InputError(
+            f"{argv[0]!r} comes before the `--`",
+            "hpcstack launch [STACK] [OPTIONS] -- train.py; srun's options: --mem=10G",
+        )
     mounts = tuple(map(absolute_mount, mounts))
     own = [name for param in ctx.command.params for name in param.opts]
     check_srun_options(passed, own, session.runner, batch=batch)
     asked = parse_resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
     return LaunchRequest(
-        name, argv, asked, mode, options["runtime"], mounts, wanted, stage, data, grace, watchdog, spare,
-        bind=not no_bind, batch=batch, home=home, all_stderr=every, only_shown=dry_run,
-    )  # fmt: skip
+        name,
+        argv,
+        asked,
+        mode,
+        options["runtime"],
+        mounts,
+        wanted,
+        stage,
+        data,
+        grace,
+        watchdog,
+        spare,
+        bind=not no_bind,
+        batch=batch,
+        home=home,
+        all_stderr=every,
+        only_shown=dry_run,
+    )
 
 
 def _check(launch: PlannedLaunch, as_json: bool) -> None:

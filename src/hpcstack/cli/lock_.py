@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 
 
 @click.command("lock")
-@click.argument("names", metavar="STACK...", nargs=-1, required=True,
-                shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start))  # fmt: skip
+@click.argument(
+    "names",
+    metavar="STACK...",
+    nargs=-1,
+    required=True,
+    shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
+)
 @click.option("--check", is_flag=True, help="Only check that the lock matches the recipe; offline.")
 @click.option("--base-only", is_flag=True, help="Ask the registry alone: no pull; says what is left open.")
 @json_option

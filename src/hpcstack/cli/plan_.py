@@ -32,9 +32,21 @@ if TYPE_CHECKING:
 @click.option("--recompute", is_flag=True, help="All activations are recomputed (checkpointing).")
 @json_option
 def command(
-    params: str, gpus: str, nodes: int, gib: float, layers: int, hidden: int, heads: int, sequence: int, batch: int,
-    vocabulary: int, deepspeed: bool, attention: bool, recompute: bool, as_json: bool,
-) -> None:  # fmt: skip
+    params: str,
+    gpus: str,
+    nodes: int,
+    gib: float,
+    layers: int,
+    hidden: int,
+    heads: int,
+    sequence: int,
+    batch: int,
+    vocabulary: int,
+    deepspeed: bool,
+    attention: bool,
+    recompute: bool,
+    as_json: bool,
+) -> None:
     """Say how much memory training a transformer takes on each GPU, and which strategy fits. Exit 1: none does.
 
     Mixed precision with Adam. Arithmetic from the papers that it names, not a measurement.
@@ -62,13 +74,24 @@ def command(
     fewest = memory.fewest_nodes(one, count, have)
     document = {
         "fewest_nodes": fewest,
-        "model": asdict(one), "gpu": name, "gpus_per_node": count, "nodes": nodes, "bytes_per_gpu": have,
-        "reserved": memory.RESERVED, "source": source, "choose": first.strategy if first else "",
+        "model": asdict(one),
+        "gpu": name,
+        "gpus_per_node": count,
+        "nodes": nodes,
+        "bytes_per_gpu": have,
+        "reserved": memory.RESERVED,
+        "source": source,
+        "choose": first.strategy if first else "",
         "strategies": [
-            {**asdict(use), "total": use.total, "fits": memory.fits_in_memory(use, have),
-             "most_batch": memory.most_batch(one, use, have)} for use in found
+            {
+                **asdict(use),
+                "total": use.total,
+                "fits": memory.fits_in_memory(use, have),
+                "most_batch": memory.most_batch(one, use, have),
+            }
+            for use in found
         ],
-    }  # fmt: skip
+    }
     gpu = f"{name}: {have / memory.GIB:.1f} GiB, {source}"
     answer(document, as_json, lambda: _text(one, found, have, first, gpu, fewest))
     raise click.exceptions.Exit(0 if first else 1)
@@ -81,10 +104,19 @@ def _text(one: Transformer, found: list[Use], have: float, first: Use | None, gp
         return f"{number / memory.GIB:.1f}"
 
     rows = [
-        (use.strategy, gib(use.weights), gib(use.gradients), gib(use.optimizer), gib(use.activations), gib(use.total),
-         "fits" if memory.fits_in_memory(use, have) else "NO", str(memory.most_batch(one, use, have)), use.formula)
+        (
+            use.strategy,
+            gib(use.weights),
+            gib(use.gradients),
+            gib(use.optimizer),
+            gib(use.activations),
+            gib(use.total),
+            "fits" if memory.fits_in_memory(use, have) else "NO",
+            str(memory.most_batch(one, use, have)),
+            use.formula,
+        )
         for use in found
-    ]  # fmt: skip
+    ]
     head = (
         "STRATEGY",
         "WEIGHTS",
@@ -99,11 +131,16 @@ def _text(one: Transformer, found: list[Use], have: float, first: Use | None, gp
     shape = f"{one.params:g} parameters: {one.layers} layers of {one.hidden}, {one.heads} heads"
     told = f"choose {first.strategy}: the simplest that fits" if first else _none(one, found, have)
     told += f"; it fits from {format_count(fewest, 'node')} on" if fewest else ""
-    return "\n".join([
-        f"{shape}; {one.batch} x {one.sequence} tokens a GPU; {gpu}; {memory.RESERVED:.0%} of it left free",
-        "", format_table(rows, head), told, "",
-        *[f"  {line.strip()}" for line in (memory.__doc__ or "").splitlines()[2:]],
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"{shape}; {one.batch} x {one.sequence} tokens a GPU; {gpu}; {memory.RESERVED:.0%} of it left free",
+            "",
+            format_table(rows, head),
+            told,
+            "",
+            *[f"  {line.strip()}" for line in (memory.__doc__ or "").splitlines()[2:]],
+        ]
+    )
 
 
 def _none(one: Transformer, found: list[Use], have: float) -> str:

@@ -19,12 +19,20 @@ if TYPE_CHECKING:
 
 
 @click.command("publish")
-@click.argument("names", metavar="STACK...", nargs=-1, required=True,
-                shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start))  # fmt: skip
+@click.argument(
+    "names",
+    metavar="STACK...",
+    nargs=-1,
+    required=True,
+    shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start),
+)
 @click.option(
-    "--channel", type=click.Choice(["testing", "production"]), default="testing", show_default=True,
+    "--channel",
+    type=click.Choice(["testing", "production"]),
+    default="testing",
+    show_default=True,
     help="production wants a report that proves it, as promote does.",
-)  # fmt: skip
+)
 @click.option("--image", "key", default="", metavar="KEY", help="This image of the stack's; by default the newest.")
 @REPORTS
 @OVERRIDE

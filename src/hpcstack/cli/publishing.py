@@ -11,9 +11,13 @@ from hpcstack.cli.session import answer
 OVERRIDE = click.option("--override", default="", metavar="REASON", help="Pass a shut gate; REASON is written down.")
 DIFF = click.option("--diff", is_flag=True, help="Like --dry-run, and every file as a diff.")
 REPORTS = click.option(
-    "--report", "reports_", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
+    "--report",
+    "reports_",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    metavar="FILE",
     help="A report to show and to judge by; by default your newest of this image.",
-)  # fmt: skip
+)
 
 
 def show_foretold(changes: list[str], files: str, *, diff: bool, as_json: bool) -> None:

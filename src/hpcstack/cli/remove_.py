@@ -39,10 +39,11 @@ def command(session: Session, /, name: str, every: bool, no_slurm: bool, as_json
     for one in names:
         ledger, version, release = split_published(session, one)
         going = [
-            entry.release for entry in ledger.entries
+            entry.release
+            for entry in ledger.entries
             if entry.state not in ("removed", "gone")
             and (entry.release == release if release else one == ledger.name or entry.version == version)
-        ]  # fmt: skip
+        ]
         if not going and every:
             continue
         if not going:

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 
 @click.command("repair")
 @click.argument("name", metavar="[NAME[/RELEASE]]", default="")
-@click.option("--generation", default=0, type=click.IntRange(min=0), metavar="N",
-              help="Make an earlier state of NAME the current one, where the ledger is lost.")  # fmt: skip
+@click.option(
+    "--generation",
+    default=0,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Make an earlier state of NAME the current one, where the ledger is lost.",
+)
 @click.option("--images", is_flag=True, help="Also build images again that are gone or damaged: minutes for each.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be put back.")
 @json_option
@@ -55,9 +60,12 @@ def command(session: Session, name: str, generation: int, images: bool, dry_run:
     failed = [f"{one.release}: its image is not back: {one.failed}: {one.remedy}" for one in rebuilt if one.failed]
     left, again = [*without_reason, *failed], [one.release for one in rebuilt if not one.failed]
     document = {
-        "dry_run": dry_run, "mended": [str(one) for one in done.mended], "images": again, "left": left,
+        "dry_run": dry_run,
+        "mended": [str(one) for one in done.mended],
+        "images": again,
+        "left": left,
         "cache": done.cache,
-    }  # fmt: skip
+    }
     answer(document, as_json, lambda: _text(done, again, left, dry_run=dry_run))
     if left:
         raise AnswerIsNo(f"{format_count(len(left), 'thing')} cannot be put back here", "each line says what to type")

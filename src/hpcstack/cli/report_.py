@@ -25,8 +25,17 @@ def command(session: Session, /, path: str, history_: bool, as_json: bool, **opt
     pasts = read_past(path) if history_ else []
     if history_ and pasts:
         file = Path(pasts[-1].folder) / "report.json"
-        rows = [{"started": one.started, "verdict": one.verdict, "nodes": list(one.nodes), "figures": one.drawn,
-                 "folder": one.folder, "key": one.key} for one in pasts]  # fmt: skip
+        rows = [
+            {
+                "started": one.started,
+                "verdict": one.verdict,
+                "nodes": list(one.nodes),
+                "figures": one.drawn,
+                "folder": one.folder,
+                "key": one.key,
+            }
+            for one in pasts
+        ]
         answer({"stack": path, "runs": rows}, as_json, lambda: format_pasts(pasts))
         if options["html"]:
             page = reports.render_html(load_report(file), pasts)

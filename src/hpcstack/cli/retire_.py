@@ -59,9 +59,14 @@ def command(
     dates = retirement_dates(asked, ledger, version, tree_of(session))
     verb = "retire --cancel" if cancel else "retire"
     after, changes = make_change(
-        session, ledger.name, verb, lambda old, event: retire_version(old, version, dates, stamp_today(), event),
-        reason=reason, force=force, dry_run=dry_run,
-    )  # fmt: skip
+        session,
+        ledger.name,
+        verb,
+        lambda old, event: retire_version(old, version, dates, stamp_today(), event),
+        reason=reason,
+        force=force,
+        dry_run=dry_run,
+    )
     default = f"{ledger.name}/{after.default}" if after.default else ""
     document = {"version": f"{ledger.name}/{version}", **asdict(dates), "default": default}
     tell_changes(

@@ -20,9 +20,18 @@ def command(session: Session, name: str, reason: str, force: bool, dry_run: bool
 
     ledger, version, release = with_version(session, "rollback", name)
     after, changes = make_change(
-        session, ledger.name, "rollback", lambda now, event: roll_back_version(now, version, release, event),
-        reason=reason, force=force, dry_run=dry_run,
-    )  # fmt: skip
-    document = {"alias": f"{ledger.name}/{version}", "release": f"{ledger.name}/{after.aliases[version]}",
-                "changed": after.events[-1].alias, "default": f"{ledger.name}/{after.default}"}  # fmt: skip
+        session,
+        ledger.name,
+        "rollback",
+        lambda now, event: roll_back_version(now, version, release, event),
+        reason=reason,
+        force=force,
+        dry_run=dry_run,
+    )
+    document = {
+        "alias": f"{ledger.name}/{version}",
+        "release": f"{ledger.name}/{after.aliases[version]}",
+        "changed": after.events[-1].alias,
+        "default": f"{ledger.name}/{after.default}",
+    }
     tell_changes(document, changes, dry_run=dry_run, as_json=as_json)

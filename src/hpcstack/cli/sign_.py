@@ -10,9 +10,11 @@ from hpcstack.cli.session import Session, answer, image_named, json_option
 @click.command("sign")
 @click.argument("image", metavar="IMAGE")
 @click.option(
-    "--key", default="", metavar="FILE",
+    "--key",
+    default="",
+    metavar="FILE",
     help="A private SSH key (for a .sqsh), by default the site's signatures.sign_with, else ~/.ssh/id_ed25519.",
-)  # fmt: skip
+)
 @json_option
 @click.pass_obj
 def command(session: Session, image: str, key: str, as_json: bool) -> None:
@@ -28,7 +30,9 @@ def command(session: Session, image: str, key: str, as_json: bool) -> None:
     key = key or wanted.sign_with
     good = wanted.keys and path.suffix != ".sif" and signing.verify_by(path, wanted.keys, session.runner, what)[0]
     if good and not signing.is_trusted(key, wanted.keys, session.runner):
-        raise AnswerIsNo(f"{path} has a signature that this site trusts, and it does not trust this key",
-                         "signatures.keys in site.yaml names the keys that count")  # fmt: skip
+        raise AnswerIsNo(
+            f"{path} has a signature that this site trusts, and it does not trust this key",
+            "signatures.keys in site.yaml names the keys that count",
+        )
     signature = signing.sign_image(path, key, session.runner, what)
     answer({"image": str(path), "signature": str(signature)}, as_json, lambda: str(signature))

@@ -47,9 +47,12 @@ def init(session: Session, output: str, name: str, force: bool) -> None:
 @command.command("importer")
 @click.option("-o", "--output", default="", metavar="FILE", help="Write it there instead of printing it.")
 @click.option(
-    "--check", default="full", type=click.Choice(["full", "none"]), show_default=True,
+    "--check",
+    default="full",
+    type=click.Choice(["full", "none"]),
+    show_default=True,
     help="Read each image once per node to see that it is what was published, or trust the store.",
-)  # fmt: skip
+)
 @click.pass_obj
 def importer(session: Session, output: str, check: str) -> None:
     """Write Pyxis's importer, with which srun --container-image=hpcstack/STACK is the published image.

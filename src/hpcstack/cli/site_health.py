@@ -34,13 +34,23 @@ class TogetherType(click.ParamType[tuple[float, float]]):
 )
 @click.option("--latencies", default="", metavar="FILE", help="Seconds that answers of healthy nodes took, one a line.")
 @click.option(
-    "--busy", multiple=True, type=TogetherType(), metavar="MINUTES:A_DAY", default=("10:1",), show_default=True,
+    "--busy",
+    multiple=True,
+    type=TogetherType(),
+    metavar="MINUTES:A_DAY",
+    default=("10:1",),
+    show_default=True,
     help="How long, and how often a day, a node answers nothing because it is busy.",
-)  # fmt: skip
+)
 @click.option(
-    "--stall", multiple=True, type=TogetherType(), metavar="MINUTES:A_DAY", default=("10:0.14",), show_default=True,
+    "--stall",
+    multiple=True,
+    type=TogetherType(),
+    metavar="MINUTES:A_DAY",
+    default=("10:0.14",),
+    show_default=True,
     help="The same of a file server, for all nodes.",
-)  # fmt: skip
+)
 @click.option("--budget", default=0.1, show_default=True, help="False drains a day that may be.")
 @json_option
 @click.pass_obj
@@ -86,10 +96,16 @@ def health(
     total = sum(found.values())
     trials = try_decision(misses, looked, session.runner)
     document = {
-        "nodes": nodes, "checks": looked.checks, "misses": looked.misses, "interval_s": interval,
-        "limit_s": looked.limit_s, "late": alone, "false_drains_a_day": {**found, "all": total}, "budget": budget,
+        "nodes": nodes,
+        "checks": looked.checks,
+        "misses": looked.misses,
+        "interval_s": interval,
+        "limit_s": looked.limit_s,
+        "late": alone,
+        "false_drains_a_day": {**found, "all": total},
+        "budget": budget,
         "trials": [{**vars(one), "agrees": one.agrees} for one in trials],
-    }  # fmt: skip
+    }
 
     def told() -> str:
         lines = [
@@ -101,13 +117,17 @@ def health(
         ]
         for one in trials:
             judged = "agrees" if one.agrees else "DISAGREES"
-            lines.append(f"  tried, {one.what}: {one.drains} drains, {one.expected:.1f} reckoned: {judged} "
-                         f"({one.lines} lines through the decision in {one.seconds:.1f} s)")  # fmt: skip
+            lines.append(
+                f"  tried, {one.what}: {one.drains} drains, {one.expected:.1f} reckoned: {judged} "
+                f"({one.lines} lines through the decision in {one.seconds:.1f} s)"
+            )
         return "\n".join(lines)
 
     answer(document, as_json, told)
     if not all(one.agrees for one in trials):
         raise AnswerIsNo("the decision drains at another rate than is reckoned", "this is a bug: tell us")
     if total > budget:
-        raise AnswerIsNo(f"{total:.3g} healthy nodes a day would be drained, more than {budget:g}",
-                         "raise health.misses in site.yaml, or HealthCheckInterval")  # fmt: skip
+        raise AnswerIsNo(
+            f"{total:.3g} healthy nodes a day would be drained, more than {budget:g}",
+            "raise health.misses in site.yaml, or HealthCheckInterval",
+        )

@@ -14,12 +14,17 @@ from hpcstack.cli.testing import show_report, test_one
 
 
 @click.command("test", cls=JsonFile)
-@click.argument("names", metavar="STACK [STACK]", nargs=-1,
-                shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start))  # fmt: skip
+@click.argument(
+    "names", metavar="STACK [STACK]", nargs=-1, shell_complete=lambda ctx, _param, start: complete_stacks(ctx, start)
+)
 @resource_options
-@click.option("--tier", type=click.Choice(["quick", "standard", "full", "burn"]), default=None,
-              help="Under 2 minutes and one launch; under 15 minutes; all there is; minutes of load, each result "
-              "compared bit for bit. quick by default, standard with --only.")  # fmt: skip
+@click.option(
+    "--tier",
+    type=click.Choice(["quick", "standard", "full", "burn"]),
+    default=None,
+    help="Under 2 minutes and one launch; under 15 minutes; all there is; minutes of load, each result "
+    "compared bit for bit. quick by default, standard with --only.",
+)
 @click.option("--only", default="", help="Checks, families or groups, by comma; the recipe's by default.")
 @click.option("--skip", default="", help="Checks, families or groups to leave out.")
 @click.option("--list", "list_", is_flag=True, help="Only list the checks.")

@@ -22,8 +22,14 @@ if TYPE_CHECKING:
 
 @click.command("undo")
 @published_argument
-@click.option("--event", "number", default=0, type=click.IntRange(min=0), metavar="N",
-              help="Take back event N, as `history` numbers it, and all that followed.")  # fmt: skip
+@click.option(
+    "--event",
+    "number",
+    default=0,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Take back event N, as `history` numbers it, and all that followed.",
+)
 @click.option("--to", "moment", default="", metavar="TIME", help="As it was at TIME of UTC: 2026-11-24T03:00.")
 @add_changing_options
 @NO_SLURM
@@ -59,16 +65,22 @@ def command(
             raise InputError(f"{now.name} was changed meanwhile", f"hpcstack history {now.name}; undo once more")
         return undo_changes(now, event, since)
 
-    after, changes = make_change(
-        session, ledger.name, "undo", act, **asked, slurm=not no_slurm
-    )  # fmt: skip
+    after, changes = make_change(session, ledger.name, "undo", act, **asked, slurm=not no_slurm)
     count = len(changes_since(ledger, since)) if since else 1
     what = f"{last.verb} of {ledger.name}/{last.subject} by {last.by}, {last.at}"
-    document = {"name": ledger.name, "count": count,
-                "undone": {"verb": last.verb, "release": last.subject, "at": last.at, "by": last.by},
-                "default": f"{ledger.name}/{after.default}" if after.default else ""}  # fmt: skip
-    tell_changes(document, changes, dry_run=asked["dry_run"], as_json=as_json,
-         last=f"taken back: {what}" + (f", and {count - 1} before it" if count > 1 else ""))  # fmt: skip
+    document = {
+        "name": ledger.name,
+        "count": count,
+        "undone": {"verb": last.verb, "release": last.subject, "at": last.at, "by": last.by},
+        "default": f"{ledger.name}/{after.default}" if after.default else "",
+    }
+    tell_changes(
+        document,
+        changes,
+        dry_run=asked["dry_run"],
+        as_json=as_json,
+        last=f"taken back: {what}" + (f", and {count - 1} before it" if count > 1 else ""),
+    )
 
 
 def _utc(said: str) -> str:

@@ -11,8 +11,13 @@ from hpcstack.cli.session import Session, answer, image_named, json_option, show
 @click.argument("images", metavar="[IMAGE...]", nargs=-1)
 @click.option("--all", "how", flag_value="all", help="Read the image of every release: is it what was published?")
 @click.option("--rate", default=0, type=click.IntRange(min=0), metavar="MB/S", help="With --all: read no faster.")
-@click.option("--most", default=0, type=click.IntRange(min=0), metavar="N",
-              help="With --all: so many images, those that were read longest ago.")  # fmt: skip
+@click.option(
+    "--most",
+    default=0,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="With --all: so many images, those that were read longest ago.",
+)
 @click.option("--parity", "how", flag_value="parity", help="Two images: are they the same stack?")
 @click.option("--reproducible", "how", flag_value="reproducible", help="A stack: do two builds give the same bytes?")
 @click.option("--signature", "how", flag_value="signature", help="Is the image's signature good?")
@@ -22,9 +27,16 @@ from hpcstack.cli.session import Session, answer, image_named, json_option, show
 @json_option
 @click.pass_obj
 def command(
-    session: Session, images: tuple[str, ...], how: str, rate: int, most: int, engine: str, key: str, stack: str,
+    session: Session,
+    images: tuple[str, ...],
+    how: str,
+    rate: int,
+    most: int,
+    engine: str,
+    key: str,
+    stack: str,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Check that images are what was stored, are alike, build reproducibly, or are signed.
 
     IMAGE is a file, a stack, STACK@ENGINE or the beginning of a key.
@@ -72,9 +84,11 @@ def _parity(session: Session, one: str, other: str, as_json: bool) -> None:
         )
 
     document = {
-        "same": not verdict.differ, "compared": verdict.compared, "left_out": verdict.left_out,
+        "same": not verdict.differ,
+        "compared": verdict.compared,
+        "left_out": verdict.left_out,
         "differ": verdict.differ,
-    }  # fmt: skip
+    }
     answer(document, as_json, text)
     if verdict.differ:
         raise AnswerIsNo(f"{one} and {other} differ in {len(verdict.differ)} place(s)")
@@ -117,9 +131,11 @@ def _published(session: Session, images: tuple[str, ...], rate: int, most: int, 
     found = read_released_images(session, rate, most)
 
     def text() -> str:
-        lines = [f"{one.release}: {one.wrong or 'as it was published'}"
-                 + ("" if one.wrong or one.renewed else " (its seal is its publisher's to renew)")
-                 for one in found]  # fmt: skip
+        lines = [
+            f"{one.release}: {one.wrong or 'as it was published'}"
+            + ("" if one.wrong or one.renewed else " (its seal is its publisher's to renew)")
+            for one in found
+        ]
         return "\n".join(lines or ["nothing is published"])
 
     answer([vars(one) for one in found], as_json, text)

@@ -48,8 +48,10 @@ def open_file(path: Path, *, below: Path | None = None, own: bool = False, publi
         if own and about.st_uid not in (os.geteuid(), 0) and about.st_uid != _seen_as(path.parent):
             raise InputError(f"{path} belongs to {name_owner(path)}")
         if published and not sharing.is_publisher(about.st_uid):
-            raise InputError(f"{path} belongs to {user_name(about.st_uid)}, who is no publisher of this site",
-                             "modules.publishers in site.yaml")  # fmt: skip
+            raise InputError(
+                f"{path} belongs to {user_name(about.st_uid)}, who is no publisher of this site",
+                "modules.publishers in site.yaml",
+            )
         if own and about.st_mode & 0o022:
             raise InputError(f"{path} can be written by others than its owner", f"chmod go-w {path}, or remove it")
     except BaseException:

@@ -95,17 +95,28 @@ class Runner:
         return shutil.which(tool) is not None
 
     def output(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60,
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60,
         stdin: Path = Path(os.devnull),
-    ) -> Completed:  # fmt: skip
+    ) -> Completed:
         """Run ARGV to its end; all that it said on stdout is in `tail`, stderr after it. STDIN is a file."""
         self.which(argv[0])
         try:
             with stdin.open("rb") as given:
                 done = subprocess.run(
-                    argv, capture_output=True, text=True, errors="replace", env=_env(env), timeout=timeout,
-                    stdin=given, check=False, pass_fds=pins_in(argv),
-                )  # fmt: skip
+                    argv,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    env=_env(env),
+                    timeout=timeout,
+                    stdin=given,
+                    check=False,
+                    pass_fds=pins_in(argv),
+                )
         except subprocess.TimeoutExpired:
             return Completed(tuple(argv), 124, (f"no answer within {timeout:.0f} s",))
         except OSError as error:  # not a program, or its interpreter is not there
@@ -147,9 +158,14 @@ class Runner:
 
     @contextlib.contextmanager
     def fed(
-        self, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None, wait: bool = True,
+        self,
+        argv: Sequence[str],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        wait: bool = True,
         clean: bool = False,
-    ) -> Iterator[Fed]:  # fmt: skip
+    ) -> Iterator[Fed]:
         """Run ARGV, which reads what the caller writes; its output goes to LOG. Ended if the caller fails.
 
         Its input is closed at the end; without WAIT nobody waits for what it does then. CLEAN: it gets none of our
@@ -160,9 +176,16 @@ class Runner:
             sink.write(f"> {shlex.join(argv)}\n".encode())
             sink.flush()
             process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.STDOUT, bufsize=0,
-                env=_env(env, clean=clean), start_new_session=True, preexec_fn=_end_with_parent, pass_fds=pins_in(argv),
-            )  # fmt: skip
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                env=_env(env, clean=clean),
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+                pass_fds=pins_in(argv),
+            )
         assert process.stdin
         with contextlib.suppress(OSError, AttributeError):
             fcntl.fcntl(process.stdin, fcntl.F_SETPIPE_SZ, PIPE)
@@ -184,9 +207,16 @@ class Runner:
         self.which(argv[0])
         with tempfile.TemporaryFile() as said:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=_env(env), bufsize=0,
-                start_new_session=True, preexec_fn=_end_with_parent, pass_fds=pins_in(argv),
-            )  # fmt: skip
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                env=_env(env),
+                bufsize=0,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+                pass_fds=pins_in(argv),
+            )
             assert process.stdout
             with contextlib.suppress(OSError, AttributeError):
                 fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE)
@@ -204,9 +234,15 @@ class Runner:
                 raise BuildError("\n".join([f"{shlex.join(argv)} failed (exit {status})", *tail]))
 
     def attached(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, meanwhile: Callable[[], None] | None = None,
-        errors: ErrorReader | None = None, ending: Ending | None = None, is_script: bool = False,
-    ) -> int:  # fmt: skip
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        meanwhile: Callable[[], None] | None = None,
+        errors: ErrorReader | None = None,
+        ending: Ending | None = None,
+        is_script: bool = False,
+    ) -> int:
         """Run ARGV on the caller's own terminal and return its status (128 + N where signal N ended it).
 
         Ctrl-C on a terminal reaches the program itself; what is sent to us alone, it gets as a TERM; and it gets one
@@ -343,10 +379,18 @@ def _group(
     argv: Sequence[str], env: Mapping[str, str], cwd: Path | None, keep: tuple[int, ...]
 ) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
-        env=env, cwd=cwd, start_new_session=True, preexec_fn=_end_with_parent,
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+        preexec_fn=_end_with_parent,
         pass_fds=(*keep, *pins_in(argv)),
-    )  # fmt: skip
+    )
     try:
         yield process
     except BaseException:

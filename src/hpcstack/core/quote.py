@@ -28,8 +28,10 @@ def check_unbroken(text: object) -> str:
     """
     said = str(text)
     if ENDS_LINE.search(said):
-        raise InputError(f"what would be written into a definition file ends its line: {said[:80]!r}",
-                         "do not use this recipe, lock or image")  # fmt: skip
+        raise InputError(
+            f"what would be written into a definition file ends its line: {said[:80]!r}",
+            "do not use this recipe, lock or image",
+        )
     return said
 
 

@@ -90,8 +90,11 @@ def known_part(kind: type[Record], document: Any) -> Any:
     """Of a newer format's DOCUMENT what KIND has fields for, also in the records within it."""
     if not isinstance(document, dict):
         return document  # and is refused as what it is
-    return {name: _known_value(field.annotation, document[name])
-            for name, field in kind.model_fields.items() if name in document}  # fmt: skip
+    return {
+        name: _known_value(field.annotation, document[name])
+        for name, field in kind.model_fields.items()
+        if name in document
+    }
 
 
 def _known_value(annotation: Any, value: Any) -> Any:

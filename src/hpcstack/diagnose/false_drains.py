@@ -203,8 +203,10 @@ def _try(what: str, misses: Misses, looked: Looked, lines: int, seed: int, runne
     small = replace(looked, nodes=max(1, lines // (TRIAL_ROUNDS * (looked.checks + 1))))
     days = TRIAL_ROUNDS * looked.interval_s / DAY_S
     # Busy times follow one another with a pause between them, so that there are fewer of them than their rate says.
-    paused = replace(misses, busy=tuple(
-        replace(one, a_day=1 / (1 / one.a_day + one.minutes / 1440)) for one in misses.busy if one.a_day))  # fmt: skip
+    paused = replace(
+        misses,
+        busy=tuple(replace(one, a_day=1 / (1 / one.a_day + one.minutes / 1440)) for one in misses.busy if one.a_day),
+    )
     expected = sum(false_drains(paused, small).values()) * days
     program = find_data_folder("launchers") / "on-node/health.awk"
     limits = {"misses": looked.misses, "clean": 1, "undrains": 1 << 30}  # a word for each round of each node

@@ -56,10 +56,20 @@ class KnownFailure:
 def read_signatures() -> tuple[Signature, ...]:
     """All known messages: of programs (signatures.yaml) and of the system below them (signatures-system.yaml)."""
     return tuple(
-        Signature(row["id"], row["family"], int(row["rank"]), re.compile(row["pattern"]), row["cause"], row["remedy"],
-                  row["source"], literals_of(row["pattern"]), words_of_pattern(row["pattern"]))
-        for name in ("signatures", "signatures-system") for row in read_facts(name)["signatures"]
-    )  # fmt: skip
+        Signature(
+            row["id"],
+            row["family"],
+            int(row["rank"]),
+            re.compile(row["pattern"]),
+            row["cause"],
+            row["remedy"],
+            row["source"],
+            literals_of(row["pattern"]),
+            words_of_pattern(row["pattern"]),
+        )
+        for name in ("signatures", "signatures-system")
+        for row in read_facts(name)["signatures"]
+    )
 
 
 @cache

@@ -91,6 +91,7 @@ def look_at_mounting(measured: MountSpeeds | None, where: str) -> Iterator[Findi
         yield report_wrong("mounting.one-thread", where, "Enroot mounts by squashfuse, which reads with one thread")
     elif measured.enroot and slow and fast and fast.rate > SLOWER * slow.rate:
         yield report_wrong(
-            "mounting.squashfuse", where, f"Enroot mounts by squashfuse: {slow.rate:.0f} MB/s, where squashfuse_ll "
-            f"reads {fast.rate:.0f}"
-        )  # fmt: skip
+            "mounting.squashfuse",
+            where,
+            f"Enroot mounts by squashfuse: {slow.rate:.0f} MB/s, where squashfuse_ll reads {fast.rate:.0f}",
+        )

@@ -247,8 +247,13 @@ def _named(site: Site, where: str, runner: Runner) -> Iterator[Finding]:
         if group and not _known(grp.getgrnam, group):
             yield report_wrong("named", where, f"{key}: there is no group {group}", "FAIL", key=key)
     if site.modules.check_as and not _known(pwd.getpwnam, site.modules.check_as):
-        yield report_wrong("named", where, f"modules.check_as: there is no user {site.modules.check_as}", "FAIL",
-                    key="modules.check_as")  # fmt: skip
+        yield report_wrong(
+            "named",
+            where,
+            f"modules.check_as: there is no user {site.modules.check_as}",
+            "FAIL",
+            key="modules.check_as",
+        )
     for name in site.modules.publishers:
         if not name.isdecimal() and not _known(pwd.getpwnam, name):
             said = f"modules.publishers: there is no user {name}, so releases that {name} published are refused"

@@ -128,15 +128,39 @@ def list_strategies(one: Transformer, gpus: int, nodes: int) -> list[Use]:
     splits = gpus > 1 and one.heads % gpus == 0  # tensor parallelism gives each GPU whole heads
     if splits:
         data = nodes
-        out.append(Use(f"tensor {gpus} + ZeRO-1", 2 * psi / gpus, 2 * psi / gpus, 12 * psi / gpus / data,
-                       count_activation_bytes(one, gpus), "4P/t + 12P/(t*d)"))  # fmt: skip
+        out.append(
+            Use(
+                f"tensor {gpus} + ZeRO-1",
+                2 * psi / gpus,
+                2 * psi / gpus,
+                12 * psi / gpus / data,
+                count_activation_bytes(one, gpus),
+                "4P/t + 12P/(t*d)",
+            )
+        )
         live_t = live / gpus
-        out.append(Use(f"tensor {gpus} + FSDP", 2 * psi / ranks + live_t, 2 * psi / ranks, 12 * psi / ranks,
-                       count_activation_bytes(one, gpus), "16P/N + 2 layers/t"))  # fmt: skip
+        out.append(
+            Use(
+                f"tensor {gpus} + FSDP",
+                2 * psi / ranks + live_t,
+                2 * psi / ranks,
+                12 * psi / ranks,
+                count_activation_bytes(one, gpus),
+                "16P/N + 2 layers/t",
+            )
+        )
     if splits and nodes > 1:
         # The first of p stages keeps p micro-batches of its layers/p layers: as much as all layers of one.
-        out.append(Use(f"tensor {gpus} + pipeline {nodes}", 2 * psi / ranks, 2 * psi / ranks, 12 * psi / ranks,
-                       count_activation_bytes(one, gpus), "16P/(t*p)"))  # fmt: skip
+        out.append(
+            Use(
+                f"tensor {gpus} + pipeline {nodes}",
+                2 * psi / ranks,
+                2 * psi / ranks,
+                12 * psi / ranks,
+                count_activation_bytes(one, gpus),
+                "16P/(t*p)",
+            )
+        )
     if ranks == 1:
         return out[:1]  # nothing is shared out
     return out
@@ -148,8 +172,10 @@ def find_gpu_memory(gpu: str) -> tuple[float, str]:
     row = rows.get(gpu.lower())
     if row is None:
         near = did_you_mean(gpu.lower(), rows)
-        raise InputError(f"the memory of {gpu!r} is not known here{near}",
-                         f"give it in GiB (--memory N), or one of: {', '.join(sorted(rows))}")  # fmt: skip
+        raise InputError(
+            f"the memory of {gpu!r} is not known here{near}",
+            f"give it in GiB (--memory N), or one of: {', '.join(sorted(rows))}",
+        )
     return int(row["mib"]) * float(1 << 20), "; ".join(find_source("gpu-memory", key) for key in row["source"])
 
 
@@ -189,9 +215,12 @@ def deepspeed_config(one: Transformer, use: Use | None) -> dict[str, object]:
         raise InputError(f"{what} is none of DeepSpeed's alone", "more nodes, or --recompute")
     stage = use.zero_stage
     return {
-        "train_micro_batch_size_per_gpu": one.batch, "gradient_accumulation_steps": 1, "bf16": {"enabled": True},
-        "gradient_clipping": 1.0, "zero_optimization": {"stage": stage, **({"overlap_comm": True} if stage else {})},
-    }  # fmt: skip
+        "train_micro_batch_size_per_gpu": one.batch,
+        "gradient_accumulation_steps": 1,
+        "bf16": {"enabled": True},
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": stage, **({"overlap_comm": True} if stage else {})},
+    }
 
 
 def most_batch(one: Transformer, use: Use, have: float) -> int:

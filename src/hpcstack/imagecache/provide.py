@@ -184,11 +184,17 @@ class Provider:
         cache, folder = self.cache, self.cache.new_folder()
         try:
             done = pack_image(
-                source, folder / IMAGE, cache.top / "partial" / key, self.site.build.compression, self.runner,
+                source,
+                folder / IMAGE,
+                cache.top / "partial" / key,
+                self.site.build.compression,
+                self.runner,
                 ImportTold(self.progress, cache.top / "incoming" / f"{key}.json", source.image.size),
-                lambda image: list_files_above(image, base.image), base.image, self.site.build.bounds.as_bounds(),
+                lambda image: list_files_above(image, base.image),
+                base.image,
+                self.site.build.bounds.as_bounds(),
                 most=TIMES * source.image.size + SMALL,
-            )  # fmt: skip
+            )
             settings = self.site.image_cache
             self._removed(collect_cache(cache, settings.keep_days, settings.max_gb * 1e9, done.size))
             entry = CachedImage(base.image, base.digest, wanted.platform, done.size, public)

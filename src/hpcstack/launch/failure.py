@@ -106,17 +106,22 @@ class Failure:
     pyxis: str = ""
 
     def feed(self, line: str) -> None:
-        """One LINE of the step's standard error, without its end."""
-        line = line.rstrip("\r").rpartition("\r")[2]  # a bar is drawn over itself; a terminal ends lines with both
-        if label := LABEL.match(line):
-            line = line[label.end() :]
-        rank = ""
-        if prefix := OF_RANK.match(line):
-            rank, line = prefix[1], line[prefix.end() :]
-        line = line[max(0, *(line.rfind(word) for word in BEGIN)) :]
+        """Read one LINE of the step's standard error, without its end."""
+        rank, line = _split_rank(line)
         if found := RANK.fullmatch(line):
-            self._ended(found)
-        elif found := TASK.fullmatch(line):
+            self._read_end_of_rank(found)
+        elif self._read_word_of_slurm(line):
+            return
+        elif not self.starts and not self.host and STARTS.fullmatch(line):
+            self.starts = line[:300]
+        elif not self.aborted and not self.host and MPI_ABORT.fullmatch(line):
+            self.aborted = line[:300]
+        else:
+            self._read_traceback(rank, line)
+
+    def _read_word_of_slurm(self, line: str) -> bool:
+        """Read LINE where Slurm, Pyxis or the watchdog says it. Whether one of them does."""
+        if found := TASK.fullmatch(line):
             if not self.task and not self.ended_by:  # what ends after it was told to is no failure
                 self.task = found[2], found[1], int(found[3])
         elif found := CANCELLED.match(line):
@@ -131,14 +136,12 @@ class Failure:
                 self.pyxis = found[1][:300]
         elif OOM_KILL.fullmatch(line):
             self.out_of_memory = True
-        elif not self.starts and not self.host and STARTS.fullmatch(line):
-            self.starts = line[:300]
-        elif not self.aborted and not self.host and MPI_ABORT.fullmatch(line):
-            self.aborted = line[:300]
         else:
-            self._traceback(rank, line)
+            return False
+        return True
 
-    def _ended(self, found: re.Match[str]) -> None:
+    def _read_end_of_rank(self, found: re.Match[str]) -> None:
+        """Keep the rank that failed first: of the latest start, and there the earliest."""
         if self.ended_by:
             return  # it was told to end
         again, moment = int(found[4]), float(found[5])
@@ -150,7 +153,8 @@ class Failure:
                 self.said = self.wrong.get(self.rank) or self.wrong.get("", "")
             self.last_words = self.last.get(self.rank) or self.last.get("", "")
 
-    def _traceback(self, rank: str, line: str) -> None:
+    def _read_traceback(self, rank: str, line: str) -> None:
+        """Read LINE of RANK, which may be of a traceback, or the last words before one."""
         if line == LOGGING:
             self.harmless.add(rank)
         elif line.startswith(TRACEBACK):
@@ -250,6 +254,17 @@ class Failure:
     def first(self) -> str:
         """What happened, whatever the status was: empty where nothing is known."""
         return self._judge(1)[1]
+
+
+def _split_rank(line: str) -> tuple[str, str]:
+    """(the rank that torch names before LINE, or nothing; the rest, from the last word on that begins a message)."""
+    line = line.rstrip("\r").rpartition("\r")[2]  # a bar is drawn over itself; a terminal ends lines with both
+    if label := LABEL.match(line):
+        line = line[label.end() :]
+    rank = ""
+    if prefix := OF_RANK.match(line):
+        rank, line = prefix[1], line[prefix.end() :]
+    return rank, line[max(0, *(line.rfind(word) for word in BEGIN)) :]
 
 
 def last_line(said: str, status: int, log: str = "") -> str:

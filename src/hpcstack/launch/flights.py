@@ -94,8 +94,19 @@ def parse_flight(content: bytes) -> Flight:
     try:
         document = _PlainUnpickler(io.BytesIO(content)).load()
         rows = [_collective(row) for row in document["entries"] if not row.get("is_p2p")]
-    except (pickle.UnpicklingError, EOFError, AttributeError, KeyError, TypeError, ValueError, IndexError,
-            MemoryError, RecursionError, OverflowError, UnicodeDecodeError) as error:  # fmt: skip
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        MemoryError,
+        RecursionError,
+        OverflowError,
+        UnicodeDecodeError,
+    ) as error:
         raise ValueError(" ".join(str(error).split())[:200] or type(error).__name__) from None
     return {(row.group, row.number): row for row in rows}
 
@@ -119,8 +130,11 @@ def judge_flights(flights: Mapping[int, Flight]) -> tuple[list[str], list[str]]:
     odd: list[str] = []
     notes: list[str] = []
     for group in sorted({key[0] for flight in flights.values() for key in flight}):
-        last = {rank: max(number for name, number in flight if name == group) for rank, flight in flights.items()
-                if any(name == group for name, _ in flight)}  # fmt: skip
+        last = {
+            rank: max(number for name, number in flight if name == group)
+            for rank, flight in flights.items()
+            if any(name == group for name, _ in flight)
+        }
         waiting = {rank: flights[rank][group, last[rank]] for rank in last if not flights[rank][group, last[rank]].over}
         if not waiting:
             continue
@@ -158,8 +172,11 @@ def _elsewhere(waiting: Mapping[int, Collective], flights: Mapping[int, Flight])
     """Ranks that wait in another operation, or with other sizes, than the others had at the same number."""
     out = []
     for rank, one in waiting.items():
-        others = [flight[one.group, one.number] for number, flight in flights.items()
-                  if number != rank and (one.group, one.number) in flight]  # fmt: skip
+        others = [
+            flight[one.group, one.number]
+            for number, flight in flights.items()
+            if number != rank and (one.group, one.number) in flight
+        ]
         names = Counter(other.name for other in others)
         if not names:
             continue

@@ -131,8 +131,10 @@ def logs_of(job: str, runner: Runner) -> list[Path]:
     if where and any(part.just_started for part in parts):
         said = f"job {job} has only just started and has written nothing yet; it will write to {where}"
         raise NotStarted(said, f"hpcstack logs {job}, in a moment")
-    raise InputError(f"job {job} wrote to no file that exists: {where or 'it ran on a terminal'}",
-                     "name the log itself: hpcstack explain FILE")  # fmt: skip
+    raise InputError(
+        f"job {job} wrote to no file that exists: {where or 'it ran on a terminal'}",
+        "name the log itself: hpcstack explain FILE",
+    )
 
 
 # -- what Slurm says now

@@ -79,5 +79,7 @@ def check_allocation(resources: Resources, environ: Mapping[str, str]) -> None:
     have = environ.get("SLURM_JOB_NUM_NODES", "")
     least = int(resources.elastic.partition(":")[0]) if resources.elastic else resources.nodes
     if have.isdigit() and least > int(have):
-        raise InputError(f"{least} nodes: this allocation (job {environ.get('SLURM_JOB_ID')}) has {have}",
-                         "ask for less, or start it outside the allocation")  # fmt: skip
+        raise InputError(
+            f"{least} nodes: this allocation (job {environ.get('SLURM_JOB_ID')}) has {have}",
+            "ask for less, or start it outside the allocation",
+        )

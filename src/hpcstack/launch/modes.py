@@ -68,8 +68,10 @@ def with_even_tasks(mode: str, resources: Resources) -> Resources:
     if tasks % nodes == 0:
         return replace(resources, ntasks=0, ntasks_per_node=tasks // nodes)
     if MODES[mode].a_task_a_rank:
-        raise InputError(f"-n {tasks} on {nodes} nodes: not as many on each, and mode {mode} has as many on each",
-                         f"-N {nodes} -n {tasks // nodes * nodes or nodes}")  # fmt: skip
+        raise InputError(
+            f"-n {tasks} on {nodes} nodes: not as many on each, and mode {mode} has as many on each",
+            f"-N {nodes} -n {tasks // nodes * nodes or nodes}",
+        )
     return resources
 
 

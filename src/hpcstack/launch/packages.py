@@ -76,8 +76,10 @@ def plan_packages(artifact: Artifact, wanted: tuple[str, ...], environ: Mapping[
                 each = " ".join(f"--with {name}" for name in one.split(","))
                 raise InputError(f"--with {one}: one package each", each) from None
             if "://" in one:
-                raise InputError(f"--with {one}: a URL is not a package of the index",
-                                 "git clone it, and export PYTHONPATH; or a recipe") from None  # fmt: skip
+                raise InputError(
+                    f"--with {one}: a URL is not a package of the index",
+                    "git clone it, and export PYTHONPATH; or a recipe",
+                ) from None
             raise InputError(f"--with {one!r}: {error}", "e.g. --with einops, --with 'einops==0.8.*'") from None
     name = hashlib.sha256("\0".join([artifact.sha256, *sorted(wanted)]).encode()).hexdigest()[:32]
     return Added(data_home(environ) / "hpcstack" / "with" / name, tuple(sorted(wanted)))
@@ -97,8 +99,10 @@ def _lines(said: str) -> list[str]:
     if not (said.endswith(FILES) or "/" in said or said == ".") or " @ " in said or "://" in said:
         return [said]
     if said.endswith((".yml", ".yaml")):
-        raise InputError(f"--with {said}: conda's environments belong in an image",
-                         "a recipe: extends: STACK, packages: {conda: [...]} (docs/recipes.md)")  # fmt: skip
+        raise InputError(
+            f"--with {said}: conda's environments belong in an image",
+            "a recipe: extends: STACK, packages: {conda: [...]} (docs/recipes.md)",
+        )
     if path.is_dir() or not said.endswith(".txt"):
         raise own_package(path, said)
     try:
@@ -109,8 +113,10 @@ def _lines(said: str) -> list[str]:
         raise InputError(f"--with {said}: {error}", "name an existing file of requirements") from None
     lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
     if options := [line for line in lines if line.startswith("-")]:
-        raise InputError(f"--with {said}: {options[0]} is an option of pip's, and only packages are taken",
-                         "site.yaml names the index: build.pip.index_url")  # fmt: skip
+        raise InputError(
+            f"--with {said}: {options[0]} is an option of pip's, and only packages are taken",
+            "site.yaml names the index: build.pip.index_url",
+        )
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -163,9 +169,10 @@ def _install(
         step = Step(
             image=artifact.image,
             command=("/bin/sh", "-c", read_data_file("launchers", "in-image/added.sh"), "added", PLACE, *wanted),
-            mounts=(f"{part}:{PLACE}", f"{lent}:/mnt"), environment={"PYTHONNOUSERSITE": "1"},
+            mounts=(f"{part}:{PLACE}", f"{lent}:/mnt"),
+            environment={"PYTHONNOUSERSITE": "1"},
             image_environment=artifact.environment,
-        )  # fmt: skip
+        )
         argv = [word for one in runtime.parts(step) for word in one.words]
         done = runner.logged(argv, part / "install.log", env=runtime.environment(step), on_line=progress)
     log = part / "install.log"

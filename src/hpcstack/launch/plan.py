@@ -142,23 +142,35 @@ def plan_step(
     step = Step(
         image=Path(staged.image) if staged and staged.image else artifact.image,
         command=with_host_libraries(searched, _inside(mode, command, resources, taken, chosen, extras)),
-        slurm=tuple(slurm), mounts=(*site.mounts, *artifact.mounts, *of_nodes, *_home(chosen, home), *mounts, *added),
-        workdir=workdir, home=home is not False,
-        mounted_home=home_to_mount() if _home(chosen, home) else "", gpus=bool(taken.gpus), grace=bool(extras.grace),
+        slurm=tuple(slurm),
+        mounts=(*site.mounts, *artifact.mounts, *of_nodes, *_home(chosen, home), *mounts, *added),
+        workdir=workdir,
+        home=home is not False,
+        mounted_home=home_to_mount() if _home(chosen, home) else "",
+        gpus=bool(taken.gpus),
+        grace=bool(extras.grace),
         environment={one.name: one.value for one in given},
         image_environment=artifact.environment,
-        mount_reasons={
-            mount: f"{one.reason} (fabric.injections.{one.name})" for one in brought for mount in one.mounts
-        } | dict.fromkeys(_home(chosen, home), "the home directory: where libraries keep their caches"),
-    )  # fmt: skip
+        mount_reasons={mount: f"{one.reason} (fabric.injections.{one.name})" for one in brought for mount in one.mounts}
+        | dict.fromkeys(_home(chosen, home), "the home directory: where libraries keep their caches"),
+    )
     line = (*_freed(mode, resources, chosen, inside), *chosen.parts(step))
     return Plan(
-        line, tuple(_settings(chosen, step, given)), chosen.name, reason, mode,
-        _fit(artifact, node), staged, extras.grace, extras.watchdog, taken.ranks,
+        line,
+        tuple(_settings(chosen, step, given)),
+        chosen.name,
+        reason,
+        mode,
+        _fit(artifact, node),
+        staged,
+        extras.grace,
+        extras.watchdog,
+        taken.ranks,
         0 if taken.gpus or here else gpus_said(resources),
-        Spare(resources.nodes, extras.spare, render_health(site)) if extras.spare else None, brought,
+        Spare(resources.nodes, extras.spare, render_health(site)) if extras.spare else None,
+        brought,
         refusal.message if refusal else "",
-    )  # fmt: skip
+    )
 
 
 def _home(chosen: Runtime, wanted: bool | None) -> tuple[str, ...]:
@@ -216,9 +228,17 @@ def _inside(
 
 
 def _slurm(
-    artifact: Artifact, mode: str, resources: Resources, taken: Share, chosen: Runtime, runner: Runner,
-    bound: Binding | None, inside: Mapping[str, str], *, prolog: str,
-) -> list[Part]:  # fmt: skip
+    artifact: Artifact,
+    mode: str,
+    resources: Resources,
+    taken: Share,
+    chosen: Runtime,
+    runner: Runner,
+    bound: Binding | None,
+    inside: Mapping[str, str],
+    *,
+    prolog: str,
+) -> list[Part]:
     if chosen.name == "local":
         return []
     out = [Part(("--kill-on-bad-exit=1",), "one rank that fails ends all: the others would wait for it")]
@@ -322,14 +342,23 @@ def _check_architecture(artifact: Artifact, node: NodeType | None, *, here: bool
     where = "this machine is" if here else "these nodes are"
     platform = next((name for name, machine in KERNEL_NAMES.items() if machine == theirs), "")
     build = f"hpcstack build {artifact.stack} --platform {platform}, where the recipe has it"
-    raise InputError(f"the image of {artifact.stack} is for {kind}, and {where} {theirs}",
-                     build if here else f"-p a partition of {kind} nodes, or {build}")  # fmt: skip
+    raise InputError(
+        f"the image of {artifact.stack} is for {kind}, and {where} {theirs}",
+        build if here else f"-p a partition of {kind} nodes, or {build}",
+    )
 
 
 def _check(
-    mode: str, command: tuple[str, ...], resources: Resources, runtime: Runtime, site: Site,
-    extras: Extras, inside: Mapping[str, str], *, job: bool,
-) -> None:  # fmt: skip
+    mode: str,
+    command: tuple[str, ...],
+    resources: Resources,
+    runtime: Runtime,
+    site: Site,
+    extras: Extras,
+    inside: Mapping[str, str],
+    *,
+    job: bool,
+) -> None:
     if resources.nodes < 1:
         raise InputError(f"-N {resources.nodes}: a step has at least one node")
     check_mode(mode, resources)

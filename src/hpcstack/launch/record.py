@@ -80,9 +80,15 @@ class Launch:
 
 
 def begin_record(
-    plan: Plan, artifact: Artifact, why: str, command: tuple[str, ...], settings: list[Variable],
-    environ: Mapping[str, str], added: tuple[str, ...] = (), top: Path | None = None,
-) -> Path:  # fmt: skip
+    plan: Plan,
+    artifact: Artifact,
+    why: str,
+    command: tuple[str, ...],
+    settings: list[Variable],
+    environ: Mapping[str, str],
+    added: tuple[str, ...] = (),
+    top: Path | None = None,
+) -> Path:
     """A new folder for a launch, written whole before anything starts: below TOP, the user's own state by default.
 
     OSError where that cannot be written.
@@ -93,20 +99,34 @@ def begin_record(
     part = top / f".{folder.name}"
     part.mkdir(parents=True, mode=0o700)
     document = {
-        "hpcstack": __version__, "stack": artifact.stack, "chosen": why, "started": stamp.isoformat(timespec="seconds"),
-        "image": str(artifact.image), "image_sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256,
-        "base": artifact.base, "stand_in": artifact.stand_in, "adopted": artifact.adopted,
-        "facts": artifact.facts, "pip": artifact.pip,
-        "module": environ.get("HPCSTACK_RELEASE", ""), "runtime": plan.runtime, "runtime_reason": plan.reason,
-        "mode": plan.mode, "ranks": plan.ranks, "with": list(added),
-        "staged": plan.staged.how if plan.staged else "none", "command": list(command),
-        "argv": list(plan.argv), "folder": str(Path.cwd()),
+        "hpcstack": __version__,
+        "stack": artifact.stack,
+        "chosen": why,
+        "started": stamp.isoformat(timespec="seconds"),
+        "image": str(artifact.image),
+        "image_sha256": artifact.sha256,
+        "lock_sha256": artifact.lock_sha256,
+        "base": artifact.base,
+        "stand_in": artifact.stand_in,
+        "adopted": artifact.adopted,
+        "facts": artifact.facts,
+        "pip": artifact.pip,
+        "module": environ.get("HPCSTACK_RELEASE", ""),
+        "runtime": plan.runtime,
+        "runtime_reason": plan.reason,
+        "mode": plan.mode,
+        "ranks": plan.ranks,
+        "with": list(added),
+        "staged": plan.staged.how if plan.staged else "none",
+        "command": list(command),
+        "argv": list(plan.argv),
+        "folder": str(Path.cwd()),
         "terminal": this_terminal(),
         "array": any(len(part.words) == 1 and part.words[0].startswith("--array=") for part in plan.parts),
         "environment": [
             {**asdict(one), "value": HIDDEN if is_secret(one.name, one.value) else one.value} for one in settings
         ],
-    }  # fmt: skip
+    }
     write_text(part / FILE, json.dumps(document, indent=1) + "\n", 0o600)
     part.rename(folder)
     _forget(top)
@@ -238,11 +258,23 @@ def read_launch(folder: Path) -> Launch:
     status = _status(folder / ENDED)
     output = _lines(folder / OUTPUT)
     return Launch(
-        folder, document["stack"], document["started"], tuple(document["command"]), document["runtime"],
-        document["mode"], document["image_sha256"], job, step, nodes, status,
-        number or job, document, output[0] if output else "", _tasks(folder),
+        folder,
+        document["stack"],
+        document["started"],
+        tuple(document["command"]),
+        document["runtime"],
+        document["mode"],
+        document["image_sha256"],
+        job,
+        step,
+        nodes,
+        status,
+        number or job,
+        document,
+        output[0] if output else "",
+        _tasks(folder),
         interrupted=_lines(folder / ENDED)[1:2] == [INTERRUPTED],
-    )  # fmt: skip
+    )
 
 
 def _tasks(folder: Path) -> dict[str, int | None]:

@@ -65,13 +65,28 @@ def plan_launch(request: LaunchRequest, catalog: Callable[[], Catalog], site: Si
     wanted = (*layer, *request.packages)
     more = plan_packages(artifact, wanted, os.environ) if wanted else None
     made = plan_step(
-        artifact, request.argv, request.mode or artifact.mode, request.resources, site, runner,
-        runtime=request.runtime, mounts=request.mounts, job=request.batch, prolog=keep_prolog(),
-        home=home, only_shown=request.only_shown,
-        extras=Extras(plan_staging(artifact, site, request.stage, request.stage_in), more, request.grace,
-                      request.watchdog, request.spare, bind=request.bind,
-                      asked=bool(request.stage or request.stage_in)),
-    )  # fmt: skip
+        artifact,
+        request.argv,
+        request.mode or artifact.mode,
+        request.resources,
+        site,
+        runner,
+        runtime=request.runtime,
+        mounts=request.mounts,
+        job=request.batch,
+        prolog=keep_prolog(),
+        home=home,
+        only_shown=request.only_shown,
+        extras=Extras(
+            plan_staging(artifact, site, request.stage, request.stage_in),
+            more,
+            request.grace,
+            request.watchdog,
+            request.spare,
+            bind=request.bind,
+            asked=bool(request.stage or request.stage_in),
+        ),
+    )
     check_grace(request.grace, request.resources.time)
     runner.which(made.argv[0])
     if made.fit and not made.fit.runs:
@@ -124,8 +139,10 @@ def require_signed(artifact: Artifact, site: Site, runner: Runner) -> None:
     from hpcstack.store.signing import why_untrusted
 
     if why := why_untrusted(artifact, site.signatures.keys, runner):
-        raise InputError(f"this site runs only signed images; {artifact.image}: {why}",
-                         "tell who looks after the site: hpcstack sign")  # fmt: skip
+        raise InputError(
+            f"this site runs only signed images; {artifact.image}: {why}",
+            "tell who looks after the site: hpcstack sign",
+        )
 
 
 def check_srun_options(passed: Sequence[str], own: Sequence[str], runner: Runner, *, batch: bool) -> None:

@@ -136,10 +136,15 @@ class PlannedLaunch:
     def document(self) -> dict[str, Any]:
         plan = self.plan
         return {
-            "runtime": plan.runtime, "reason": plan.reason, "mode": plan.mode, "argv": list(plan.argv),
-            "environment": [asdict(one) for one in plan.settings], "image": str(self.artifact.image),
-            "staged": plan.staged.how if plan.staged else "none", "slurm_refuses": plan.slurm_refuses,
-        }  # fmt: skip
+            "runtime": plan.runtime,
+            "reason": plan.reason,
+            "mode": plan.mode,
+            "argv": list(plan.argv),
+            "environment": [asdict(one) for one in plan.settings],
+            "image": str(self.artifact.image),
+            "staged": plan.staged.how if plan.staged else "none",
+            "slurm_refuses": plan.slurm_refuses,
+        }
 
     def run(self) -> tuple[int, str]:
         """The status of the rank that failed first, or 0; and the one line that says what happened, where it is due.
@@ -162,10 +167,13 @@ class PlannedLaunch:
                 argv = (*make_salloc_line(self.plan), *argv)
                 own["HPCSTACK_LAUNCHER"] = str(os.getpid())
         status = self.runner.attached(
-            argv, env={**self.plan.environment, **own},
+            argv,
+            env={**self.plan.environment, **own},
             meanwhile=None if scripted else lambda: self._write_script(folder),
-            errors=errors if heard else None, ending=interruption, is_script=scripted,
-        )  # fmt: skip
+            errors=errors if heard else None,
+            ending=interruption,
+            is_script=scripted,
+        )
         if heard:
             write_stderr(errors.end())
         last = ""
@@ -223,8 +231,10 @@ class PlannedLaunch:
         """The launch as a batch job. SlurmError where it is refused, InputError where it could not write its output."""
         where = Path(self._output("0")).parent
         if where.is_dir() and not os.access(where, os.W_OK):
-            raise InputError(f"{where} cannot be written, and the job's output would go there",
-                             "cd to a folder of yours, or --output=/scratch/%x-%j.out")  # fmt: skip
+            raise InputError(
+                f"{where} cannot be written, and the job's output would go there",
+                "cd to a folder of yours, or --output=/scratch/%x-%j.out",
+            )
         folder = self._record()
         self._write_script(folder, list_directives(self.plan))
         script = folder / record.SCRIPT

@@ -53,29 +53,43 @@ def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...
         cast = [one for one in staged.pieces if staged.how == "sbcast" and one.sha256 != "-"]
         staging = {
             "why": f"before the ranks, once per node: {HOW[staged.how] if staged.image else HOW['copy']}",
-            "script": read_data_file("launchers", "on-node/stage.sh"), "folder": staged.folder, "cast": cast,
+            "script": read_data_file("launchers", "on-node/stage.sh"),
+            "folder": staged.folder,
+            "cast": cast,
             "put": staged.words,
-        }  # fmt: skip
+        }
 
     watchdog = None
     if plan.watchdog and not on_terminal(plan.parts):
         every = max(1, min(15, plan.watchdog // 4))
-        watchdog = {"seconds": plan.watchdog, "every": every, "script": data.read_script("on-node/stacks.sh"),
-                    "spy": lent_spy(), "answer": ANSWER_S}  # fmt: skip
+        watchdog = {
+            "seconds": plan.watchdog,
+            "every": every,
+            "script": data.read_script("on-node/stacks.sh"),
+            "spy": lent_spy(),
+            "answer": ANSWER_S,
+        }
     failure = "" if on_terminal(plan.parts) else read_data_file("launchers", "jobs/failure.awk")
 
     def word(text: str) -> str:
         return f'"$inside{scripts.index(text) + 1}"' if text in scripts else quote_word(text)
 
     return fill_template(
-        "launchers", "jobs/launch.sh.j2",
+        "launchers",
+        "jobs/launch.sh.j2",
         title=f"{artifact.stack} ({why}), image sha256:{artifact.sha256}",
-        runtime=f"{plan.runtime}: {plan.reason}", mode=f"{plan.mode}: {MODES[plan.mode].about}",
-        directives=job, staging=staging, failure=failure, grace=plan.grace, watchdog=watchdog,
+        runtime=f"{plan.runtime}: {plan.reason}",
+        mode=f"{plan.mode}: {MODES[plan.mode].about}",
+        directives=job,
+        staging=staging,
+        failure=failure,
+        grace=plan.grace,
+        watchdog=watchdog,
         spare={"nodes": plan.spare.nodes, "script": plan.spare.script} if plan.spare else None,
-        settings=plan.settings, scripts=scripts,
+        settings=plan.settings,
+        scripts=scripts,
         parts=[(" ".join(word(one) for one in part.words), part.why) for part in parts],
-    )  # fmt: skip
+    )
 
 
 def render_outline(plan: Plan, command: Sequence[str], *, batch: bool) -> str:

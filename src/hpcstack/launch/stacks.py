@@ -85,7 +85,23 @@ def step_beside(job: str, nodes: str, name: str, seconds: int = ANSWER_S) -> lis
     not reach. A node whose task is done soon does not end those of the others (--wait).
     """
     return [
-        "timeout", "--kill-after=5", str(seconds), "srun", f"--jobid={job}", "--overlap", f"--nodes={nodes}",
-        f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0", "--cpu-bind=none", "--input=none",
-        "--kill-on-bad-exit=0", "--wait=0", "--label", f"--job-name={name}", "/bin/sh", "-c",
-    ]  # fmt: skip
+        "timeout",
+        "--kill-after=5",
+        str(seconds),
+        "srun",
+        f"--jobid={job}",
+        "--overlap",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=1",
+        "--mem=0",
+        "--cpu-bind=none",
+        "--input=none",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--label",
+        f"--job-name={name}",
+        "/bin/sh",
+        "-c",
+    ]

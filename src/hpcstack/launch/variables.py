@@ -46,9 +46,13 @@ def list_users_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def list_step_variables(
-    site: Site, nodes: int, image: Mapping[str, str], environ: Mapping[str, str] | None = None, *,
+    site: Site,
+    nodes: int,
+    image: Mapping[str, str],
+    environ: Mapping[str, str] | None = None,
+    *,
     brought: Sequence[Brought] = (),
-) -> list[Variable]:  # fmt: skip
+) -> list[Variable]:
     """What every step is told: the fabric's settings, those of the libraries that are BROUGHT, and no packages of
     ~/.local. What the user has set wins."""
     environ = list_users_variables(os.environ if environ is None else environ)
@@ -79,9 +83,13 @@ REMADE = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 
 
 def of_mode(
-    mode: str, runtime: str, image: Mapping[str, str], bound: Binding | None, grace: int,
+    mode: str,
+    runtime: str,
+    image: Mapping[str, str],
+    bound: Binding | None,
+    grace: int,
     environ: Mapping[str, str] | None = None,
-) -> list[Variable]:  # fmt: skip
+) -> list[Variable]:
     """What the launcher of MODE inside the image is told. What the user or the image has set wins."""
     environ = list_users_variables(os.environ if environ is None else environ)
     out = [Variable(name, environ[name], USER, "Enroot's hooks do not count") for name in REMADE if name in environ]

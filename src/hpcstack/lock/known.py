@@ -30,11 +30,15 @@ def known_lock(stack: Stack) -> Lock:
         spec_sha256=stack.checksum(),
         template_version=TEMPLATE_VERSION,
         base=LockedBase(
-            registry=base.registry, repository=base.repository, tag=base.tag, index_digest=UNKNOWN,
-            answered_by="nobody", platforms=platforms,
+            registry=base.registry,
+            repository=base.repository,
+            tag=base.tag,
+            index_digest=UNKNOWN,
+            answered_by="nobody",
+            platforms=platforms,
         ),
         sources=commits,
-    )  # fmt: skip
+    )
     return with_open_items(lock, stack)
 
 

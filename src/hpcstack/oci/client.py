@@ -95,8 +95,16 @@ class Registry:
     .credentials, and go to the registry that they are for, only. WARN is told of a login that is refused.
     """
 
-    def __init__(self, site: Site, *, timeout: float = 20, tries: int = TRIES, anonymous: bool = False,
-                 user: str = "", warn: Callable[[str], None] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        site: Site,
+        *,
+        timeout: float = 20,
+        tries: int = TRIES,
+        anonymous: bool = False,
+        user: str = "",
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
         self.site, self.tries, self.anonymous, self.user = site, tries, anonymous, user
         self.tokens: dict[tuple[str, str], _Token] = {}
         self.ignored: dict[str, Login] = {}  # by host: what its token server refused
@@ -300,9 +308,16 @@ class Registry:
         return content
 
     def _get(
-        self, url: str, accept: tuple[str, ...], base: Base, host: str, limit: int = 0, *,
-        more: Mapping[str, str] | None = None, method: str = "GET",
-    ) -> tuple[requests.Response, bytes]:  # fmt: skip
+        self,
+        url: str,
+        accept: tuple[str, ...],
+        base: Base,
+        host: str,
+        limit: int = 0,
+        *,
+        more: Mapping[str, str] | None = None,
+        method: str = "GET",
+    ) -> tuple[requests.Response, bytes]:
         """GET with a token where one is asked for, and again after a pause where the registry is busy.
 
         The answer, and its body of LIMIT bytes at most; without a limit it is the caller's to read.
@@ -354,9 +369,15 @@ class Registry:
             return session.request(method, url, **how)
 
     def _once(
-        self, url: str, accept: tuple[str, ...], base: Base, host: str, *,
-        more: Mapping[str, str] | None = None, method: str = "GET",
-    ) -> requests.Response:  # fmt: skip
+        self,
+        url: str,
+        accept: tuple[str, ...],
+        base: Base,
+        host: str,
+        *,
+        more: Mapping[str, str] | None = None,
+        method: str = "GET",
+    ) -> requests.Response:
         """One answer to URL, with a token where one is wanted.
 
         What a registry answers to a token that has run out is not believed: nvcr.io then names a server that gives

@@ -119,7 +119,7 @@ def _bounded(out: Mapping[str, Any], name: str) -> None:
         (any(len(text) > MAX_VALUE for text in texts), f"a text of more than {MAX_VALUE} characters"),
         (sum(map(len, texts)) > MAX_TEXTS, f"more than {MAX_TEXTS} characters"),
         (len(out["WorkingDir"].encode()) > MAX_PATH, f"a WorkingDir of more than {MAX_PATH} bytes"),
-    )  # fmt: skip
+    )
     for wrong, what in too_much:
         if wrong:
             raise InputError(f"{name} is not taken: its config has {what}", ADVICE)

@@ -62,9 +62,16 @@ class Daemon:
         arguments = {key: value for key, value in variables.items() if key.endswith("_proxy")}
         try:
             yield from self.client.api.build(
-                path=str(context), dockerfile=dockerfile, tag=name, network_mode=network, buildargs=arguments,
-                rm=True, forcerm=True, nocache=fresh, decode=True,
-            )  # fmt: skip
+                path=str(context),
+                dockerfile=dockerfile,
+                tag=name,
+                network_mode=network,
+                buildargs=arguments,
+                rm=True,
+                forcerm=True,
+                nocache=fresh,
+                decode=True,
+            )
         except APIError as error:
             yield {"error": str(error.explanation or error)}
 

@@ -67,8 +67,16 @@ class Spool:
     copied: who wrote it may still be writing.
     """
 
-    def __init__(self, path: Path, layer: Layer, pace: Pace, before: Sequence[Spool] = (), *,
-                 again: bool = False, after: threading.Thread | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        path: Path,
+        layer: Layer,
+        pace: Pace,
+        before: Sequence[Spool] = (),
+        *,
+        again: bool = False,
+        after: threading.Thread | None = None,
+    ) -> None:
         self.after = after  # the thread of an earlier reader, which writes into the same file
         self.thread: threading.Thread | None = None
         self.path, self.layer, self.pace, self.before = path, layer, pace, tuple(before)
@@ -129,8 +137,10 @@ class Spool:
                         on_bytes(len(piece))
                         if self.have > self.layer.size:
                             return False
-                    broken = RegistryError(f"the registry ends {self.layer.digest} after {self.have} of "
-                                           f"{self.layer.size} bytes", "try again later")  # fmt: skip
+                    broken = RegistryError(
+                        f"the registry ends {self.layer.digest} after {self.have} of {self.layer.size} bytes",
+                        "try again later",
+                    )
                 except RegistryError as error:
                     broken = error
                 moved = self.have > began and not isinstance(broken, TooSlow)

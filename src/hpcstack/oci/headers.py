@@ -44,9 +44,17 @@ def _plain(path: str, member: tarfile.TarInfo, size: int, mtime: int, kind: byte
     """A ustar header, made without the library's generality: an image has hundreds of thousands."""
     block = bytearray(
         b"%-100b%07o\0%07o\0%07o\0%011o\0%011o\0        %b%-100bustar\x0000"
-        % (path.encode().ljust(100, b"\0"), member.mode & MODE, member.uid, member.gid, size, mtime, kind,
-           target.encode().ljust(100, b"\0"))
-    )  # fmt: skip
+        % (
+            path.encode().ljust(100, b"\0"),
+            member.mode & MODE,
+            member.uid,
+            member.gid,
+            size,
+            mtime,
+            kind,
+            target.encode().ljust(100, b"\0"),
+        )
+    )
     block += bytes(tarfile.BLOCKSIZE - len(block))
     block[148:156] = b"%06o\0 " % sum(block)
     return bytes(block)

@@ -127,9 +127,19 @@ class Sink:
 
 
 def pack_image(
-    source: LayerSource, output: Path, work: Path, compression: str, runner: Runner, progress: Progress,
-    add: AddedTo, provenance: str, bounds: Bounds = STANDARD, *, rooted: bool = False, most: int = 0,
-) -> Imported:  # fmt: skip
+    source: LayerSource,
+    output: Path,
+    work: Path,
+    compression: str,
+    runner: Runner,
+    progress: Progress,
+    add: AddedTo,
+    provenance: str,
+    bounds: Bounds = STANDARD,
+    *,
+    rooted: bool = False,
+    most: int = 0,
+) -> Imported:
     """SOURCE's image into OUTPUT, which is there only when it is whole and on disk. Folders beside WORK, named after
     it, take layers and the log; those of earlier runs are gone on with.
 
@@ -148,9 +158,17 @@ def pack_image(
 
 
 def _pack_in(
-    work: Path, source: LayerSource, output: Path, compression: str, runner: Runner, progress: Progress, add: AddedTo,
-    bounds: Bounds, rooted: bool, most: int,
-) -> tuple[int, int]:  # fmt: skip
+    work: Path,
+    source: LayerSource,
+    output: Path,
+    compression: str,
+    runner: Runner,
+    progress: Progress,
+    add: AddedTo,
+    bounds: Bounds,
+    rooted: bool,
+    most: int,
+) -> tuple[int, int]:
     """SOURCE's image into OUTPUT, with WORK for layers and the log: its bytes, and how often the layers were read."""
     found = source.image
     sizes = {layer.digest: layer.size for layer in found.layers}

@@ -47,15 +47,46 @@ class PackedAs:
 def make_tar2sqfs_command(compression: str, output: Path, jobs: int) -> list[str]:
     name, extra = NG[compression]
     more = ["--comp-extra", extra] if extra else []
-    return ["tar2sqfs", "--quiet", "--force", "--no-skip", "--compressor", name, *more, "--num-jobs", str(jobs),
-            str(output)]  # fmt: skip
+    return [
+        "tar2sqfs",
+        "--quiet",
+        "--force",
+        "--no-skip",
+        "--compressor",
+        name,
+        *more,
+        "--num-jobs",
+        str(jobs),
+        str(output),
+    ]
 
 
 def make_mksquashfs_command(compression: str, output: Path, jobs: int) -> list[str]:
     """Needs squashfs-tools 4.5, which reads tar."""
-    return ["mksquashfs", "-", str(output), "-tar", "-noappend", "-quiet", "-no-progress", "-mem", MEMORY,
-            "-processors", str(jobs), "-mkfs-time", "0", "-root-time", "0", "-root-mode", "755", "-root-uid", "0",
-            "-root-gid", "0", *SQUASH[compression]]  # fmt: skip
+    return [
+        "mksquashfs",
+        "-",
+        str(output),
+        "-tar",
+        "-noappend",
+        "-quiet",
+        "-no-progress",
+        "-mem",
+        MEMORY,
+        "-processors",
+        str(jobs),
+        "-mkfs-time",
+        "0",
+        "-root-time",
+        "0",
+        "-root-mode",
+        "755",
+        "-root-uid",
+        "0",
+        "-root-gid",
+        "0",
+        *SQUASH[compression],
+    ]
 
 
 ROOTLESS = {"mksquashfs"}  # refuses a tar whose member is the root: that has mode 755 then

@@ -29,7 +29,9 @@ def not_too_slow(read: Callable[[], bytes], host: str) -> Iterator[bytes]:
             return
         if waited >= PERIOD_S:
             if come < LEAST:
-                raise TooSlow(f"{host} sent {come} bytes in {waited:.0f} seconds",
-                              "try again later: what has come is kept; or look at the network's way to it")  # fmt: skip
+                raise TooSlow(
+                    f"{host} sent {come} bytes in {waited:.0f} seconds",
+                    "try again later: what has come is kept; or look at the network's way to it",
+                )
             waited, come = 0.0, 0
         yield block

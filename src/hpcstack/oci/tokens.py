@@ -46,9 +46,16 @@ class Authorization:
 
 
 def authorize_request(
-    challenge: str, host: str, base: Base, repository: str, site: Site, fetch: Callable[..., Any],
-    *, anonymous: bool = False, wanted: str = "",
-) -> Authorization:  # fmt: skip
+    challenge: str,
+    host: str,
+    base: Base,
+    repository: str,
+    site: Site,
+    fetch: Callable[..., Any],
+    *,
+    anonymous: bool = False,
+    wanted: str = "",
+) -> Authorization:
     """What answers a 401 of HOST: basic, or a bearer token from the realm that it names, asked with FETCH.
 
     The login is the user's own for HOST, of several that named WANTED; with ANONYMOUS there is none. A login that the

@@ -221,8 +221,10 @@ def _jobs(runner: Runner) -> list[tuple[str, str]]:
     for job, script in zip(jobs, scripts, strict=True):
         said = " ".join(script.tail)
         if script.status and re.search(r"denied|permission|contact", said, re.IGNORECASE):
-            raise SlurmError(f"the script of job {job} cannot be read, so nothing is removed: {said}",
-                             "run gc as the store's owner with Slurm's operator rights, or say --no-slurm")  # fmt: skip
+            raise SlurmError(
+                f"the script of job {job} cannot be read, so nothing is removed: {said}",
+                "run gc as the store's owner with Slurm's operator rights, or say --no-slurm",
+            )
         out.append((f"job {job}", f"{lines[job]}\n{script.stdout}"))  # without a script, or ended meanwhile: none
     return out
 

@@ -103,9 +103,11 @@ def candidate_of_release(name: str, asked: ReleaseRequest, publisher: Publisher)
         waiting = [ledger.entry(release)]
         if (state := waiting[0].state) != "live":
             back = {"retired": "retire --cancel", "removed": "undo"}.get(state, "rollback")
-            raise InputError(f"{ledger.name}/{release} is {state}",
-                             f"hpcstack history {ledger.name} says why; hpcstack {back} {ledger.name}/"
-                             f"{version if state == 'retired' else release} brings it back")  # fmt: skip
+            raise InputError(
+                f"{ledger.name}/{release} is {state}",
+                f"hpcstack history {ledger.name} says why; hpcstack {back} {ledger.name}/"
+                f"{version if state == 'retired' else release} brings it back",
+            )
     if not waiting:
         full = f"{ledger.name}/{version}"
         if any(one.state == "retired" for one in ledger.of(version)):
@@ -175,8 +177,10 @@ def check_commands(stack: Stack, artifact: Artifact) -> None:
     """InputError where the image lacks a command that the recipe's module is to offer."""
     lacks = [one for one in stack.module.commands if explain_missing_command(artifact, (one,), Path("/"), ())]
     if lacks:
-        raise InputError(f"the image of {stack.full_name} has no {', '.join(lacks)} on its PATH",
-                         "`module.commands` in the recipe names what the image has")  # fmt: skip
+        raise InputError(
+            f"the image of {stack.full_name} has no {', '.join(lacks)} on its PATH",
+            "`module.commands` in the recipe names what the image has",
+        )
 
 
 def sign_and_check(artifact: Artifact, publisher: Publisher) -> None:
@@ -185,10 +189,14 @@ def sign_and_check(artifact: Artifact, publisher: Publisher) -> None:
     why = signing.why_untrusted(artifact, wanted.keys, runner) if wanted.keys else "it is not signed"
     if wanted.sign_with and why:
         if wanted.keys and not signing.is_trusted(wanted.sign_with, wanted.keys, runner):
-            raise InputError(f"signatures.sign_with, {wanted.sign_with}, belongs to none of signatures.keys",
-                             "add its public half to signatures.keys in site.yaml")  # fmt: skip
+            raise InputError(
+                f"signatures.sign_with, {wanted.sign_with}, belongs to none of signatures.keys",
+                "add its public half to signatures.keys in site.yaml",
+            )
         what = signing.Statement(artifact.sha256, artifact.stack, artifact.lock_sha256, adopted=artifact.adopted)
         publisher.say(f"signed: {signing.sign_image(artifact.image, wanted.sign_with, runner, what)}")
     if wanted.required and (why := signing.why_untrusted(artifact, wanted.keys, runner)):
-        raise AnswerIsNo(f"this site publishes only signed images; {artifact.stack}: {why}",
-                         f"hpcstack sign {artifact.key[:12]}, with a key of site.yaml's signatures.keys")  # fmt: skip
+        raise AnswerIsNo(
+            f"this site publishes only signed images; {artifact.stack}: {why}",
+            f"hpcstack sign {artifact.key[:12]}, with a key of site.yaml's signatures.keys",
+        )

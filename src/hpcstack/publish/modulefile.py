@@ -110,9 +110,12 @@ class Release:
 def render_modulefile(release: Release) -> str:
     """The Lua modulefile. It names absolute paths of the release only, so what is loaded can be unloaded."""
     return fill_template(
-        "modules", "modulefile.lua.j2", help=help_text(release), extensions=", ".join(list_extensions(release)),
+        "modules",
+        "modulefile.lua.j2",
+        help=help_text(release),
+        extensions=", ".join(list_extensions(release)),
         **_values(release),
-    )  # fmt: skip
+    )
 
 
 def modulefile_tcl(release: Release) -> str:
@@ -255,13 +258,22 @@ def render_wrappers(release: Release) -> dict[str, str]:
     }
     image = {name: value for name, value in sorted(release.environment.items()) if VARIABLE.fullmatch(name)}
     own = fill_template(
-        "modules", "run.sh.j2", release=release.name, kernel_name=release.kernel_name,
-        image=release.image, bin=release.bin, compat=COMPAT, enter=IN,
-        start=data.read_script(START), mounts=release.mounts, image_names=" ".join(image),
+        "modules",
+        "run.sh.j2",
+        release=release.name,
+        kernel_name=release.kernel_name,
+        image=release.image,
+        bin=release.bin,
+        compat=COMPAT,
+        enter=IN,
+        start=data.read_script(START),
+        mounts=release.mounts,
+        image_names=" ".join(image),
         image_environment=[
             (name, value) for name, value in image.items() if name not in OWN and name not in release.network.names
         ],
-        network=release.network, host_libraries=HOST_LIBRARIES,
+        network=release.network,
+        host_libraries=HOST_LIBRARIES,
         runtime=release.runtime if release.runtime in ("apptainer", "enroot", "pyxis") else "auto",
-    )  # fmt: skip
+    )
     return {**commands, "libexec/run": own}

@@ -54,11 +54,15 @@ def check_publishable(ledger: Ledger, stack: Stack) -> None:
 def _named(stack: Stack) -> None:
     """InputError for a name or a version that would be taken for something else in the module tree."""
     if stack.name == GATE:
-        raise InputError(f"a stack named {GATE!r} cannot be published: its modules would lie among the gateways",
-                         "`name` in the recipe")  # fmt: skip
+        raise InputError(
+            f"a stack named {GATE!r} cannot be published: its modules would lie among the gateways",
+            "`name` in the recipe",
+        )
     if re.search(r"-r[0-9]+$|^default$", stack.release_version):
-        raise InputError(f"{stack.full_name}: a version like -rN or `default` would be taken for a release",
-                         "`version` or `variant` in the recipe")  # fmt: skip
+        raise InputError(
+            f"{stack.full_name}: a version like -rN or `default` would be taken for a release",
+            "`version` or `variant` in the recipe",
+        )
 
 
 def _not_over(ledger: Ledger, stack: Stack) -> None:

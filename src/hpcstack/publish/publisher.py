@@ -167,15 +167,19 @@ class Publisher:
             entry, artifact = after.entry(release), self.store.artifact(after.entry(release).key)
             if not artifact or artifact.sha256 != entry.sha256:
                 what = "is gone from the store" if not artifact else "is another than was published"
-                raise InputError(f"{after.name}/{release} would be loaded, and its image {what}",
-                                 f"hpcstack build {after.name}-{entry.version}, and publish it")  # fmt: skip
+                raise InputError(
+                    f"{after.name}/{release} would be loaded, and its image {what}",
+                    f"hpcstack build {after.name}-{entry.version}, and publish it",
+                )
         taken = changes.list_going(before, after)
         users = find_users(self.runner, slurm=self.slurm) if taken else []
         for one in taken:
             if who := changes.used_by(before, one, users):
                 more = f" and {len(who) - 5} more" if len(who) > 5 else ""
-                raise InputError(f"{before.name}/{one.release} is in use by {', '.join(who[:5])}{more}",
-                                 "wait for them, or warn its users: hpcstack retire")  # fmt: skip
+                raise InputError(
+                    f"{before.name}/{one.release} is in use by {', '.join(who[:5])}{more}",
+                    "wait for them, or warn its users: hpcstack retire",
+                )
 
     def _modulefiles(self, name: str, release: str) -> list[str]:
         """The paths below the root of a release's modulefiles."""
@@ -191,8 +195,10 @@ class Publisher:
                 try:
                     out[path] = read_text(folder / kept, MAX_RECORD)
                 except OSError as error:
-                    raise StoreError(f"{folder / kept} cannot be read: {error.strerror}",
-                                     f"hpcstack publish {after.name}-{one.version}") from None  # fmt: skip
+                    raise StoreError(
+                        f"{folder / kept} cannot be read: {error.strerror}",
+                        f"hpcstack publish {after.name}-{one.version}",
+                    ) from None
         return out
 
     # -- the parts
@@ -205,19 +211,40 @@ class Publisher:
         name = ledger.next(version, self._taken(stack.name))
         tested = describe_report(report) if report else ()
         release = Release(
-            stack=stack, number=int(name.rpartition("-r")[2]), image=str(artifact.image), sha256=artifact.sha256,
-            folder=str(self.folder(stack.name, name)), base=artifact.base, stand_in=artifact.stand_in, channel=channel,
+            stack=stack,
+            number=int(name.rpartition("-r")[2]),
+            image=str(artifact.image),
+            sha256=artifact.sha256,
+            folder=str(self.folder(stack.name, name)),
+            base=artifact.base,
+            stand_in=artifact.stand_in,
+            channel=channel,
             adopted=artifact.adopted,
-            dates=str(dates_file(self.site.module_tree, stack.name, version)), holds=tuple(artifact.facts.items()),
-            pip=tuple(artifact.pip.items()), fits=describe_fits(self.site, artifact.platform, artifact.environment),
-            tested=tested, override=override, environment=artifact.environment,
-            mounts=(*self.site.mounts, *artifact.mounts), network=Network.of(self.site, artifact.environment),
-            runtime=self.site.runtime, without_gpus=self.site.without_gpus, platform=artifact.platform,
-        )  # fmt: skip
+            dates=str(dates_file(self.site.module_tree, stack.name, version)),
+            holds=tuple(artifact.facts.items()),
+            pip=tuple(artifact.pip.items()),
+            fits=describe_fits(self.site, artifact.platform, artifact.environment),
+            tested=tested,
+            override=override,
+            environment=artifact.environment,
+            mounts=(*self.site.mounts, *artifact.mounts),
+            network=Network.of(self.site, artifact.environment),
+            runtime=self.site.runtime,
+            without_gpus=self.site.without_gpus,
+            platform=artifact.platform,
+        )
         entry = Entry(
-            release=name, version=version, channel=channel, key=artifact.key, sha256=artifact.sha256,
-            made=stamp_now(), by=name_caller(), shown=_shown(release), tested=dict(tested), override=override,
-        )  # fmt: skip
+            release=name,
+            version=version,
+            channel=channel,
+            key=artifact.key,
+            sha256=artifact.sha256,
+            made=stamp_now(),
+            by=name_caller(),
+            shown=_shown(release),
+            tested=dict(tested),
+            override=override,
+        )
         return release, entry
 
     def files(self, release: Release) -> dict[str, str]:
@@ -285,17 +312,29 @@ class Publisher:
         final = Path(release.folder)
         part = name_prepared(final, self.site.module_tree)
         record = {
-            "format": RELEASE.name, "release": release.name, "channel": release.channel, "key": artifact.key,
-            "sha256": artifact.sha256, "lock_sha256": artifact.lock_sha256, "made": stamp_now(), "by": name_caller(),
-            "fits": release.fits, "tested": release.tested, "override": release.override,
-            "hpcstack": __version__, "recipe_commit": recipe_commit,
+            "format": RELEASE.name,
+            "release": release.name,
+            "channel": release.channel,
+            "key": artifact.key,
+            "sha256": artifact.sha256,
+            "lock_sha256": artifact.lock_sha256,
+            "made": stamp_now(),
+            "by": name_caller(),
+            "fits": release.fits,
+            "tested": release.tested,
+            "override": release.override,
+            "hpcstack": __version__,
+            "recipe_commit": recipe_commit,
             "stack": release.stack.model_dump(mode="json", by_alias=True),
-        }  # fmt: skip
+        }
         text = json.dumps(record, indent=1) + "\n"
         modulefiles = (render_modulefile(release), modulefile_tcl(release))
         files = {
-            **render_wrappers(release), **extra, **dict(zip(KEPT_FILES, modulefiles, strict=True)), RECORD: text,
-        }  # fmt: skip
+            **render_wrappers(release),
+            **extra,
+            **dict(zip(KEPT_FILES, modulefiles, strict=True)),
+            RECORD: text,
+        }
         files |= inventory_files(release.name, {path: one for path, one in files.items() if path != SEAL})
         with self.store.acting("the release was not written"):
             without_links(self.store.top, final.parent, ours=True)
@@ -311,8 +350,10 @@ class Publisher:
         self.say(f"reading {artifact.image}")
         seal = take_seal(artifact.image)
         if seal.sha256 != artifact.sha256:
-            raise StoreError(f"{artifact.image} is not what was built: its sha256 differs",
-                             f"hpcstack build --no-cache {artifact.stack}")  # fmt: skip
+            raise StoreError(
+                f"{artifact.image} is not what was built: its sha256 differs",
+                f"hpcstack build --no-cache {artifact.stack}",
+            )
         return seal
 
     def renew_image_seal(self, name: str, entry: Entry, artifact: Artifact) -> None:
@@ -346,10 +387,19 @@ class Publisher:
         takes = ledger.aliases.get(entry.version) == entry.release
         alias = f"{name}/{entry.version}"
         return Published(
-            f"{name}/{entry.release}", alias, entry.channel, takes, f"{name}/{ledger.default}",
-            tree.how(name, entry.version if takes else entry.release), str(tree.core),
-            str(tree.home(name) / name / f"{entry.release}.lua"), release.image, release.sha256, new, checked,
-        )  # fmt: skip
+            f"{name}/{entry.release}",
+            alias,
+            entry.channel,
+            takes,
+            f"{name}/{ledger.default}",
+            tree.how(name, entry.version if takes else entry.release),
+            str(tree.core),
+            str(tree.home(name) / name / f"{entry.release}.lua"),
+            release.image,
+            release.sha256,
+            new,
+            checked,
+        )
 
 
 def stamp_now() -> str:

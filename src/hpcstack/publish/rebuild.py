@@ -107,8 +107,10 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
     try:
         stack = Stack.model_validate(record.stack)
     except ValueError as error:
-        raise StoreError(f"the record of {release} has a stack that this hpcstack cannot read: {error}"[:500],
-                         "use the version that published it") from None  # fmt: skip
+        raise StoreError(
+            f"the record of {release} has a stack that this hpcstack cannot read: {error}"[:500],
+            "use the version that published it",
+        ) from None
     if stack.adopted:
         raise InputError(f"{release} was adopted: hpcstack did not build its image", FROM_BACKUP)
     path = release_folder(publisher.store, name, entry.release) / "lock.json"
@@ -120,8 +122,10 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
         raise StoreError(f"{path} is not the lock that the image was built of", FROM_BACKUP)
     requests = [
         BuildRequest(stack, lock, publisher.site, platform, find_engine(one), "as it was built", squash)
-        for platform in lock.base.platforms for one in ENGINES for squash in (False, True)
-    ]  # fmt: skip
+        for platform in lock.base.platforms
+        for one in ENGINES
+        for squash in (False, True)
+    ]
     found = next((one for one in requests if one.key == entry.key), None)
     if not found:
         raise InputError(_why_another(record, version_of(entry.release), name), FROM_BACKUP)

@@ -102,8 +102,10 @@ def restore_generation(publisher: Publisher, name: str, number: int) -> None:
     state = tree.root / STATE / name
     with tree.leased(name, publisher.say):
         if (state / JOURNAL).exists():
-            raise InputError(f"a change of {name} was interrupted, and its journal knows what is to be done",
-                             "the next verb that writes finishes it")  # fmt: skip
+            raise InputError(
+                f"a change of {name} was interrupted, and its journal knows what is to be done",
+                "the next verb that writes finishes it",
+            )
         whole = whole_generations(tree, name)
         if number not in whole:
             known = ", ".join(map(str, whole)) or "none"
@@ -125,6 +127,8 @@ def check_release(publisher: Publisher, name: str, release: str) -> None:
         ledger = publisher.tree.ledger(name)
         if ledger.of(release):
             newest = ledger.of(release)[-1].release
-            raise InputError(f"{name}/{release} is a version, with releases of its own",
-                             f"hpcstack repair {name}/{newest}, or hpcstack repair {name}")  # fmt: skip
+            raise InputError(
+                f"{name}/{release} is a version, with releases of its own",
+                f"hpcstack repair {name}/{newest}, or hpcstack repair {name}",
+            )
         ledger.entry(release)

@@ -54,17 +54,27 @@ def list_rows(tree: Tree, store: Store, name: str = "", damage: list[Damage] | N
             dates = ledger.dates.get(entry.version, Dates())
             out.append(
                 {
-                    "release": f"{one}/{entry.release}", "channel": entry.channel, "state": entry.state,
+                    "release": f"{one}/{entry.release}",
+                    "channel": entry.channel,
+                    "state": entry.state,
                     "alias": f"{one}/{entry.version}" if ledger.aliases.get(entry.version) == entry.release else "",
-                    "default": ledger.default == entry.release, "hidden": entry.release in hidden,
-                    "made": entry.made, "by": entry.by, "sha256": entry.sha256, "tested": entry.tested,
-                    "override": entry.override, "deprecate": dates.deprecate, "remove": dates.remove,
-                    "successor": dates.successor, "load": tree.how(one, entry.release),
+                    "default": ledger.default == entry.release,
+                    "hidden": entry.release in hidden,
+                    "made": entry.made,
+                    "by": entry.by,
+                    "sha256": entry.sha256,
+                    "tested": entry.tested,
+                    "override": entry.override,
+                    "deprecate": dates.deprecate,
+                    "remove": dates.remove,
+                    "successor": dates.successor,
+                    "load": tree.how(one, entry.release),
                     "wrong": [
-                        *_wrong_dates(ledger, entry.release, dates), *of_release.get(f"{one}/{entry.release}", []),
+                        *_wrong_dates(ledger, entry.release, dates),
+                        *of_release.get(f"{one}/{entry.release}", []),
                     ],
                 }
-            )  # fmt: skip
+            )
     return out
 
 

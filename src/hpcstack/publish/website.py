@@ -45,8 +45,12 @@ def render_pages(site: Site, store: Store) -> dict[str, str]:
                 out[one["report"]] = found
             else:
                 one["report"] = ""
-    shared = {"site": site.name, "modulepath": str(tree.core), "tclpath": str(tree.core.with_name(TCL)),
-              "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}  # fmt: skip
+    shared = {
+        "site": site.name,
+        "modulepath": str(tree.core),
+        "tclpath": str(tree.core.with_name(TCL)),
+        "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    }
     for one in stacks:
         out[one["page"]] = fill_page("modules", "catalog-stack.html.j2", one=one, **shared)
     out[MARK] = fill_page("modules", "catalog-index.html.j2", stacks=stacks, **shared)

@@ -241,8 +241,10 @@ def find_harm(before: Ledger, after: Ledger, today: str) -> list[str]:
     day = refused_default(after, today)
     others = [one for one in after.aliases if _proven(after, one, today) and not after.dates.get(one, Dates()).remove]
     if day and others and not refused_default(before, today):
-        out.append(f"`module load {before.name}` means {after.default}, which is refused from {day} on: first "
-                   f"hpcstack default {before.name}/{max(others, key=make_version_key)}")  # fmt: skip
+        out.append(
+            f"`module load {before.name}` means {after.default}, which is refused from {day} on: first "
+            f"hpcstack default {before.name}/{max(others, key=make_version_key)}"
+        )
     return out
 
 

@@ -41,10 +41,12 @@ def read_journal(path: Path) -> dict[str, Any] | None:
     keys = {"format", "homes", "files", "moves", "generations"}
     whole = isinstance(found, dict) and keys <= found.keys() <= {*keys, "verb", "gone"}
     if (
-        not whole or found["format"] != FORMAT or not found["generations"]
+        not whole
+        or found["format"] != FORMAT
+        or not found["generations"]
         or not all(isinstance(found[key], kind) for key, kind in KINDS.items())
         or not isinstance(found.get("gone", []), list)
-    ):  # fmt: skip
+    ):
         raise StoreError(f"{path} is damaged, or of another hpcstack", "use that version, or restore it from a backup")
     return dict(found)
 

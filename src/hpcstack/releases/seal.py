@@ -111,8 +111,9 @@ def check_seal(release: str, artifact: Artifact, site: Site, store: Store) -> st
     name, _, number = release.partition("/")
     why = why_changed(artifact, read_seal(store, name, number))
     if why and site.signatures.required:
-        raise StoreError(f"the image of {release} {why}",
-                         "tell the site's administrators: hpcstack verify --all reads it again")  # fmt: skip
+        raise StoreError(
+            f"the image of {release} {why}", "tell the site's administrators: hpcstack verify --all reads it again"
+        )
     return why
 
 

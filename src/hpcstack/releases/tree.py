@@ -183,8 +183,15 @@ class Tree:
             steps.append(self._prepare(state, number + 1, before, new))
         steps.append(self._prepare(state, number + len(steps) + 1, change.ledger))
         homes = {suffix: str(home.relative_to(self.root)) for suffix, home in self.homes(name).items()}
-        journal = {"format": FORMAT, "verb": change.verb, "homes": homes, "files": change.files, "moves": change.moves,
-                   "generations": steps, "gone": change.gone}  # fmt: skip
+        journal = {
+            "format": FORMAT,
+            "verb": change.verb,
+            "homes": homes,
+            "files": change.files,
+            "moves": change.moves,
+            "generations": steps,
+            "gone": change.gone,
+        }
         write_text(state / JOURNAL, json.dumps(journal), 0o600)  # what it says will be done: nobody else may change it
         self.recover(name)
 
@@ -241,8 +248,12 @@ class Tree:
             "modulerc": render_modulerc(ledger, new, "modulerc.tcl.j2"),
         }
         for version, dates in ledger.dates.items():
-            lines = (("deprecate", dates.deprecate), ("remove", dates.remove), ("successor", dates.successor),
-                     ("reason", dates.reason))  # fmt: skip
+            lines = (
+                ("deprecate", dates.deprecate),
+                ("remove", dates.remove),
+                ("successor", dates.successor),
+                ("reason", dates.reason),
+            )
             files[f"dates/{version}"] = "".join(f"{key}={join_lines(value)}\n" for key, value in lines if value)
         files |= inventory_files(f"{ledger.name}#{number}", files)
         for path, text in files.items():

@@ -115,9 +115,13 @@ def job_template(
     node = site.node_type() or NodeType()
     default = next((name for name, partition in site.partitions.items() if partition.default), "")
     text = fill_template(
-        "launchers", f"to-copy/templates/{kind}.sbatch.j2", stack=stack, partition=default,
-        gpus=node.gpus.count if node.gpus else 0, cpus=node.cpus,
-    )  # fmt: skip
+        "launchers",
+        f"to-copy/templates/{kind}.sbatch.j2",
+        stack=stack,
+        partition=default,
+        gpus=node.gpus.count if node.gpus else 0,
+        cpus=node.cpus,
+    )
     lines = text.splitlines()
     for option, value in asked.items():
         line = (
@@ -235,6 +239,11 @@ def render_importer(site: Site, check: str, command: str = "hpcstack", site_file
 def render_image_service(site: Site, command: str, site_file: str) -> str:
     """The systemd unit of the service that fills SITE's image cache, run by COMMAND on each node."""
     return fill_template(
-        "launchers", "on-node/hpcstack-images.service.j2", account=site.image_cache.account, command=command,
-        folder=site.image_cache.folder, socket=site.image_cache.socket, site_file=site_file,
-    )  # fmt: skip
+        "launchers",
+        "on-node/hpcstack-images.service.j2",
+        account=site.image_cache.account,
+        command=command,
+        folder=site.image_cache.folder,
+        socket=site.image_cache.socket,
+        site_file=site_file,
+    )

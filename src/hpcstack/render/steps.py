@@ -223,8 +223,10 @@ def _source(number: int, source: Source, commit: str) -> tuple[str, ...]:
 
 
 def _files(stack: Stack) -> tuple[str, ...]:
-    installed = (quote_words(["install", "-D", "-m", file.mode, f"{HOME}/files/{n}", file.path])
-                 for n, file in enumerate(stack.files))  # fmt: skip
+    installed = (
+        quote_words(["install", "-D", "-m", file.mode, f"{HOME}/files/{n}", file.path])
+        for n, file in enumerate(stack.files)
+    )
     return (*installed, 'rm -f "$HPCSTACK_LEFT"')  # the next step looks anew: what a recipe puts there is not guarded
 
 

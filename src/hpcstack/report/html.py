@@ -38,13 +38,21 @@ def render_html(report: Report, history: Sequence[Any] = ()) -> str:
     """The page of REPORT; HISTORY are earlier runs of the same stack, which are drawn."""
     verdict = report.verdict()
     parts = [
-        "<!doctype html>\n", f'<html lang="en"><head><meta charset="utf-8"><title>{escape(report.stack)}: {verdict}</title>',
-        '<meta name="viewport" content="width=device-width,initial-scale=1">', f"<style>{STYLE}</style></head><body><main>",
-        f"<h1>{escape(report.stack)}</h1>", f'<p class="verdict {verdict}">{SIGNS[verdict]} {verdict}: {_tally(report)}</p>',
+        "<!doctype html>\n",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(report.stack)}: {verdict}</title>',
+        '<meta name="viewport" content="width=device-width,initial-scale=1">',
+        f"<style>{STYLE}</style></head><body><main>",
+        f"<h1>{escape(report.stack)}</h1>",
+        f'<p class="verdict {verdict}">{SIGNS[verdict]} {verdict}: {_tally(report)}</p>',
         *(f'<p class="note" role="note">{escape(caveat)}</p>' for caveat in report.caveats()),
-        _facts(report), _bad(report), _checks(report), _plots(report), _history(history), _inventory(report),
+        _facts(report),
+        _bad(report),
+        _checks(report),
+        _plots(report),
+        _history(history),
+        _inventory(report),
         "</main></body></html>\n",
-    ]  # fmt: skip
+    ]
     return "".join(parts)
 
 
@@ -62,11 +70,18 @@ def _pairs(values: dict[str, str]) -> str:
 
 
 def _facts(report: Report) -> str:
-    return _pairs({
-        "image": f"sha256:{report.image_sha256}", "suite": report.suite_name, "tier": report.tier, "runtime": report.runtime,
-        "nodes": f"{len(report.nodes)}: {shown_hosts(report.nodes)}", "ranks": f"{report.world_size}, {report.backend or 'no'} backend",
-        "started": report.started, "took": f"{report.seconds:.0f} s",
-    })  # fmt: skip
+    return _pairs(
+        {
+            "image": f"sha256:{report.image_sha256}",
+            "suite": report.suite_name,
+            "tier": report.tier,
+            "runtime": report.runtime,
+            "nodes": f"{len(report.nodes)}: {shown_hosts(report.nodes)}",
+            "ranks": f"{report.world_size}, {report.backend or 'no'} backend",
+            "started": report.started,
+            "took": f"{report.seconds:.0f} s",
+        }
+    )
 
 
 def _bad(report: Report) -> str:
@@ -101,8 +116,10 @@ def _checks(report: Report) -> str:
             for one in found
         ]
     head = "".join(f'<th scope="col">{name}</th>' for name in ("status", "check", "measured", "took"))
-    return (f'<section aria-labelledby="checks"><h2 id="checks">Checks</h2><div class="wide"><table><thead><tr>{head}</tr></thead>'
-            f'<tbody>{"".join(rows)}</tbody></table></div></section>')  # fmt: skip
+    return (
+        f'<section aria-labelledby="checks"><h2 id="checks">Checks</h2><div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
 
 
 def _note(one: Outcome) -> str:
@@ -145,13 +162,22 @@ def _history(pasts: Sequence[Any]) -> str:
             points = [(number, past.drawn[name]) for number, past in enumerate(pasts, 1) if name in past.drawn]
             if len(points) > 1:
                 short = name.partition("/")[2]
-                lines.append({"name": short, "x": [n for n, _ in points], "y": [y for _, y in points], "x_unit": "run",
-                              "y_unit": short.rpartition("_")[2]})  # fmt: skip
+                lines.append(
+                    {
+                        "name": short,
+                        "x": [n for n, _ in points],
+                        "y": [y for _, y in points],
+                        "x_unit": "run",
+                        "y_unit": short.rpartition("_")[2],
+                    }
+                )
         if lines:
             drawn.append(plots.draw_lines(f"{code} over {len(pasts)} runs", lines))
     first, last = pasts[0].started, pasts[-1].started
-    return (f'<section aria-labelledby="history"><h2 id="history">History</h2><p>{len(pasts)} runs from {escape(first)} to '
-            f'{escape(last)}, counted from the oldest.</p><div class="figures">{"".join(drawn)}</div></section>')  # fmt: skip
+    return (
+        f'<section aria-labelledby="history"><h2 id="history">History</h2><p>{len(pasts)} runs from {escape(first)} to '
+        f'{escape(last)}, counted from the oldest.</p><div class="figures">{"".join(drawn)}</div></section>'
+    )
 
 
 def _inventory(report: Report) -> str:
@@ -159,7 +185,13 @@ def _inventory(report: Report) -> str:
         return ""
     names = list(dict.fromkeys(name for node in report.inventory.values() for name in node))
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("node", *names))
-    rows = "".join(f'<tr><th scope="row">{escape(host)}</th>' + "".join(f"<td>{escape(str(node.get(name, '')))}</td>" for name in names)
-                   + "</tr>" for host, node in sorted(report.inventory.items()))  # fmt: skip
-    return (f'<section aria-labelledby="nodes"><h2 id="nodes">Nodes</h2><div class="wide"><table><thead><tr>{head}</tr></thead><tbody>'
-            f'{rows}</tbody></table></div></section>')  # fmt: skip
+    rows = "".join(
+        f'<tr><th scope="row">{escape(host)}</th>'
+        + "".join(f"<td>{escape(str(node.get(name, '')))}</td>" for name in names)
+        + "</tr>"
+        for host, node in sorted(report.inventory.items())
+    )
+    return (
+        f'<section aria-labelledby="nodes"><h2 id="nodes">Nodes</h2><div class="wide"><table><thead><tr>{head}</tr></thead><tbody>'
+        f"{rows}</tbody></table></div></section>"
+    )

@@ -19,10 +19,15 @@ def render_junit(report: Report) -> str:
     """JUnit XML: skipped and error are real, figures are properties."""
     counts = report.counts()
     suite = ElementTree.Element(
-        "testsuite", name=_clean(report.stack), timestamp=_clean(report.started), time=f"{report.seconds:.3f}",
-        tests=str(len(report.outcomes)), failures=str(counts["FAIL"]), errors=str(counts["ERROR"]),
+        "testsuite",
+        name=_clean(report.stack),
+        timestamp=_clean(report.started),
+        time=f"{report.seconds:.3f}",
+        tests=str(len(report.outcomes)),
+        failures=str(counts["FAIL"]),
+        errors=str(counts["ERROR"]),
         skipped=str(counts["SKIP"]),
-    )  # fmt: skip
+    )
     properties = ElementTree.SubElement(suite, "properties")
     for name in ("image_sha256", "suite", "runtime", "backend", "world_size", "stand_in", "adopted", "virtual_nodes"):
         ElementTree.SubElement(properties, "property", name=name, value=_clean(str(getattr(report, name))))

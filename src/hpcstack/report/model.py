@@ -169,12 +169,17 @@ def is_drawable(one: Any) -> bool:
         kinds = (int, float, str, type(None)) if one["kind"] == "words" else (int, float, type(None))
         return (
             one["kind"] in ("matrix", "words")
-            and isinstance(labels, list | tuple) and 0 < len(labels) <= MOST_LABELS
-            and isinstance(values, list | tuple) and len(values) == len(labels)
+            and isinstance(labels, list | tuple)
+            and 0 < len(labels) <= MOST_LABELS
+            and isinstance(values, list | tuple)
+            and len(values) == len(labels)
             and all(isinstance(row, list | tuple) and len(row) == len(labels) for row in values)
-            and all(isinstance(value, kinds) and (not isinstance(value, float) or math.isfinite(value))
-                    for row in values for value in row)
-        )  # fmt: skip
+            and all(
+                isinstance(value, kinds) and (not isinstance(value, float) or math.isfinite(value))
+                for row in values
+                for value in row
+            )
+        )
     lists: list[Any] = [one.get("x"), one.get("y"), one.get("ideal") or ()]
     return (
         all(isinstance(points, list | tuple) and all(map(is_number, points)) for points in lists)

@@ -76,14 +76,18 @@ def draw_lines(title: str, series: Sequence[dict[str, Any]]) -> str:
         if line.get("ideal"):
             parts.append(_line(axes, line["x"], line["ideal"], "#888", "2 4", marks=False))
         top = TOP + 14 + 16 * number
-        parts.append(f'<line x1="{WIDTH - RIGHT + 8}" x2="{WIDTH - RIGHT + 30}" y1="{top - 4}" y2="{top - 4}" stroke="{colour}" '
-                     f'stroke-width="2" stroke-dasharray="{dash}"/>')  # fmt: skip
+        parts.append(
+            f'<line x1="{WIDTH - RIGHT + 8}" x2="{WIDTH - RIGHT + 30}" y1="{top - 4}" y2="{top - 4}" stroke="{colour}" '
+            f'stroke-width="2" stroke-dasharray="{dash}"/>'
+        )
         parts.append(f'<text x="{WIDTH - RIGHT + 34}" y="{top}">{escape(str(line["name"])[:22])}</text>')
     gates = sorted({gate for line in series for gate in _gate(line)})
     for gate in gates:
         y = axes.y(gate)
-        parts.append(f'<line class="gate" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
-                     f'<text x="{WIDTH - RIGHT + 4}" y="{y + 4}">gate {gate:g}</text>')  # fmt: skip
+        parts.append(
+            f'<line class="gate" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
+            f'<text x="{WIDTH - RIGHT + 4}" y="{y + 4}">gate {gate:g}</text>'
+        )
     said = "; ".join(
         f"{line['name']}: {min(line['y']):g} to {max(line['y']):g} {line.get('y_unit', '')}"
         for line in series
@@ -96,8 +100,10 @@ def _grid(axes: Axes, first: dict[str, Any]) -> str:
     parts = []
     for value in choose_ticks(axes.y0, axes.y1):
         y = axes.y(value)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
-                     f'<text class="end" x="{LEFT - 6}" y="{y + 4}">{value:g}</text>')  # fmt: skip
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
+            f'<text class="end" x="{LEFT - 6}" y="{y + 4}">{value:g}</text>'
+        )
     shown = axes.xs if len(axes.xs) <= 8 else choose_ticks(axes.xs[0], axes.xs[-1]) if not axes.log else axes.xs[::2]
     for value in shown:
         label = format_bytes(value) if axes.unit == "bytes" else f"{value:g}"
@@ -106,8 +112,10 @@ def _grid(axes: Axes, first: dict[str, Any]) -> str:
     parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text class="middle" x="{middle}" y="{HEIGHT - 6}">{escape(str(first.get("x_unit", "")))}</text>')
-    parts.append(f'<text class="middle" transform="translate(14 {(TOP + bottom) / 2}) rotate(-90)">'
-                 f'{escape(str(first.get("y_unit", "")))}</text>')  # fmt: skip
+    parts.append(
+        f'<text class="middle" transform="translate(14 {(TOP + bottom) / 2}) rotate(-90)">'
+        f"{escape(str(first.get('y_unit', '')))}</text>"
+    )
     return "".join(parts)
 
 

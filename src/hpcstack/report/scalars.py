@@ -57,8 +57,15 @@ def _log(library: Any, report: Report, uri: str) -> None:
     library.set_tracking_uri(uri)
     library.set_experiment("hpcstack")
     with library.start_run(run_name=report.stack):
-        library.set_tags({"stack": report.stack, "image": report.image_sha256, "runtime": report.runtime,
-                          "verdict": report.verdict(), "nodes": ",".join(report.nodes)})  # fmt: skip
+        library.set_tags(
+            {
+                "stack": report.stack,
+                "image": report.image_sha256,
+                "runtime": report.runtime,
+                "verdict": report.verdict(),
+                "nodes": ",".join(report.nodes),
+            }
+        )
         library.log_metrics(
             {f"{one.code}/{name}": value for one in report.outcomes for name, value in one.figures.items()}
         )

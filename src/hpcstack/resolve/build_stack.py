@@ -35,8 +35,11 @@ class BuildOptions:
     def words(self) -> list[str]:
         """The same on a command line, but for the SIF."""
         flags = {
-            "--no-cache": self.no_cache, "--offline": self.offline, "--locked": self.locked, "--squash": self.squash,
-        }  # fmt: skip
+            "--no-cache": self.no_cache,
+            "--offline": self.offline,
+            "--locked": self.locked,
+            "--squash": self.squash,
+        }
         valued = {"--platform": self.platform, "--engine": self.engine}
         given = [word for name, value in valued.items() if value for word in (name, value)]
         return [*(name for name, value in flags.items() if value), *given]
@@ -67,9 +70,15 @@ def request_stack(recipe: Recipe, options: BuildOptions, bench: Workbench, *, dr
     if not dry:
         refuse_unsigned(lock, bench.site)
     return request_build(
-        recipe, lock, bench.site, bench.runner, options.platform, options.engine, offline=options.offline,
+        recipe,
+        lock,
+        bench.site,
+        bench.runner,
+        options.platform,
+        options.engine,
+        offline=options.offline,
         squash=options.squash,
-    )  # fmt: skip
+    )
 
 
 def build_stack(recipe: Recipe, options: BuildOptions, bench: Workbench) -> BuiltStack:

@@ -150,8 +150,10 @@ def _builds_from_source(pip: tuple[LockedPip, ...] | None, packages: Packages) -
 def _own_python(conda: tuple[LockedConda, ...], locked: LockedPlatform) -> None:
     """Conda's prefix comes first on PATH: its Python would hide the one that NVIDIA built torch for."""
     if "PYTORCH_VERSION" in locked.environment and any(entry.name == "python" for entry in conda):
-        raise InputError("conda brings its own python, which would hide that of NVIDIA's torch",
-                         "leave out what needs it, install it by pip, or take another base")  # fmt: skip
+        raise InputError(
+            "conda brings its own python, which would hide that of NVIDIA's torch",
+            "leave out what needs it, install it by pip, or take another base",
+        )
 
 
 def _asks(stack: Stack) -> bool:

@@ -23,8 +23,14 @@ class Local:
 
     def environment(self, step: Step) -> dict[str, str]:
         """One node, whatever allocation this shell is in."""
-        alone = {"SLURM_STEP_NUM_NODES": "1", "SLURM_NODEID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "1",
-                 "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}  # fmt: skip
+        alone = {
+            "SLURM_STEP_NUM_NODES": "1",
+            "SLURM_NODEID": "0",
+            "SLURM_NTASKS": "1",
+            "SLURM_STEP_NUM_TASKS": "1",
+            "SLURM_PROCID": "0",
+            "SLURM_LOCALID": "0",
+        }
         return exec_environment(step) | {f"APPTAINERENV_{name}": value for name, value in alone.items()}
 
 

@@ -290,9 +290,11 @@ class ImageCacheSite(Model):
         description="whom the folder belongs to; nobody else is that account",
     )
     socket: str = Field(
-        "/run/hpcstack/images.sock", pattern=r"^(/[A-Za-z0-9._-]+)+$", max_length=100,
+        "/run/hpcstack/images.sock",
+        pattern=r"^(/[A-Za-z0-9._-]+)+$",
+        max_length=100,
         description="where the service listens on each node",
-    )  # fmt: skip
+    )
     keep_days: int = Field(30, ge=1, description="an image that nobody got for so long goes")
     max_gb: float = Field(0, ge=0, description="more than this goes, the longest unused first; 0: no bound")
 

@@ -42,10 +42,15 @@ def read_partitions(sinfo: str) -> dict[str, Limits]:
         gpus = sum(map(int, GPUS.findall(fields[5])))
         features = frozenset(fields[6].split(",")) - {"(null)", ""}
         out[name] = replace(
-            known, up=fields[1] == "up", default=fields[0].endswith("*"), minutes=parse_minutes(fields[2]) or 0,
-            nodes=known.nodes + int(fields[3]), cpus=max(known.cpus, int(re.sub(r"\D", "", fields[4]) or 0)),
-            gpus=max(known.gpus, gpus), features=known.features | features,
-        )  # fmt: skip
+            known,
+            up=fields[1] == "up",
+            default=fields[0].endswith("*"),
+            minutes=parse_minutes(fields[2]) or 0,
+            nodes=known.nodes + int(fields[3]),
+            cpus=max(known.cpus, int(re.sub(r"\D", "", fields[4]) or 0)),
+            gpus=max(known.gpus, gpus),
+            features=known.features | features,
+        )
     return out
 
 

@@ -141,9 +141,11 @@ def _about(image: Squashfs, merged: Merged) -> Spliced:
     for at in range(0, tables, PIECE):
         digest.update(os.pread(image.file, min(PIECE, tables - at), image.super.inode_table + at))
     return Spliced(
-        digest.hexdigest(), image.super.inode_table, before.depth + 1 if before else 1,
+        digest.hexdigest(),
+        image.super.inode_table,
+        before.depth + 1 if before else 1,
         merged.dead_bytes() + (before.dead if before else 0),
-    )  # fmt: skip
+    )
 
 
 def _write(image: Squashfs, above: list[Squashfs], writer: Writer, about: Spliced, output: Path, time: int) -> Result:
@@ -217,7 +219,18 @@ def _tables(image: Squashfs, writer: Writer, time: int) -> tuple[Superblock, lis
         xattr_table = indexed("<QII", writer.sets, struct.pack("<QII", keys, len(writer.sets), 0))
     flags = image.super.flags & ~(NO_XATTRS if writer.sets else 0)
     return replace(
-        image.super, inodes=writer.merged.count, time=time, fragments=len(writer.fragments), flags=flags,
-        ids=len(writer.ids), root=writer.root, used=at, id_table=id_table, xattr_table=xattr_table,
-        inode_table=inode_table, folder_table=folder_table, fragment_table=fragment_table, export_table=export_table,
-    ), out  # fmt: skip
+        image.super,
+        inodes=writer.merged.count,
+        time=time,
+        fragments=len(writer.fragments),
+        flags=flags,
+        ids=len(writer.ids),
+        root=writer.root,
+        used=at,
+        id_table=id_table,
+        xattr_table=xattr_table,
+        inode_table=inode_table,
+        folder_table=folder_table,
+        fragment_table=fragment_table,
+        export_table=export_table,
+    ), out

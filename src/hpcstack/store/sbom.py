@@ -33,10 +33,12 @@ def make_sbom(artifact: Artifact, distribution: Distribution) -> str:
     from cyclonedx.schema import OutputFormat, SchemaVersion
 
     image = Component(
-        name=artifact.stack, type=ComponentType.CONTAINER, bom_ref=f"image:{artifact.sha256}",
+        name=artifact.stack,
+        type=ComponentType.CONTAINER,
+        bom_ref=f"image:{artifact.sha256}",
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=artifact.sha256)],
         properties=[Property(name=f"hpcstack:{name}", value=value) for name, value in _about(artifact).items()],
-    )  # fmt: skip
+    )
     bom = Bom(serial_number=uuid.uuid5(SPACE, artifact.sha256), components=_components(artifact, distribution))
     bom.metadata.component = image
     bom.register_dependency(image, bom.components)

@@ -123,8 +123,10 @@ def is_trusted(private: str, keys: tuple[str, ...], runner: Runner) -> bool:
 def _private(key: str) -> Path:
     private = Path(key).expanduser() if key else Path.home() / ".ssh/id_ed25519"
     if not private.is_file():
-        raise InputError(f"there is no key {private}",
-                         "signatures.sign_with in site.yaml, or --key; to make one: ssh-keygen -t ed25519")  # fmt: skip
+        raise InputError(
+            f"there is no key {private}",
+            "signatures.sign_with in site.yaml, or --key; to make one: ssh-keygen -t ed25519",
+        )
     return private
 
 

@@ -57,8 +57,11 @@ class Bisection:
         halves = [half for group in self.suspects for half in (split_evenly(group, 2) if len(group) > 1 else [group])]
         size = max(2, max(map(len, halves)))
         partners = iter(self.good)
-        groups = [half if len(half) > 1 else (*half, partner) for half in halves
-                  if len(half) > 1 or (partner := next(partners, ""))]  # fmt: skip
+        groups = [
+            half if len(half) > 1 else (*half, partner)
+            for half in halves
+            if len(half) > 1 or (partner := next(partners, ""))
+        ]
         rest = list(partners)
         self.control = tuple(rest[:size]) if len(rest) >= 2 else ()
         if not self.control or len(groups) < len(halves):
@@ -116,8 +119,10 @@ def slow_groups(found: dict[Group, Measured], control: Group) -> set[Group]:
 
 def alone_of_their_kind(found: dict[Group, Measured]) -> set[Group]:
     """Groups that no other is like: the only one within an NVLink domain, or the only one that crosses the network."""
-    kinds = {together: [group for group, one in found.items() if one.together == together and not one.lost]
-             for together in (True, False)}  # fmt: skip
+    kinds = {
+        together: [group for group, one in found.items() if one.together == together and not one.lost]
+        for together in (True, False)
+    }
     return {groups[0] for groups in kinds.values() if len(groups) == 1}
 
 

@@ -16,8 +16,18 @@ def compare_reports(first: Report, second: Report) -> list[dict[str, Any]]:
         other = others.get(one.code)
         if other is None or (one.status == other.status == "SKIP"):
             continue
-        figures = {name: [value, other.figures[name], round(other.figures[name] / value, 4) if value else None]
-                   for name, value in one.figures.items() if name in other.figures}  # fmt: skip
-        out.append({"code": one.code, "statuses": [one.status, other.status], "seconds": [one.seconds, other.seconds],
-                    "figures": figures, "informational": one.informational or other.informational})  # fmt: skip
+        figures = {
+            name: [value, other.figures[name], round(other.figures[name] / value, 4) if value else None]
+            for name, value in one.figures.items()
+            if name in other.figures
+        }
+        out.append(
+            {
+                "code": one.code,
+                "statuses": [one.status, other.status],
+                "seconds": [one.seconds, other.seconds],
+                "figures": figures,
+                "informational": one.informational or other.informational,
+            }
+        )
     return out

@@ -50,8 +50,10 @@ def describe_run(report: Report) -> dict[str, Any]:
     must not begin a history of its own.
     """
     first = next(iter(report.inventory.values()), {})
-    most = {name: max((node.get(name) or 0 for node in report.inventory.values()), default=0)
-            for name in ("gpus", "ports", "rate_gbps")}  # fmt: skip
+    most = {
+        name: max((node.get(name) or 0 for node in report.inventory.values()), default=0)
+        for name in ("gpus", "ports", "rate_gbps")
+    }
     promised = report.promised
     transport = next((one for one in report.outcomes if one.code == "nccl.transport"), None)
     nccl = transport.versions.get("nccl", "") if transport else ""
@@ -129,8 +131,10 @@ def load_history(path: Path) -> list[Past]:
     for line in text.splitlines():
         try:
             one = json.loads(line)
-            kept, drawn = ({name: float(value) for name, value in found.items() if is_number(value)}
-                           for found in (one["figures"], one.get("all") or one["figures"]))  # fmt: skip
+            kept, drawn = (
+                {name: float(value) for name, value in found.items() if is_number(value)}
+                for found in (one["figures"], one.get("all") or one["figures"])
+            )
             started, key_, verdict = (str(one[name]) for name in ("started", "key", "verdict"))
             nodes = tuple(map(str, one["nodes"]))
             out.append(

@@ -20,19 +20,45 @@ if TYPE_CHECKING:
 
 
 def mpi_step(
-    folder: Path, size: Size, artifact: Artifact, resources: Resources, site: Site, runner: Runner, runtime: str,
-    suite: Path | None, say: Callable[[str], None],
-) -> Completed:  # fmt: skip
+    folder: Path,
+    size: Size,
+    artifact: Artifact,
+    resources: Resources,
+    site: Site,
+    runner: Runner,
+    runtime: str,
+    suite: Path | None,
+    say: Callable[[str], None],
+) -> Completed:
     """Run it; what its ranks leave lies in FOLDER as mpi-RANK.json."""
     each = size.world // size.nodes
     command: tuple[str, ...] = ("python3", "-m", "hpcstack_smoke.apps.mpi", str(folder))
     if not suite and not reads_requests(artifact):
-        command = (*command[:3], "--output", str(folder), "--tests", size.tests, "--tier", size.tier,
-                   "--skip", size.skip, "--nodes", str(size.nodes))  # fmt: skip
+        command = (
+            *command[:3],
+            "--output",
+            str(folder),
+            "--tests",
+            size.tests,
+            "--tier",
+            size.tier,
+            "--skip",
+            size.skip,
+            "--nodes",
+            str(size.nodes),
+        )
     ranks = replace(resources, nproc_per_node=0, ntasks_per_node=each, cpus_per_task=0)
     line = plan_step(
-        artifact, command, "mpi", ranks, site, runner, runtime=runtime, workdir=folder,
-        mounts=(f"{suite}:{suite}",) if suite else (), environment={"PYTHONPATH": python_path(artifact, suite)},
-    )  # fmt: skip
+        artifact,
+        command,
+        "mpi",
+        ranks,
+        site,
+        runner,
+        runtime=runtime,
+        workdir=folder,
+        mounts=(f"{suite}:{suite}",) if suite else (),
+        environment={"PYTHONPATH": python_path(artifact, suite)},
+    )
     say(f"{size.world} MPI ranks")
     return runner.logged(list(line.argv), folder / "mpi.log", env=line.environment, on_line=watch_steps(say))

@@ -114,8 +114,14 @@ def _silent(check: Check, size: Size, found: RunFiles, silent: int, tail: str) -
     elif inside := found.running.get(check.code, []):
         what += f"; in the middle of it: {', '.join(sorted(inside))}"
     where = f"rank {never[0]}" if never and found.seen else "?"
-    return {"code": check.code, "where": where, "status": "ERROR", "measured": what, "evidence": tail,
-            "remedy": "read launcher-HOST-ROUND.log in the run's folder"}  # fmt: skip
+    return {
+        "code": check.code,
+        "where": where,
+        "status": "ERROR",
+        "measured": what,
+        "evidence": tail,
+        "remedy": "read launcher-HOST-ROUND.log in the run's folder",
+    }
 
 
 def judge_lag(outcome: Outcome, inventory: dict[str, dict[str, Any]]) -> Outcome:
@@ -139,8 +145,14 @@ def judge_lag(outcome: Outcome, inventory: dict[str, dict[str, Any]]) -> Outcome
     if not slow:
         return outcome
     said = f"lags behind the others: {'; '.join(slow)}; {outcome.measured}"
-    return outcome.model_copy(update={"status": "WARN", "measured": said, "source": "peers in the same run",
-                                      "expected": f">= {LAGS:.0%} of the others' median"})  # fmt: skip
+    return outcome.model_copy(
+        update={
+            "status": "WARN",
+            "measured": said,
+            "source": "peers in the same run",
+            "expected": f">= {LAGS:.0%} of the others' median",
+        }
+    )
 
 
 def find_lagging(values: dict[str, float], name: str) -> list[str]:

@@ -105,10 +105,21 @@ def request_of(run: SuiteRun, artifact: Artifact, resources: Resources, site: Si
     brought = () if run.here else bring_libraries(site, node, artifact, size.nodes)
     mapped = tuple(dict.fromkeys(name for one in brought for name in one.mapped))
     return Request(
-        str(run.folder), size.tests, size.tier, size.skip, artifact.stack, run.share.gpus, run.ranks_per_node,
-        size.nodes, STALL_S[size.tier], _deadline(run), minutes=run.minutes, injected=mapped,
-        injected_at=HOST_PLACE if mapped else "", **list_promised(node, site),
-    )  # fmt: skip
+        str(run.folder),
+        size.tests,
+        size.tier,
+        size.skip,
+        artifact.stack,
+        run.share.gpus,
+        run.ranks_per_node,
+        size.nodes,
+        STALL_S[size.tier],
+        _deadline(run),
+        minutes=run.minutes,
+        injected=mapped,
+        injected_at=HOST_PLACE if mapped else "",
+        **list_promised(node, site),
+    )
 
 
 def _deadline(run: SuiteRun) -> float:
@@ -126,10 +137,14 @@ def list_promised(node: NodeType | None, site: Site) -> dict[str, Any]:
         return {"fabric": site.fabric.kind}
     gpus = node.gpus if node.real_gpus else None
     return {
-        "fabric_rate": float(node.hca_rate), "fabric": site.fabric.kind, "hcas": node.hcas,
-        "gpu": gpus.model if gpus else "", "node_gpus": node.real_gpus, "nvlink": bool(gpus and gpus.nvlink),
+        "fabric_rate": float(node.hca_rate),
+        "fabric": site.fabric.kind,
+        "hcas": node.hcas,
+        "gpu": gpus.model if gpus else "",
+        "node_gpus": node.real_gpus,
+        "nvlink": bool(gpus and gpus.nvlink),
         "domain_nodes": gpus.domain_nodes if gpus else 0,
-    }  # fmt: skip
+    }
 
 
 def step_plan(
@@ -150,9 +165,17 @@ def step_plan(
     alone = replace(resources, nproc_per_node=0, ntasks_per_node=0)
     one_a_node = replace(alone, ntasks_per_node=1, cpus_per_task=run.share.cpus) if not run.here else alone
     return plan_step(
-        artifact, command, "plain", one_a_node, site, runner, runtime=runtime, workdir=run.folder,
-        mounts=(f"{suite}:{suite}",) if suite else (), environment={"PYTHONPATH": python_path(artifact, suite)},
-    )  # fmt: skip
+        artifact,
+        command,
+        "plain",
+        one_a_node,
+        site,
+        runner,
+        runtime=runtime,
+        workdir=run.folder,
+        mounts=(f"{suite}:{suite}",) if suite else (),
+        environment={"PYTHONPATH": python_path(artifact, suite)},
+    )
 
 
 def run_suite(
@@ -181,18 +204,28 @@ def run_suite(
     node = None if here else node_of(resources, site, find_allocation(os.environ))
     judged = make_outcomes(run.size, found, _tail(run.folder, steps[0]))
     report = Report(
-        stack=artifact.stack, image=str(artifact.image), image_sha256=artifact.sha256,
-        suite=suite_version if suite else artifact.suite, suite_from_host=bool(suite), tier=run.size.tier,
-        runtime=line.runtime, backend=found.backend, nodes=tuple(sorted(found.hosts)),
+        stack=artifact.stack,
+        image=str(artifact.image),
+        image_sha256=artifact.sha256,
+        suite=suite_version if suite else artifact.suite,
+        suite_from_host=bool(suite),
+        tier=run.size.tier,
+        runtime=line.runtime,
+        backend=found.backend,
+        nodes=tuple(sorted(found.hosts)),
         node_type=next((name for name, one in site.node_types.items() if one is node), ""),
         world_size=run.size.world,
-        started=started, seconds=round(time.monotonic() - began, 1), stand_in=artifact.stand_in,
+        started=started,
+        seconds=round(time.monotonic() - began, 1),
+        stand_in=artifact.stand_in,
         adopted=artifact.adopted,
-        virtual_nodes=bool(node and node.virtual), planted=found.planted, inventory=found.inventory,
+        virtual_nodes=bool(node and node.virtual),
+        planted=found.planted,
+        inventory=found.inventory,
         promised={name: value for name, value in list_promised(node, site).items() if value},
         step_status=next((step.status for step in steps if step.status), 0),
         outcomes=(*judged, *step_outcome(steps, judged)),
-    )  # fmt: skip
+    )
     return report, run.folder
 
 

@@ -30,10 +30,27 @@ def old_words(request: Request) -> tuple[str, ...]:
     """REQUEST as the options of a suite before 0.2."""
     one = request
     return (
-        "--output", one.output, "--tests", one.tests, "--tier", one.tier, "--skip", one.skip, "--gpus", str(one.gpus),
-        "--ranks", str(one.ranks), "--nodes", str(one.nodes), "--stack", one.stack, "--deadline", str(one.deadline_s),
-        "--fabric-rate", str(one.fabric_rate),
-    )  # fmt: skip
+        "--output",
+        one.output,
+        "--tests",
+        one.tests,
+        "--tier",
+        one.tier,
+        "--skip",
+        one.skip,
+        "--gpus",
+        str(one.gpus),
+        "--ranks",
+        str(one.ranks),
+        "--nodes",
+        str(one.nodes),
+        "--stack",
+        one.stack,
+        "--deadline",
+        str(one.deadline_s),
+        "--fabric-rate",
+        str(one.fabric_rate),
+    )
 
 
 def python_path(artifact: Artifact, suite: Path | None) -> str:

@@ -276,8 +276,11 @@ def judge_pairs(swept: Swept) -> None:
     """Odd: slow with every partner of a class of pairs, or failing with every partner while no pair of others fails."""
     index = {node: number for number, node in enumerate(swept.nodes)}
     for together in (True, False):
-        matrix = {(index[pair[0]], index[pair[1]]): value for pair, value in swept.busbw.items()
-                  if (pair in swept.together) == together}  # fmt: skip
+        matrix = {
+            (index[pair[0]], index[pair[1]]): value
+            for pair, value in swept.busbw.items()
+            if (pair in swept.together) == together
+        }
         for number in odd_ones(matrix, len(swept.nodes)):
             best = max(value for pair, value in matrix.items() if number in pair)
             rest = statistics.median(value for pair, value in matrix.items() if number not in pair)
@@ -299,8 +302,11 @@ def explain_unsure(swept: Swept) -> str:
     index = {node: number for number, node in enumerate(swept.nodes)}
     open_ = []
     for together in (True, False):
-        matrix = {(index[pair[0]], index[pair[1]]): value for pair, value in swept.busbw.items()
-                  if (pair in swept.together) == together}  # fmt: skip
+        matrix = {
+            (index[pair[0]], index[pair[1]]): value
+            for pair, value in swept.busbw.items()
+            if (pair in swept.together) == together
+        }
         slow = slow_pairs(matrix, [index[node] for node in swept.odd])
         open_ += [f"{swept.nodes[a]} and {swept.nodes[b]}" for a, b in slow]
     return f"slow, and one of both or what is between: {', '.join(open_)}; more --rounds tell" if open_ else ""

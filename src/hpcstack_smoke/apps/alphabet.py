@@ -36,10 +36,19 @@ def make_alphabet_model(folder: str) -> None:
     torch.manual_seed(0)
     words = _vocabulary()
     config: Any = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=HIDDEN, intermediate_size=HIDDEN, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, num_key_value_heads=HEADS, max_position_embeddings=2048, bos_token_id=0,
-        eos_token_id=0, pad_token_id=0, initializer_range=NOISE, tie_word_embeddings=False,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=2048,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+        initializer_range=NOISE,
+        tie_word_embeddings=False,
+    )
     model: Any = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
         model.model.embed_tokens.weight.zero_()

@@ -102,9 +102,12 @@ def ask_completion(target: Target, number: int, stream: bool, seconds: float = 0
     """The answer to client NUMBER's prompt, whole within SECONDS (else ANSWER_S). WrongAnswer: what came instead."""
     seconds = seconds or ANSWER_S
     document = {
-        "model": target.model, "messages": [{"role": "user", "content": alphabet.make_prompt(number)}],
-        "max_tokens": alphabet.TOKENS, "temperature": 0.0, "stream": stream,
-    }  # fmt: skip
+        "model": target.model,
+        "messages": [{"role": "user", "content": alphabet.make_prompt(number)}],
+        "max_tokens": alphabet.TOKENS,
+        "temperature": 0.0,
+        "stream": stream,
+    }
     began = time.monotonic()
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {target.key}"}
     with open_connection(target, seconds) as line:

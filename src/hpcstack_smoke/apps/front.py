@@ -67,8 +67,9 @@ def read_head(client: socket.socket) -> bytes:
 def has_key(head: bytes, key: str) -> bool:
     """Whether the header HEAD says KEY, and nothing that another reader of it could take for one."""
     lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
-    said = [value.strip() for name, _, value in (line.partition(b":") for line in lines)
-            if name.lower() == b"authorization"]  # fmt: skip
+    said = [
+        value.strip() for name, _, value in (line.partition(b":") for line in lines) if name.lower() == b"authorization"
+    ]
     return len(said) == 1 and hmac.compare_digest(said[0], b"Bearer " + key.encode())
 
 

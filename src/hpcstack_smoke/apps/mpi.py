@@ -87,8 +87,13 @@ def cuda(found: Any) -> Result:
     off = abs(4 * found["gpu_inside"] / thrown - math.pi)
     limit = 5 * 4 * math.sqrt(math.pi / 4 * (1 - math.pi / 4) / thrown)
     rate = thrown / max(found["gpu_s"], 1e-9) / 1e9
-    return judge_result(off < limit, f"off by {off:.1e}, {rate:.3g} billion points a second", f"within {limit:.1e}",
-                 "pi; five standard deviations", figures={"points_G_s": round(rate, 3)})  # fmt: skip
+    return judge_result(
+        off < limit,
+        f"off by {off:.1e}, {rate:.3g} billion points a second",
+        f"within {limit:.1e}",
+        "pi; five standard deviations",
+        figures={"points_G_s": round(rate, 3)},
+    )
 
 
 def pi(found: Any) -> Result:
@@ -145,8 +150,15 @@ def nccl(found: Any) -> Result:
     sizes = sorted(table.rows)
     figures = {f"all_reduce_float32_{size}_busbw_GB_s": table.rows[size][1] for size in sizes}
     figures |= {f"all_reduce_{size}_us": table.rows[size][0] for size in sizes if size <= 65536}
-    series = [{"name": "nccl-tests all_reduce", "x": sizes, "y": [table.rows[size][1] for size in sizes],
-               "x_unit": "bytes", "y_unit": "GB/s"}]  # fmt: skip
+    series = [
+        {
+            "name": "nccl-tests all_reduce",
+            "x": sizes,
+            "y": [table.rows[size][1] for size in sizes],
+            "x_unit": "bytes",
+            "y_unit": "GB/s",
+        }
+    ]
     measured = f"{table.rows[sizes[-1]][1]:g} GB/s busbw at {sizes[-1]} bytes, {table.wrong} wrong, {table.ranks} ranks"
     return judge_result(
         table.wrong == 0 and table.ranks == found["tasks"],

@@ -71,8 +71,9 @@ def judge_ports(values: list[list[Any]], *, promised: bool) -> Result:
     remedy = "" if status == PASS else "look at the cable, the switch's port, PCIe width: mlxlink"
     measured = f"{value:.0f} Gb/s by {name}, the slowest of {len(values)} port(s)"
     measured = f"slow: {', '.join(slow[:8])} Gb/s; {measured}" if slow else measured
-    return Result(status, measured, f">= {SHARE * rate:g} Gb/s", "90 % of the port's rate", "", remedy,
-                  {"write_Gb_per_s": value})  # fmt: skip
+    return Result(
+        status, measured, f">= {SHARE * rate:g} Gb/s", "90 % of the port's rate", "", remedy, {"write_Gb_per_s": value}
+    )
 
 
 def _exchanged(task: Task, nodes: list[Any], partner: int, turn: int, *, server: bool) -> list[list[Any]]:
@@ -80,8 +81,19 @@ def _exchanged(task: Task, nodes: list[Any], partner: int, turn: int, *, server:
     mine, theirs = nodes[task.rank // (task.world // task.nodes)][2], nodes[partner][2]
     out: list[list[Any]] = []
     for place, (hca, number, rate) in enumerate(mine[: len(theirs)]):
-        argv = ["ib_write_bw", "-d", hca, "-i", str(number), "--report_gbits", "-F", "-D", "3",
-                "-p", str(FIRST_PORT + place)]  # fmt: skip
+        argv = [
+            "ib_write_bw",
+            "-d",
+            hca,
+            "-i",
+            str(number),
+            "--report_gbits",
+            "-F",
+            "-D",
+            "3",
+            "-p",
+            str(FIRST_PORT + place),
+        ]
         ready = f"serving {turn} {place}"
         if server:
             task.post(ready, 1)

@@ -28,9 +28,14 @@ class Server:
         self.log, self.folder, self.stopped = log, folder, False
         with open(log, "wb") as file:
             self.child = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, cwd=folder,
-                env=make_server_environment(folder, key), start_new_session=True,
-            )  # fmt: skip
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env=make_server_environment(folder, key),
+                start_new_session=True,
+            )
 
     def ready(self, host: str, port: int, path: str, until: float) -> str:
         """Empty as soon as GET PATH answers 200; else why not, by UNTIL or when the server has ended."""

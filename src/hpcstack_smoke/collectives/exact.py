@@ -106,8 +106,14 @@ def _moving(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any
         dist.scatter(got, sent, src=0, group=group)
         return torch.equal(got, mine)
 
-    yield from (("all_gather", all_gather), ("broadcast", broadcast), ("all_to_all", all_to_all),
-                ("send_recv", send_recv), ("gather", gather), ("scatter", scatter))  # fmt: skip
+    yield from (
+        ("all_gather", all_gather),
+        ("broadcast", broadcast),
+        ("all_to_all", all_to_all),
+        ("send_recv", send_recv),
+        ("gather", gather),
+        ("scatter", scatter),
+    )
 
 
 def _adding(context: Context, dtype: Any, group: Any) -> Iterator[tuple[str, Any]]:

@@ -95,6 +95,11 @@ def judge_ring(result: Result, line: float, kind: str = "", *, promised: bool) -
     remedy = "nccl.transport says by what; nccl.pairs or hpcstack test --sweep which node; fabric.rate, ACS, PCIe"
     source = f"{share:.0%} of {line:g} GB/s, the line rate " + ("in site.yaml" if promised else "of its ports")
     return replace(
-        result, status=status, expected=f">= {want:.3g} GB/s", source=f"{source}; nccl-tests #290", series=series,
-        figures={**result.figures, "line_share": round(best / line, 3)}, remedy="" if status == PASS else remedy,
-    )  # fmt: skip
+        result,
+        status=status,
+        expected=f">= {want:.3g} GB/s",
+        source=f"{source}; nccl-tests #290",
+        series=series,
+        figures={**result.figures, "line_share": round(best / line, 3)},
+        remedy="" if status == PASS else remedy,
+    )

@@ -192,8 +192,10 @@ def judge_pairs_matrix(
     context: Context, matrix: Matrix, hosts: list[str], domains: list[str], line: float = 0.0, *, apart: bool = True
 ) -> Result:
     """PASS, or FAIL with the slow nodes' names; a single slow pair is a WARN. LINE, APART: as in `slow_in`."""
-    found = [slow_in(part, hosts, line if kind == "network" else 0.0, rails_apart=apart or kind == "nvlink")
-             for kind, part in split_by_class(matrix, domains).items()]  # fmt: skip
+    found = [
+        slow_in(part, hosts, line if kind == "network" else 0.0, rails_apart=apart or kind == "nvlink")
+        for kind, part in split_by_class(matrix, domains).items()
+    ]
     names = list(dict.fromkeys(name for one in found for name in one.names))
     links = [name for one in found for name in one.links]
     least = {pair: min(values) for pair, values in matrix.items()}
@@ -212,10 +214,13 @@ def judge_pairs_matrix(
     return Result(
         FAIL if any(one.bad for one in found) else WARN if names or links else PASS,
         f"{said}{'; ' + note if note else ''}",
-        f"each node and rail has a pair with >= {SLOW:g} of the others' median", "peers in the same run", remedy=remedy,
+        f"each node and rail has a pair with >= {SLOW:g} of the others' median",
+        "peers in the same run",
+        remedy=remedy,
         figures={"slowest_pair_GB_s": round(values[0], 4), "median_pair_GB_s": round(statistics.median(values), 4)},
-        series=heat, informational=bool(note) and not names,
-    )  # fmt: skip
+        series=heat,
+        informational=bool(note) and not names,
+    )
 
 
 def _run(context: Context, group: Any, size: int, repeat: int) -> Result:

@@ -100,10 +100,14 @@ def judge_permutations(context: Context, found: list[Row], domains: list[str]) -
         said = f"slow with every partner: {', '.join(hosts[node] for node in slow)}; {said}"
     note = context.note()
     return Result(
-        FAIL if wrong else WARN if slow else PASS, f"{said}{'; ' + note if note else ''}", "each rank's numbers arrive",
-        "compared with ==", remedy="take these nodes out and look at their HCAs and cables" if wrong or slow else "",
-        figures={name: round(value, 4) for name, value in figures.items()}, informational=bool(note) and not wrong,
-    )  # fmt: skip
+        FAIL if wrong else WARN if slow else PASS,
+        f"{said}{'; ' + note if note else ''}",
+        "each rank's numbers arrive",
+        "compared with ==",
+        remedy="take these nodes out and look at their HCAs and cables" if wrong or slow else "",
+        figures={name: round(value, 4) for name, value in figures.items()},
+        informational=bool(note) and not wrong,
+    )
 
 
 def slow_nodes(nodes: list[list[Row]]) -> list[int]:
@@ -112,9 +116,10 @@ def slow_nodes(nodes: list[list[Row]]) -> list[int]:
         return []
     best = [max(min(rates) for rates in zip(*(row[2] for row in rows), strict=True)) for rows in nodes]
     return [
-        node for node, value in enumerate(best)
+        node
+        for node, value in enumerate(best)
         if value < SLOW * statistics.median(other for number, other in enumerate(best) if number != node)
-    ]  # fmt: skip
+    ]
 
 
 def nccl(context: Context) -> Result:

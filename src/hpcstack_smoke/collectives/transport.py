@@ -94,10 +94,11 @@ def check(context: Context) -> Result:
     places = context.all((socket.gethostname(), domain_of_node(), fabric, perhaps))
     heard = summarise_log(parse_log(read_own_lines(context.output)), context.rank, [(one[0], one[1]) for one in places])
     expected = Expected(
-        fabric=next((one[2] for one in places if one[2]), ""), perhaps=any(one[3] for one in places),
+        fabric=next((one[2] for one in places if one[2]), ""),
+        perhaps=any(one[3] for one in places),
         nvlink=context.request.nvlink or name in LINKS,
         nvls=context.per_node >= NVLS_FROM.get(name, 1 << 30),
-    )  # fmt: skip
+    )
     return judge_transports(context.all(heard), expected)
 
 
@@ -167,9 +168,11 @@ def judge_transports(everyone: list[Heard], expected: Expected) -> Result:
     evidence += f"; logs of {len(everyone) - len(silent)} of {len(everyone)} ranks"
     figures = {f"pairs_{name.replace('+', '_')}": float(count) for name, count in counted.items()}
     more: dict[str, Any] = {
-        "source": "NCCL's own log", "figures": figures, "series": _matrix(pairs, len(everyone)),
+        "source": "NCCL's own log",
+        "figures": figures,
+        "series": _matrix(pairs, len(everyone)),
         "versions": {"nccl": first.version} if first.version else {},
-    }  # fmt: skip
+    }
     if error := next((heard.error for heard in everyone if heard.error), ""):
         return Result(FAIL, measured, "no completion error", evidence=error, remedy=REMEDY["12"], **more)
     off = {word.partition("=")[0]: word for heard in everyone for word in heard.off}
@@ -177,11 +180,18 @@ def judge_transports(everyone: list[Heard], expected: Expected) -> Result:
         return Result(status, f"{said}; {measured}", _wanted(kinds, expected), evidence=evidence, remedy=remedy, **more)
     if expected.nvls and any(heard.nvls is False for heard in everyone) and "NCCL_NVLS_ENABLE" not in off:
         remedy = "look at the fabric manager on the nodes: node.nvlink-fabric"
-        return Result(WARN, f"NVLS is not available; {measured}", "NVLS on these GPUs", evidence=evidence,
-                      remedy=remedy, **more)  # fmt: skip
+        return Result(
+            WARN, f"NVLS is not available; {measured}", "NVLS on these GPUs", evidence=evidence, remedy=remedy, **more
+        )
     if silent:
-        return Result(WARN, f"{len(silent)} rank(s) left no log: {silent[:8]}; {measured}", "a log of each rank",
-                      evidence=evidence, remedy="the run's folder must be seen by all nodes", **more)  # fmt: skip
+        return Result(
+            WARN,
+            f"{len(silent)} rank(s) left no log: {silent[:8]}; {measured}",
+            "a log of each rank",
+            evidence=evidence,
+            remedy="the run's folder must be seen by all nodes",
+            **more,
+        )
     return Result(PASS, measured, _wanted(kinds, expected), evidence=evidence, **more)
 
 

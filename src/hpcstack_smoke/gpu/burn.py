@@ -107,10 +107,14 @@ def _watch(context: Context, mine: Burnt, stop: threading.Event) -> None:
 def cpu_now() -> dict[str, str]:
     """Temperature and clock of this machine's CPU, as far as the kernel says."""
     out = {}
-    temperatures = [int(text) for path in glob.glob("/sys/class/thermal/thermal_zone*/temp")
-                    if (text := _read(path)).isdigit()]  # fmt: skip
-    clocks = [int(text) for path in glob.glob("/sys/devices/system/cpu/cpu*/cpufreq/scaling_cur_freq")
-              if (text := _read(path)).isdigit()]  # fmt: skip
+    temperatures = [
+        int(text) for path in glob.glob("/sys/class/thermal/thermal_zone*/temp") if (text := _read(path)).isdigit()
+    ]
+    clocks = [
+        int(text)
+        for path in glob.glob("/sys/devices/system/cpu/cpu*/cpufreq/scaling_cur_freq")
+        if (text := _read(path)).isdigit()
+    ]
     if temperatures:
         out["temperature.gpu"] = f"{max(temperatures) / 1000:.0f}"
     if clocks:
@@ -158,22 +162,43 @@ def _figures(mine: Burnt) -> dict[str, float]:
         return {}
     third = max(1, len(values) // 3)
     share = statistics.median(values[-third:]) / max(statistics.median(values[:third]), 1e-12)
-    return {"products": float(mine.products), "mean_TFLOP_s": round(statistics.fmean(values), 4),
-            "slowest_TFLOP_s": round(min(values), 4), "last_third_share": round(share, 3),
-            **load.summarise_samples(mine.samples)}  # fmt: skip
+    return {
+        "products": float(mine.products),
+        "mean_TFLOP_s": round(statistics.fmean(values), 4),
+        "slowest_TFLOP_s": round(min(values), 4),
+        "last_third_share": round(share, 3),
+        **load.summarise_samples(mine.samples),
+    }
 
 
 def _series(mine: Burnt) -> list[dict[str, Any]]:
     """Rate, temperature, power and clock over time, thinned."""
     step = max(1, len(mine.rates) // POINTS)
     kept = mine.rates[::step]
-    out = [{"name": "TFLOP/s over time", "x": [at for at, _ in kept], "y": [round(rate, 4) for _, rate in kept],
-            "x_unit": "s", "y_unit": "TFLOP/s"}]  # fmt: skip
+    out = [
+        {
+            "name": "TFLOP/s over time",
+            "x": [at for at, _ in kept],
+            "y": [round(rate, 4) for _, rate in kept],
+            "x_unit": "s",
+            "y_unit": "TFLOP/s",
+        }
+    ]
     for name, unit in (("temperature.gpu", "C"), ("power.draw", "W"), ("clocks.sm", "MHz")):
-        values = [(SAMPLE_S * n, value) for n, row in enumerate(mine.samples)
-                  if (value := nvidia.parse_number(row.get(name, ""))) is not None]  # fmt: skip
+        values = [
+            (SAMPLE_S * n, value)
+            for n, row in enumerate(mine.samples)
+            if (value := nvidia.parse_number(row.get(name, ""))) is not None
+        ]
         if len(values) > 1:
             kept = values[:: max(1, len(values) // POINTS)]
-            out.append({"name": f"{name} over time", "x": [at for at, _ in kept], "y": [value for _, value in kept],
-                        "x_unit": "s", "y_unit": unit})  # fmt: skip
+            out.append(
+                {
+                    "name": f"{name} over time",
+                    "x": [at for at, _ in kept],
+                    "y": [value for _, value in kept],
+                    "x_unit": "s",
+                    "y_unit": unit,
+                }
+            )
     return out

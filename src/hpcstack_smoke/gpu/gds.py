@@ -76,5 +76,11 @@ def judge_read(wrong: int, before: int | None, after: int | None, rate: float) -
     how = {True: "", False: "; not direct", None: "; nobody counts"}[direct]
     said = f"{wrong} wrong words; {rate:.2f} GB/s{how}"
     status = FAIL if wrong else WARN if direct is False else PASS
-    return Result(status, said, EXPECTED, "compared; nvidia-fs counts reads", remedy="" if status == PASS else REMEDY,
-                  figures={"gds_read_GB_s": round(rate, 3)})  # fmt: skip
+    return Result(
+        status,
+        said,
+        EXPECTED,
+        "compared; nvidia-fs counts reads",
+        remedy="" if status == PASS else REMEDY,
+        figures={"gds_read_GB_s": round(rate, 3)},
+    )

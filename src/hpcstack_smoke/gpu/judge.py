@@ -70,8 +70,14 @@ def judge_matmul(rates: dict[str, float], rows: list[dict[str, str]], name: str,
     if hard or soft:
         slowed = f"slowed down under load: {', '.join([*hard, *soft])}; {said}"
         remedy = "look at the node's cooling and power supply; drain it"
-        return Result(FAIL if hard else WARN, slowed, "no slowdown by hardware or heat", "nvidia-smi under load",
-                      remedy=remedy, figures=figures)  # fmt: skip
+        return Result(
+            FAIL if hard else WARN,
+            slowed,
+            "no slowdown by hardware or heat",
+            "nvidia-smi under load",
+            remedy=remedy,
+            figures=figures,
+        )
     unseen = "" if rows else "nvidia-smi did not say how this GPU was under load"
     result = _against(
         rates.get("bf16", 0.0), find_known_figure(RATES, name), SHARE, "TFLOP/s in bf16", "bf16", MAMF, name
@@ -91,8 +97,9 @@ def judge_host(there: float, back: float, rows: list[dict[str, str]], name: str)
     if not want:
         expected = "no gate; PCIe 4 x16 gives 31, 5 x16 63 at most"
         return Result(PASS, measured, expected, "the PCIe specification", figures=figures)
-    return judge_result(min(there, back) >= want, measured, f">= {want:g} GB/s each way", AZURE, remedy=PCIE_REMEDY,
-                 figures=figures)  # fmt: skip
+    return judge_result(
+        min(there, back) >= want, measured, f">= {want:g} GB/s each way", AZURE, remedy=PCIE_REMEDY, figures=figures
+    )
 
 
 def judge_peers(table: list[list[float]], wrong: list[str], name: str, *, board: int = 0) -> Result:
@@ -117,12 +124,17 @@ def judge_peers(table: list[list[float]], wrong: list[str], name: str, *, board:
     if lagging:
         status = FAIL if _below(table, BAD * middle) else WARN
         expected = f">= {LAGS:.0%} of the median, {middle:.0f} GB/s"
-        return Result(status, f"{', '.join(lagging[:8])}; {measured}", expected, "the node's other pairs",
-                      remedy=remedy, **more)  # fmt: skip
+        return Result(
+            status, f"{', '.join(lagging[:8])}; {measured}", expected, "the node's other pairs", remedy=remedy, **more
+        )
     expected = f">= {want:g} GB/s" if want else "each copy right"
     return Result(PASS, measured, expected, AZURE if want else "", **more)
 
 
 def _below(table: list[list[float]], limit: float) -> list[str]:
-    return [f"{a}->{b} {value:.0f} GB/s" for a, row in enumerate(table) for b, value in enumerate(row)
-            if a != b and value < limit]  # fmt: skip
+    return [
+        f"{a}->{b} {value:.0f} GB/s"
+        for a, row in enumerate(table)
+        for b, value in enumerate(row)
+        if a != b and value < limit
+    ]

@@ -87,8 +87,12 @@ def run_near_gpu(context: Context) -> Iterator[None]:
     text = machine.HERE.line(
         f"/sys/bus/pci/devices/{address_of(torch.cuda.get_device_properties(context.device))}/local_cpulist"
     )
-    cores = {core for part in text.split(",") if (span := re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()))
-             for core in range(int(span[1]), int(span[2] or span[1]) + 1)} & before  # fmt: skip
+    cores = {
+        core
+        for part in text.split(",")
+        if (span := re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()))
+        for core in range(int(span[1]), int(span[2] or span[1]) + 1)
+    } & before
     try:
         if cores:
             os.sched_setaffinity(0, cores)
@@ -106,8 +110,11 @@ def judge_slowdown(rows: list[dict[str, str]]) -> tuple[list[str], list[str]]:
 def summarise_samples(rows: list[dict[str, str]]) -> dict[str, float]:
     """Clock, power and temperature of one GPU's samples: the lowest clock, else the highest."""
     out: dict[str, float] = {}
-    for field, name, pick in (("clocks.sm", "sm_MHz", min), ("power.draw", "power_W", max),
-                              ("temperature.gpu", "temperature_C", max)):  # fmt: skip
+    for field, name, pick in (
+        ("clocks.sm", "sm_MHz", min),
+        ("power.draw", "power_W", max),
+        ("temperature.gpu", "temperature_C", max),
+    ):
         values = [value for row in rows if (value := nvidia.parse_number(row.get(field, ""))) is not None]
         if values:
             out[name] = pick(values)

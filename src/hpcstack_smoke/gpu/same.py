@@ -18,8 +18,12 @@ def describe_rank(context: Context) -> dict[str, str]:
     """What this rank runs on."""
     import torch
 
-    out = {"torch": torch.__version__, "python": platform.python_version(),
-           "image": _image(), "cuda": str(torch.version.cuda)}  # fmt: skip
+    out = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "image": _image(),
+        "cuda": str(torch.version.cuda),
+    }
     if context.gpu:
         out["gpu"] = context.gpu_name()
         out["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
@@ -66,5 +70,10 @@ def judge_same(everyone: list[tuple[str, dict[str, str]]]) -> Result:
     if is_only_of_gpus:
         remedy = "GPUs of several models: the slowest sets the pace; --constraint or -w picks one"
         return Result(WARN, measured, expected, source, remedy=remedy)
-    return judge_result(not odd, measured, expected, source,
-                 remedy="a node with another driver or image: drain it until it is as the others")  # fmt: skip
+    return judge_result(
+        not odd,
+        measured,
+        expected,
+        source,
+        remedy="a node with another driver or image: drain it until it is as the others",
+    )

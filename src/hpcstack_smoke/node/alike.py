@@ -36,8 +36,13 @@ def check(inventories: dict[str, dict[str, Any]]) -> Result:
         f", of {len(kinds)} kinds" if len(kinds) > 1 else ""
     )
     remedy = "drain the node until it is as the others" if hard else "bring firmware and kernel to one version"
-    return Result(status, measured, "the same on all nodes of a kind", "the majority of nodes",
-                  remedy="" if status == PASS else remedy)  # fmt: skip
+    return Result(
+        status,
+        measured,
+        "the same on all nodes of a kind",
+        "the majority of nodes",
+        remedy="" if status == PASS else remedy,
+    )
 
 
 def _odd(name: str, values: dict[str, str]) -> tuple[list[str], bool]:

@@ -92,8 +92,14 @@ def _cassini(request: Any) -> Result:
     down = [name for name, up in found.items() if not up] + [name for name in request.hcas if name not in found]
     measured = f"down or not here: {', '.join(down)}" if down else ", ".join(found) or f"{sysfs.CASSINI} is empty"
     figures = {"active_ports": float(sum(found.values()))}
-    return judge_result(bool(found) and not down, measured, "Slingshot's adapters, up", SITE, figures=figures,
-                 remedy="modprobe cxi_ss1; systemctl status cxi_rh; the cable and the switch's port")  # fmt: skip
+    return judge_result(
+        bool(found) and not down,
+        measured,
+        "Slingshot's adapters, up",
+        SITE,
+        figures=figures,
+        remedy="modprobe cxi_ss1; systemctl status cxi_rh; the cable and the switch's port",
+    )
 
 
 def rate(request: Any) -> Result:
@@ -125,8 +131,11 @@ def gid(request: Any) -> Result:
         raise Skip("no active RoCE port of this node's fabric")
     said, bad = [], []
     for port in ethernet:
-        good = [index for index, (gid, kind) in sorted(sysfs.read_gids(port).items())
-                if kind == "RoCE v2" and not gid.startswith("fe80")]  # fmt: skip
+        good = [
+            index
+            for index, (gid, kind) in sorted(sysfs.read_gids(port).items())
+            if kind == "RoCE v2" and not gid.startswith("fe80")
+        ]
         if good:
             said.append(f"{port.name} GID {good[0]}")
         else:
@@ -153,8 +162,14 @@ def mtu(request: Any) -> Result:
     most = max(port.mtu for port in found)
     odd = [f"{port.name} {port.mtu}" for port in found if port.mtu != most]
     measured = ", ".join(odd) or f"{most} on {len(found)} port(s)"
-    return judge_result(not odd, measured, f"{most} on each", "the node's other ports", figures={"mtu": float(most)},
-                 remedy="ip link set DEV mtu; the switch's ports must allow it")  # fmt: skip
+    return judge_result(
+        not odd,
+        measured,
+        f"{most} on each",
+        "the node's other ports",
+        figures={"mtu": float(most)},
+        remedy="ip link set DEV mtu; the switch's ports must allow it",
+    )
 
 
 def memlock(request: Any) -> Result:
@@ -180,8 +195,13 @@ def gdr(request: Any) -> Result:
     if found:
         return Result(PASS, found[0], expected, "nccl #1537")
     if "Open Kernel Module" in machine.HERE.line(DRIVER):
-        return Result(PASS, "dma-buf: the driver is the open kernel module", expected, "nccl #1939",
-                      "nccl.transport says whether NCCL uses it")  # fmt: skip
+        return Result(
+            PASS,
+            "dma-buf: the driver is the open kernel module",
+            expected,
+            "nccl #1939",
+            "nccl.transport says whether NCCL uses it",
+        )
     remedy = "modprobe nvidia-peermem, or install the open kernel module of the driver"
     return Result(WARN, "no nvidia-peermem, and a driver without dma-buf", expected, "nccl #1939", remedy=remedy)
 

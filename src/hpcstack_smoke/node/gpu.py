@@ -98,8 +98,11 @@ def ecc(request: Any) -> Result:
     bad += [
         f"GPU {row['index']}: SRAM's threshold is exceeded" for row in exceeded if row.get(nvidia.EXCEEDED) == "Yes"
     ]
-    ever = [f"GPU {row['index']}: {count:.0f} uncorrectable in SRAM since it was made" for row in rows
-            if (count := nvidia.parse_number(row.get(nvidia.UNCORRECTED_SRAM[1], "")) or 0)]  # fmt: skip
+    ever = [
+        f"GPU {row['index']}: {count:.0f} uncorrectable in SRAM since it was made"
+        for row in rows
+        if (count := nvidia.parse_number(row.get(nvidia.UNCORRECTED_SRAM[1], "")) or 0)
+    ]
     if ever and not bad:
         remedy = "note it; another one, or more than four in all: send the GPU back"
         return Result(WARN, "; ".join(ever), "none; Azure drains such a node", AZURE, remedy=remedy)
@@ -115,8 +118,12 @@ def ecc(request: Any) -> Result:
 def _ecc_of(row: dict[str, str]) -> list[str]:
     """What is wrong with the ECC of one GPU."""
     now, ever = nvidia.UNCORRECTED_SRAM
-    limits = {now: 0, ever: EVER_MAX, **dict.fromkeys(nvidia.CORRECTED_SRAM, SRAM_MAX),
-              **dict.fromkeys(nvidia.DRAM, DRAM_MAX)}  # fmt: skip
+    limits = {
+        now: 0,
+        ever: EVER_MAX,
+        **dict.fromkeys(nvidia.CORRECTED_SRAM, SRAM_MAX),
+        **dict.fromkeys(nvidia.DRAM, DRAM_MAX),
+    }
     if not any(name in row for name in limits):
         limits = dict.fromkeys(nvidia.TOTALS, 0)
     bad = []
@@ -163,8 +170,9 @@ def read_slowdowns() -> tuple[list[dict[str, str]], dict[str, list[str]]]:
     if not any(name in row for row in rows for name in names):
         names = nvidia.THROTTLE_BEFORE_535
         rows = nvidia.query_gpus(("index", *names))
-    hard = {row.get("index", "?"): [name.rpartition(".")[2] for name in names if row.get(name) == "Active"]
-            for row in rows}  # fmt: skip
+    hard = {
+        row.get("index", "?"): [name.rpartition(".")[2] for name in names if row.get(name) == "Active"] for row in rows
+    }
     return rows, {gpu: reasons for gpu, reasons in hard.items() if reasons}
 
 

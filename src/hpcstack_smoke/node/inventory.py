@@ -24,12 +24,17 @@ def make_inventory(request: Any = None) -> dict[str, Any]:
     if request is not None and request.fabric == "ethernet":
         active = []
     out: dict[str, Any] = {
-        "gpus": len(rows), "gpu": rows[0].get("name", "") if rows else "",
-        "driver": rows[0].get("driver_version", "") if rows else "", "ports": len(active),
-        "rate_gbps": max((port.rate for port in active), default=0.0), "cpus": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(), "arch": platform.machine(),
-        "domain": "/".join(next(iter(nvlink.read_domains().values()), ())), "alike": list_alike(active, whole=whole),
-    }  # fmt: skip
+        "gpus": len(rows),
+        "gpu": rows[0].get("name", "") if rows else "",
+        "driver": rows[0].get("driver_version", "") if rows else "",
+        "ports": len(active),
+        "rate_gbps": max((port.rate for port in active), default=0.0),
+        "cpus": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "arch": platform.machine(),
+        "domain": "/".join(next(iter(nvlink.read_domains().values()), ())),
+        "alike": list_alike(active, whole=whole),
+    }
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     out["memory_gb"] = round(pages * size / 1e9, 1)
     return out

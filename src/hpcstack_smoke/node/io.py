@@ -58,9 +58,15 @@ def bandwidth(request: Any) -> Result:
         reading = time.perf_counter() - began
     figures = {"write_GB_s": round(size / writing / 1e9, 3), "read_GB_s": round(size / reading / 1e9, 3)}
     measured = f"write {figures['write_GB_s']} GB/s with fsync, read {figures['read_GB_s']} GB/s, with sha256"
-    return judge_result(wrote.digest() == read.digest(), measured, "what was written is read", "sha256",
-                 f"{size / 1e6:.0f} MB, one file", "the filesystem gives back other bytes: take it out of service",
-                 figures=figures)  # fmt: skip
+    return judge_result(
+        wrote.digest() == read.digest(),
+        measured,
+        "what was written is read",
+        "sha256",
+        f"{size / 1e6:.0f} MB, one file",
+        "the filesystem gives back other bytes: take it out of service",
+        figures=figures,
+    )
 
 
 def staging(request: Any) -> Result:
@@ -86,9 +92,16 @@ def staging(request: Any) -> Result:
         one_disk = os.stat(source).st_dev == os.stat(target).st_dev
     rate = round(size / took / 1e9, 3)
     measured = f"{rate} GB/s to {own}{', on the same disk' if one_disk else ''}"
-    return judge_result(same, measured, "what was copied is the same", "sha256",
-                 f"{size / 1e6:.0f} MB, one file, with fsync", "one of the two disks gives back other bytes",
-                 figures={"stage_GB_s": rate}, informational=one_disk)  # fmt: skip
+    return judge_result(
+        same,
+        measured,
+        "what was copied is the same",
+        "sha256",
+        f"{size / 1e6:.0f} MB, one file, with fsync",
+        "one of the two disks gives back other bytes",
+        figures={"stage_GB_s": rate},
+        informational=one_disk,
+    )
 
 
 def digest_file(path: str) -> bytes:
@@ -135,8 +148,13 @@ def small(request: Any) -> Result:
                 os.pread(file.fileno(), BLOCK, number * BLOCK)
             took = time.perf_counter() - began
     rate = READS / took
-    return Result(PASS, f"{rate:,.0f} reads of 4 KiB a second", "no gate", evidence="page cache included",
-                  figures={"reads_per_s": round(rate)})  # fmt: skip
+    return Result(
+        PASS,
+        f"{rate:,.0f} reads of 4 KiB a second",
+        "no gate",
+        evidence="page cache included",
+        figures={"reads_per_s": round(rate)},
+    )
 
 
 TAKE = (

@@ -47,9 +47,7 @@ class Machine:
         if not shutil.which(argv[0]):
             return 127, ""
         try:
-            child = subprocess.Popen(
-                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
-            )  # fmt: skip
+            child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         except OSError:
             return 127, ""
         try:

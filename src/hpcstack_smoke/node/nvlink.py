@@ -53,8 +53,12 @@ def nvlink(request: Any) -> Result:
     ]
     rates = Counter(one.rate for links in active.values() for one in links if one.rate)
     rate = rate or (rates.most_common(1)[0][0] if rates else 0.0)
-    bad += [f"GPU {gpu}: link {n} at {one.rate:g} GB/s" for gpu, links in found.items() for n, one in links.items()
-            if one.active and one.rate < rate]  # fmt: skip
+    bad += [
+        f"GPU {gpu}: link {n} at {one.rate:g} GB/s"
+        for gpu, links in found.items()
+        for n, one in links.items()
+        if one.active and one.rate < rate
+    ]
     if not found:
         bad.append("nvidia-smi shows no link")
     expected = f"{usual or 'all'} links on each GPU" + (f" at {rate:g} GB/s" if rate else "")
@@ -70,9 +74,11 @@ def read_domains() -> dict[str, Domain]:
     return {
         row["index"]: Domain(row["fabric.clusterUuid"], row.get("fabric.cliqueId", "0"))
         for row in rows
-        if row.get("fabric.state") == "Completed" and row.get("fabric.status") == "Success"
-        and row.get("fabric.clusterUuid", NO_CLUSTER) != NO_CLUSTER and "index" in row
-    }  # fmt: skip
+        if row.get("fabric.state") == "Completed"
+        and row.get("fabric.status") == "Success"
+        and row.get("fabric.clusterUuid", NO_CLUSTER) != NO_CLUSTER
+        and "index" in row
+    }
 
 
 def fabric(request: Any) -> Result:
@@ -81,8 +87,14 @@ def fabric(request: Any) -> Result:
     A GPU of a rack-wide domain must have one; of others, where the driver says what it is, it must be complete.
     """
     found = nvidia.parse_details(nvidia.nvidia_smi(["-q"]))
-    states = [{name: gpu[f"Fabric/{name}"] for name in ("State", "Status", "CliqueId", "ClusterUUID")
-               if f"Fabric/{name}" in gpu} for gpu in found]  # fmt: skip
+    states = [
+        {
+            name: gpu[f"Fabric/{name}"]
+            for name in ("State", "Status", "CliqueId", "ClusterUUID")
+            if f"Fabric/{name}" in gpu
+        }
+        for gpu in found
+    ]
     names = [gpu.get("Product Name", "").removeprefix("NVIDIA ") for gpu in found]
     told = any("State" in one for one in states)
     spanning = any(name.startswith(SPANNING) for name in names) and (told or request.domain_nodes != 1)
@@ -143,7 +155,12 @@ def imex(request: Any) -> Result:
         return Result(FAIL, f"{closed[0]} cannot be opened", "a channel", "nccl mnnvl.cc", remedy=remedy)
     state = DOMAIN_STATE.search(machine.HERE.said(["nvidia-imex-ctl", "-N"], 20))
     if state and state[1] != "UP":
-        return Result(WARN, f"IMEX's domain is {state[1]}", "UP", "nvidia-imex-ctl -N",
-                      remedy="nvidia-imex-ctl -N names the node: systemctl status nvidia-imex there")  # fmt: skip
+        return Result(
+            WARN,
+            f"IMEX's domain is {state[1]}",
+            "UP",
+            "nvidia-imex-ctl -N",
+            remedy="nvidia-imex-ctl -N names the node: systemctl status nvidia-imex there",
+        )
     said = "its domain is UP" if state else "no nvidia-imex-ctl here to ask for its domain"
     return Result(PASS, f"{len(channels)} channel(s); {said}", "a channel")

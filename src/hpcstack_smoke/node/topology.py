@@ -15,8 +15,11 @@ def nearest_hcas(text: str) -> str:
     names = dict(LEGEND.findall(plain))
     lines = plain.splitlines()
     head = next((line.split("\t") for line in lines if "GPU0" in line.split("\t")[1:2]), [])
-    columns = {place: names.get(word.strip(), word.strip()) for place, word in enumerate(head)
-               if word.strip().startswith(("NIC", "mlx"))}  # fmt: skip
+    columns = {
+        place: names.get(word.strip(), word.strip())
+        for place, word in enumerate(head)
+        if word.strip().startswith(("NIC", "mlx"))
+    }
     out = []
     for line in lines:
         words = [word.strip() for word in line.split("\t")]

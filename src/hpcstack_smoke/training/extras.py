@@ -64,9 +64,14 @@ def _meet(context: Context) -> Any:
     torch.distributed.broadcast_object_list(place, 0)
     own = slots[context.rank]
     numbers = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-    more = {"HOSTNAME": names[context.rank], "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo",
-            "GLOO_RENDEZVOUS_ADDR": place[0][0], "GLOO_RENDEZVOUS_PORT": place[0][1],
-            **{name.upper(): getattr(own, name) for name in numbers}}  # fmt: skip
+    more = {
+        "HOSTNAME": names[context.rank],
+        "CONTROLLER": "gloo",
+        "CPU_OPERATIONS": "gloo",
+        "GLOO_RENDEZVOUS_ADDR": place[0][0],
+        "GLOO_RENDEZVOUS_PORT": place[0][1],
+        **{name.upper(): getattr(own, name) for name in numbers},
+    }
     os.environ.update({f"HOROVOD_{name}": str(value) for name, value in more.items()})
     return server
 

@@ -78,14 +78,31 @@ def _measured(context: Context, *, weak: bool) -> Result:
     measured = f"S({last}) = {speedup[last]:.2f}, E({last}) = {efficiency[last]:.2f}{'; ' + note if note else ''}"
     name = "weak" if weak else "strong"
     series = [
-        {"name": f"{name}: speed-up", "x": list(speedup), "y": [round(one, 3) for one in speedup.values()],
-         "x_unit": "ranks", "y_unit": "S(n)", "ideal": [float(n) for n in speedup]},
-        {"name": f"{name}: efficiency", "x": list(efficiency), "y": [round(one, 3) for one in efficiency.values()],
-         "x_unit": "ranks", "y_unit": "E(n)"},
-    ]  # fmt: skip
-    return Result(PASS, measured, "no gate", evidence=", ".join(f"T({n}) = {t * 1e3:.1f} ms" for n, t in took.items()),
-                  figures={"efficiency": round(efficiency[last], 4), "speedup": round(speedup[last], 4)}, series=series,
-                  informational=bool(note))  # fmt: skip
+        {
+            "name": f"{name}: speed-up",
+            "x": list(speedup),
+            "y": [round(one, 3) for one in speedup.values()],
+            "x_unit": "ranks",
+            "y_unit": "S(n)",
+            "ideal": [float(n) for n in speedup],
+        },
+        {
+            "name": f"{name}: efficiency",
+            "x": list(efficiency),
+            "y": [round(one, 3) for one in efficiency.values()],
+            "x_unit": "ranks",
+            "y_unit": "E(n)",
+        },
+    ]
+    return Result(
+        PASS,
+        measured,
+        "no gate",
+        evidence=", ".join(f"T({n}) = {t * 1e3:.1f} ms" for n, t in took.items()),
+        figures={"efficiency": round(efficiency[last], 4), "speedup": round(speedup[last], 4)},
+        series=series,
+        informational=bool(note),
+    )
 
 
 def strong(context: Context) -> Result:

@@ -30,12 +30,21 @@ PARTITION = re.compile(r"^(\d+)\s*\|.*\|FS \(Squashfs/\*System/", re.MULTILINE)
 def build_argv(job: Job, sif: Path) -> list[str]:
     """The build's argv. What the site lends is bound at /mnt, for the time of the build."""
     return [
-        "apptainer", "build", "--force",
-        "--bind", f"{job.lent}:/mnt", "--bind", f"{job.work}/scratch:/tmp", "--bind", f"{job.work}/scratch:/var/tmp",
+        "apptainer",
+        "build",
+        "--force",
+        "--bind",
+        f"{job.lent}:/mnt",
+        "--bind",
+        f"{job.work}/scratch:/tmp",
+        "--bind",
+        f"{job.work}/scratch:/var/tmp",
         *(["--ignore-subuid"] if job.offline else []),  # newuidmap does not work in the namespace without a network
-        "--mksquashfs-args", f"-no-xattrs {LEVEL[job.settings.compression]}",
-        str(sif), "local.def",
-    ]  # fmt: skip
+        "--mksquashfs-args",
+        f"-no-xattrs {LEVEL[job.settings.compression]}",
+        str(sif),
+        "local.def",
+    ]
 
 
 LAYERED = Layered("apptainer")
@@ -95,8 +104,10 @@ class ApptainerEngine:
             except NoEnclosure as error:
                 why = error.message
         if job.settings.splice == "always" and not job.squash:
-            raise BuildError(f"the image cannot be spliced: Apptainer runs no step in a mounted base ({why})",
-                             "build.splice: auto in site.yaml packs it")  # fmt: skip
+            raise BuildError(
+                f"the image cannot be spliced: Apptainer runs no step in a mounted base ({why})",
+                "build.splice: auto in site.yaml packs it",
+            )
         if job.offline and os.geteuid():
             return Completed(
                 ("apptainer", "exec"), 1, (why, "no network can be shut out so: --engine builtin or enroot")

@@ -74,8 +74,10 @@ class Job:
         if not self.clock:
             return ""
         ends = [began for _, began in self.clock[1:]] + [time.monotonic()]
-        return "".join(f"== hpcstack took {end - began:.1f} s: {title}\n"
-                       for (title, began), end in zip(self.clock, ends, strict=True))  # fmt: skip
+        return "".join(
+            f"== hpcstack took {end - began:.1f} s: {title}\n"
+            for (title, began), end in zip(self.clock, ends, strict=True)
+        )
 
 
 class Engine(Protocol):
@@ -122,6 +124,20 @@ def squash_argv(source: str, output: Path, compression: str) -> list[str]:
     """mksquashfs of a tree: owned by root, no times of its own, the same bytes for the same tree."""
     level = ["-Xcompression-level", "1"] if compression == "zstd" else []
     return [
-        *OWN_TIMES, "mksquashfs", source, str(output), "-noappend", "-quiet", "-no-progress", "-all-root", "-no-xattrs",
-        "-mkfs-time", str(EPOCH), "-mem", "256M", "-comp", compression, *level,
-    ]  # fmt: skip
+        *OWN_TIMES,
+        "mksquashfs",
+        source,
+        str(output),
+        "-noappend",
+        "-quiet",
+        "-no-progress",
+        "-all-root",
+        "-no-xattrs",
+        "-mkfs-time",
+        str(EPOCH),
+        "-mem",
+        "256M",
+        "-comp",
+        compression,
+        *level,
+    ]

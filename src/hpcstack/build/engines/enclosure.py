@@ -176,8 +176,11 @@ def with_libraries(tool: Path) -> list[Path]:
 
 def bundled_squashfuses() -> list[str]:
     """What Apptainer brings to mount a squashfs, in folders of its own that are in no PATH."""
-    own = [Path(found).resolve().parents[1] / "libexec" for name in ("apptainer", "singularity")
-           if (found := shutil.which(name))]  # fmt: skip
+    own = [
+        Path(found).resolve().parents[1] / "libexec"
+        for name in ("apptainer", "singularity")
+        if (found := shutil.which(name))
+    ]
     return [str(path) for place in (*own, Path("/usr/libexec")) for path in place.glob(BUNDLED)]
 
 

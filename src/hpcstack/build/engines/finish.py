@@ -105,8 +105,19 @@ class Packing:
     def _pack(self, layer: Path, final: Path) -> Completed:
         """LAYER, with an overlay's marks, as the squashfs FINAL."""
         argv = [*to_read_all(), *OWN_TIMES, "mksquashfs", str(layer)]
-        more = ["-noappend", "-quiet", "-no-progress", "-all-root", "-no-exports", "-xattrs", "-mkfs-time", str(EPOCH),
-                "-mem", MEMORY, *self.words]  # fmt: skip
+        more = [
+            "-noappend",
+            "-quiet",
+            "-no-progress",
+            "-all-root",
+            "-no-exports",
+            "-xattrs",
+            "-mkfs-time",
+            str(EPOCH),
+            "-mem",
+            MEMORY,
+            *self.words,
+        ]
         with contextlib.suppress(_NotPacked), replace_file(final) as part:
             with self.runner.fed([*argv, str(part), *more], self.job.work / "pack.log") as self.running:
                 done = self.running.finish()

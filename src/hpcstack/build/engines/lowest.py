@@ -166,8 +166,10 @@ def resolv_conf(job: Job) -> str:
         return DNS
     place = os.path.normpath(os.path.join("/etc", os.fsdecode(found.target)))  # noqa: PTH118
     if place.startswith(("/proc/", "/sys/", "/dev/")):
-        raise BuildError(f"the base's {DNS} leads to {place}: what a build puts there would come out elsewhere",
-                         "do not use this image: no tool makes such a link by accident")  # fmt: skip
+        raise BuildError(
+            f"the base's {DNS} leads to {place}: what a build puts there would come out elsewhere",
+            "do not use this image: no tool makes such a link by accident",
+        )
     return place.removeprefix("/var") if place.startswith("/var/run/") else place
 
 

@@ -294,8 +294,10 @@ def _check_depth(upper: Path) -> None:
     """BuildError where a step has put folders so deep into one another that no image holds them."""
     for visit in descriptors.walk_folders(upper, anyones=True):
         if visit.path.count("/") >= MAX_DEPTH:
-            raise BuildError(f"a step made folders more than {MAX_DEPTH} deep in one another, below /{visit.path[:80]}",
-                             "no layer of an image may: look at what it runs")  # fmt: skip
+            raise BuildError(
+                f"a step made folders more than {MAX_DEPTH} deep in one another, below /{visit.path[:80]}",
+                "no layer of an image may: look at what it runs",
+            )
 
 
 def _overlay_words(job: Job, options: str, merged: Path) -> list[str]:
@@ -405,10 +407,14 @@ def with_layers(job: Job, runner: Runner) -> Job:
     if takes_layers(job.cache, runner):
         return job
     if not takes_layers(job.work, runner):
-        raise NoLayers(f"neither {job.cache} nor {job.work} takes layers of an overlay, as NFS, Lustre and FUSE do not",
-                       "build.cachedir or build.tmpdir in site.yaml: a folder on a local disk")  # fmt: skip
-    job.progress(f"steps are not kept: {job.cache} takes no layers of an overlay, as NFS, Lustre and FUSE do not"
-                 " (build.cachedir in site.yaml: a folder on a local disk)")  # fmt: skip
+        raise NoLayers(
+            f"neither {job.cache} nor {job.work} takes layers of an overlay, as NFS, Lustre and FUSE do not",
+            "build.cachedir or build.tmpdir in site.yaml: a folder on a local disk",
+        )
+    job.progress(
+        f"steps are not kept: {job.cache} takes no layers of an overlay, as NFS, Lustre and FUSE do not"
+        " (build.cachedir in site.yaml: a folder on a local disk)"
+    )
     return replace(job, cache=work_folder(job, "layers"))
 
 
@@ -423,8 +429,18 @@ def takes_layers(folder: Path, runner: Runner) -> bool:
             (tried / name).touch()
         change = 'cd "$1" && rm file && rm -r folder && mkdir folder && [ -z "$(ls folder)" ]'
         options = "userxattr,lowerdir=lower,upperdir=upper,workdir=work"
-        step = ["sh", find_script("overlay.sh"), str(tried), str(tried / "merged"), options,
-                "sh", "-c", change, "sh", str(tried / "merged")]  # fmt: skip
+        step = [
+            "sh",
+            find_script("overlay.sh"),
+            str(tried),
+            str(tried / "merged"),
+            options,
+            "sh",
+            "-c",
+            change,
+            "sh",
+            str(tried / "merged"),
+        ]
         done = try_enclosed(tried, step, runner)  # as steps run: the machine's root cannot enter a builder's folder so
         return not done.status and (tried / "upper/folder").is_dir()
     finally:
