@@ -78,7 +78,7 @@ def same_data(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     mine = task.take_own_rows
 
     def run(context: Any) -> Any:
-        with changed(task, "mine", lambda own, step: mine(replace(own, rank=0), step)):
+        with changed(task, "take_own_rows", lambda own, step: mine(replace(own, rank=0), step)):
             return check(context)
 
     return run
@@ -106,7 +106,7 @@ def sockets(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     text = (Path(__file__).parent / "sockets.log").read_text()
 
     def run(context: Any) -> Any:
-        with changed(transport, "lines", lambda output: text.splitlines()):
+        with changed(transport, "read_own_lines", lambda output: text.splitlines()):
             with changed(transport, "fabric_here", lambda request: ("the nodes' active ports", False)):
                 return check(replace(context, gpu=True))
 

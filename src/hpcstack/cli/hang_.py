@@ -40,8 +40,11 @@ def command(session: Session, job: str, every: bool, flights: Path | None, as_js
     say(f"job {asked.job}: {asked.why}")
     if silent:
         say(f"NOTE: {format_count(silent, 'node')} did not answer in time: the ranks there count as not there")
-    stacks = text.rstrip() if every else "--all: the stacks" if report.document["steps"] else ""
-    shown = [*report.lines, *(["", stacks] if stacks else [])]
+    shown = list(report.lines)
+    if every:
+        shown += ["", text.rstrip()]
+    elif report.document["steps"]:
+        shown += ["", "--all: the stacks"]
     answer({"job": asked.job, **report.document}, as_json, lambda: "\n".join(shown))
     raise click.exceptions.Exit(0 if report.well else 1)
 

@@ -22,8 +22,10 @@ REPORTS = click.option(
 
 def show_foretold(changes: list[str], files: str, *, diff: bool, as_json: bool) -> None:
     """What publishing would change: a few lines, and all files as a diff where that is asked for."""
-    more = files if diff else "" if not changes else "  (--diff shows the files)"
-    lines = ["this would change:", *(f"  {one}" for one in changes), more] if changes else ["nothing would change"]
+    lines = ["nothing would change"]
+    if changes:
+        more = files if diff else "  (--diff shows the files)"
+        lines = ["this would change:", *(f"  {one}" for one in changes), more]
     answer({"changes": changes, "diff": files, "dry_run": True}, as_json, lambda: "\n".join(lines))
 
 

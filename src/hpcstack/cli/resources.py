@@ -156,10 +156,11 @@ def parse_resources(options: dict[str, Any]) -> Resources:
     allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if options["runtime"] != "local" and not batch else ""
     if not given.get("partition"):
         given["partition"] = os.environ.get("SBATCH_PARTITION" if batch else "SLURM_PARTITION", "")
+    nodes_here = int(allocated) if allocated.isdigit() else 1
     if total := options["gpus"]:
-        count = options["nodes"] or (int(allocated) if allocated.isdigit() else 1)
+        count = options["nodes"] or nodes_here
         if total % count:
             raise InputError(f"--gpus {total} on {count} nodes: not as many on each", "--gpus-per-node N")
         given["gpus_per_node"] = given.get("gpus_per_node") or total // count
-    nodes = options["nodes"] if options["nodes"] is not None else int(allocated) if allocated.isdigit() else 1
+    nodes = options["nodes"] if options["nodes"] is not None else nodes_here
     return Resources(**{**given, "nodes": nodes})

@@ -49,7 +49,11 @@ def _shallow(found: object) -> None:
 
 
 def _items(one: object) -> list[Any]:
-    values: Any = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    values: Any = ()
+    if isinstance(one, dict):
+        values = one.values()
+    elif isinstance(one, list):
+        values = one
     return [item for item in values if isinstance(item, (dict, list))]
 
 

@@ -79,7 +79,10 @@ def format_path(path: Path) -> str:
     """`base.platforms[0]` for ("base", "platforms", 0)."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
     return text
 
 

@@ -52,8 +52,12 @@ def examine_machines(
     mine = checks.parse_probe(runner.output(["/bin/sh", "-c", script, "doctor", *paths], timeout=60).stdout)
     found = checks.check_machine(mine, runtime, None, compute=False)
     count = _count(runner, nodelist, job) if nodelist or job else 0
-    on = ["--jobid", job, "--overlap"] if job else [f"--nodelist={nodelist}", "--time=5"] if nodelist else []
-    on += [f"--partition={partition}"] if partition and not job and on else []
+    on: list[str] = []
+    if job:
+        on = ["--jobid", job, "--overlap"]
+    elif nodelist:
+        on = [f"--nodelist={nodelist}", "--time=5"]
+        on += [f"--partition={partition}"] if partition else []
     found += _cluster(site, runner, mine.get("host", "?"), runtime, on, progress)
     found += look_at_registries(site, mine.get("host", "?"), list(bases))
     found += _places(site, mine.get("host", "?"))
@@ -177,8 +181,9 @@ def look_at_registries(site: Site, where: str, bases: list[Base]) -> Iterator[Fi
             except InputError as error:
                 yield report_wrong("registry.login", where, f"{name}: {error.message}")
                 continue
-            keys = ("$oauthtoken", IDENTITY)
-            login = "without a login" if not found else "with a key" if found.user in keys else f"as {found.user}"
+            login = "without a login"
+            if found:
+                login = "with a key" if found.user in ("$oauthtoken", IDENTITY) else f"as {found.user}"
             yield report_fine("registry", where, f"{name} answers at {ping.host}, {login}")
             base = next((one for one in bases if one.registry == name), None)
             if base:

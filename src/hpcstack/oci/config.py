@@ -88,13 +88,9 @@ def _shown(text: str) -> str:
 
 def _word(found: object, otherwise: str) -> str:
     """The name of a platform's part; what is none would only be shown."""
-    return (
-        found
-        if isinstance(found, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,64}", found)
-        else otherwise
-        if not found
-        else "?"
-    )
+    if isinstance(found, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,64}", found):
+        return found
+    return "?" if found else otherwise
 
 
 def _said(out: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

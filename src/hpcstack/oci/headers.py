@@ -21,7 +21,11 @@ def make_header(member: tarfile.TarInfo, path: str, link: str = "") -> bytes:
     block: bytes = getattr(member, "block", b"")
     if block and not link and path == member.name:
         return block
-    kind = tarfile.LNKTYPE if link else tarfile.REGTYPE if _file(member) else member.type
+    kind = member.type
+    if link:
+        kind = tarfile.LNKTYPE
+    elif _file(member):
+        kind = tarfile.REGTYPE
     size = member.size if kind == tarfile.REGTYPE else 0
     target = link or (member.linkname if kind == tarfile.SYMTYPE else "")
     xattrs = {} if link or not member.pax_headers else _xattrs(member.pax_headers)

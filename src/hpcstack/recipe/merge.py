@@ -94,7 +94,11 @@ def _copied(out: Document, part: Part, path: Path, *, plain: bool = False, drop:
     if plain and path and _replaces(value):
         value, place = value["replace"], (*place, "replace")
     out.marks[path] = source.mark(place)
-    items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
     copied = {}
     for key, item in items:
         here, there = (*path, key), (*place, key)
@@ -103,7 +107,9 @@ def _copied(out: Document, part: Part, path: Path, *, plain: bool = False, drop:
         if isinstance(value, dict):
             out.keys[here] = source.keys.get(there, source.mark(there))
         copied[key] = _copied(out, (source, item, there), here, plain=plain, drop=drop)
-    return copied if isinstance(value, dict) else list(copied.values()) if isinstance(value, list) else value
+    if isinstance(value, dict):
+        return copied
+    return list(copied.values()) if isinstance(value, list) else value
 
 
 def resolve_replacements(document: Document) -> Document:

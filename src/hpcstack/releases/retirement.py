@@ -41,7 +41,11 @@ def retirement_dates(asked: Retirement, ledger: Ledger, version: str, tree: Tree
     today, old = inputs.stamp_today(), ledger.dates.get(version, Dates())
     begin = inputs.parse_day(asked.warn, "--warn") if asked.warn else min(old.deprecate or today, today)
     later = (date.fromisoformat(max(begin, today)) + timedelta(days=NOTICE_DAYS)).isoformat()
-    end = today if asked.now else inputs.parse_day(asked.refuse, "--on") if asked.refuse else later
+    end = later
+    if asked.now:
+        end = today
+    elif asked.refuse:
+        end = inputs.parse_day(asked.refuse, "--on")
     if end < begin:
         raise InputError(f"it would be refused on {end}, before anybody is warned on {begin}", "--warn DAY --on DAY")
     if asked.successor:

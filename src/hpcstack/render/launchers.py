@@ -142,14 +142,15 @@ def job_template(
     for option in once:  # asked for: not the template's own value, too
         lines = [re.sub(rf"(hpcstack launch .*?) {re.escape(option)} \S+", r"\1", line) for line in lines]
     packages = "".join(f" --with {shlex.quote(value)}" for word, value in pairwise(words) if word == "--with")
-    shown = [
-        one.replace(" --mode ", f"{packages} --mode ", 1)  # what is to be made on the login node
-        if one.startswith("#") and "hpcstack launch" in one and " --with " in one
-        else one.replace(" -- ", f"{said} -- ", 1)
-        if f"hpcstack launch {stack}" in one and not one.startswith("#")
-        else one
-        for one in lines
-    ]
+    shown = []
+    for one in lines:
+        is_comment = one.startswith("#")
+        if is_comment and "hpcstack launch" in one and " --with " in one:  # what is to be made on the login node
+            shown.append(one.replace(" --mode ", f"{packages} --mode ", 1))
+        elif not is_comment and f"hpcstack launch {stack}" in one:
+            shown.append(one.replace(" -- ", f"{said} -- ", 1))
+        else:
+            shown.append(one)
     return "\n".join(shown) + "\n"
 
 

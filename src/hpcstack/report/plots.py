@@ -104,7 +104,9 @@ def _grid(axes: Axes, first: dict[str, Any]) -> str:
             f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
             f'<text class="end" x="{LEFT - 6}" y="{y + 4}">{value:g}</text>'
         )
-    shown = axes.xs if len(axes.xs) <= 8 else choose_ticks(axes.xs[0], axes.xs[-1]) if not axes.log else axes.xs[::2]
+    shown = axes.xs
+    if len(axes.xs) > 8:
+        shown = axes.xs[::2] if axes.log else choose_ticks(axes.xs[0], axes.xs[-1])
     for value in shown:
         label = format_bytes(value) if axes.unit == "bytes" else f"{value:g}"
         parts.append(f'<text class="middle" x="{axes.x(value)}" y="{HEIGHT - BOTTOM + 16}">{label}</text>')
@@ -161,7 +163,9 @@ def draw_matrix(title: str, one: dict[str, Any]) -> str:
             f'<text class="middle" x="{left + r * size + size / 2}" y="{top - 8}">{escape(labels[r][-6:])}</text>'
         )
         for c, value in enumerate(row):
-            share = (value - least) / (most - least) if value and most > least else 1.0 if value else 0.0
+            share = 0.0
+            if value:
+                share = (value - least) / (most - least) if most > least else 1.0
             fill = f"hsl(210 70% {92 - 55 * share:.0f}%)" if value else "#f4f4f4"
             text = f"{value:.3g}" if value else ""
             x, y = left + c * size, top + r * size

@@ -104,7 +104,11 @@ def _node_type(nodes: Nodes, found: Probe) -> Iterator[str]:
     here = facts.find_gpu(found.gpu) if found.gpu else None
     known = facts.find_gpu(nodes.model) or (here if not nodes.model else None)
     model = known.model if known else nodes.model or "unknown"
-    why = "sinfo" if nodes.model else "nvidia-smi on this machine" if known else "Slurm does not name it: say it"
+    why = "Slurm does not name it: say it"
+    if nodes.model:
+        why = "sinfo"
+    elif known:
+        why = "nvidia-smi on this machine"
     nvlink = ", nvlink: true" if found.nvlink else ""
     why += "; `virtual` if no device is behind it"
     yield f"    gpus: {{model: {_value(model)}, count: {nodes.gpus}{nvlink}}} # {why}"

@@ -78,7 +78,8 @@ def _held_against(outcome: Outcome, gate: dict[str, Any], size: int, value: floa
     """OUTCOME by one gate: VALUE GB/s were reached at SIZE bytes."""
     want, hard = float(gate["busbw"]), gate["kind"] == "gate"
     limit = want if hard else SEEN_SHARE * want
-    status = "PASS" if value >= limit else "FAIL" if hard else "WARN"
+    below = "FAIL" if hard else "WARN"
+    status = "PASS" if value >= limit else below
     series = tuple(
         {**one, "gate": limit} if one.get("name", "").startswith(gate["collective"]) else one for one in outcome.series
     )

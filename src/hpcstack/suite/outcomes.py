@@ -37,7 +37,9 @@ class Size:
 
     def expected(self, scope: str) -> int:
         """How many rows a check of SCOPE has when all answer."""
-        return self.nodes if scope in ("node", "after", "restart") else 1 if scope in ("mpi", "host") else self.world
+        if scope in ("node", "after", "restart"):
+            return self.nodes
+        return 1 if scope in ("mpi", "host") else self.world
 
 
 @dataclass

@@ -211,8 +211,13 @@ def judge_pairs_matrix(
     remedy = ""
     if names or links:
         remedy = "take what is slow out (scontrol update state=drain), look at its HCA's rate, error counters and cable"
+    status = PASS
+    if any(one.bad for one in found):
+        status = FAIL
+    elif names or links:
+        status = WARN
     return Result(
-        FAIL if any(one.bad for one in found) else WARN if names or links else PASS,
+        status,
         f"{said}{'; ' + note if note else ''}",
         f"each node and rail has a pair with >= {SLOW:g} of the others' median",
         "peers in the same run",

@@ -99,8 +99,13 @@ def judge_permutations(context: Context, found: list[Row], domains: list[str]) -
     elif slow:
         said = f"slow with every partner: {', '.join(hosts[node] for node in slow)}; {said}"
     note = context.note()
+    status = PASS
+    if wrong:
+        status = FAIL
+    elif slow:
+        status = WARN
     return Result(
-        FAIL if wrong else WARN if slow else PASS,
+        status,
         f"{said}{'; ' + note if note else ''}",
         "each rank's numbers arrive",
         "compared with ==",

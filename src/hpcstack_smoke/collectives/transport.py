@@ -123,7 +123,11 @@ def summarise_log(log: Log, rank: int, places: list[tuple[str, str]]) -> Heard:
         if max(pair) >= len(places):
             continue
         (host, domain), (other, its) = places[pair[0]], places[pair[1]]
-        where = "within" if host == other else "domain" if domain and domain == its else "between"
+        where = "between"
+        if host == other:
+            where = "within"
+        elif domain and domain == its:
+            where = "domain"
         for kind in sorted(kinds):
             counts = heard.kinds.setdefault(where, {})
             counts[kind] = counts.get(kind, 0) + 1

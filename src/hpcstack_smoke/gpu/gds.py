@@ -75,7 +75,11 @@ def judge_read(wrong: int, before: int | None, after: int | None, rate: float) -
     direct = None if before is None or after is None else after > before
     how = {True: "", False: "; not direct", None: "; nobody counts"}[direct]
     said = f"{wrong} wrong words; {rate:.2f} GB/s{how}"
-    status = FAIL if wrong else WARN if direct is False else PASS
+    status = PASS
+    if wrong:
+        status = FAIL
+    elif direct is False:
+        status = WARN
     return Result(
         status,
         said,

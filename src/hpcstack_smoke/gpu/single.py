@@ -43,7 +43,12 @@ def arch(context: Context) -> Result:
     direct = any(a == major and b <= minor and one.startswith("sm_") and one[-1].isdigit() for a, b, one in numbers)
     by_ptx = any((a, b) <= (major, minor) and one.startswith("compute_") for a, b, one in numbers)
     value = float(torch.ones(8, device=context.device).sum())  # a kernel must start, whatever the list says
-    measured = f"sm_{major}{minor} {'in' if direct else 'by PTX of' if by_ptx else 'NOT in'} {' '.join(built)}"
+    how = "NOT in"
+    if direct:
+        how = "in"
+    elif by_ptx:
+        how = "by PTX of"
+    measured = f"sm_{major}{minor} {how} {' '.join(built)}"
     return judge_result(
         (direct or by_ptx) and value == 8.0,
         measured,

@@ -31,10 +31,13 @@ def check(inventories: dict[str, dict[str, Any]]) -> Result:
             said, bad = _odd(name, {host: have.get(name, "") for host, have in nodes.items()})
             (hard if bad else soft).extend(said)
     count = sum(map(len, compared.values()))
-    status = FAIL if hard else WARN if soft else PASS
-    measured = "; ".join([*hard, *soft]) or f"{count} nodes alike" + (
-        f", of {len(kinds)} kinds" if len(kinds) > 1 else ""
-    )
+    status = PASS
+    if hard:
+        status = FAIL
+    elif soft:
+        status = WARN
+    several = f", of {len(kinds)} kinds" if len(kinds) > 1 else ""
+    measured = "; ".join([*hard, *soft]) or f"{count} nodes alike{several}"
     remedy = "drain the node until it is as the others" if hard else "bring firmware and kernel to one version"
     return Result(
         status,

@@ -70,7 +70,11 @@ def judge_counter_gains(before: dict[str, int], after: dict[str, int]) -> Result
     evidence = ", ".join(f"{name} +{count}" for name, count in up.items())[:300]
     expected = "no uncorrectable error, no recovery of a link, no slowdown by hardware"
     remedy = "that GPU's cooling, power, NVLink and PCIe slot: nvidia-smi -q, nvidia-smi nvlink -e; drain the node"
-    status = FAIL if hard else WARN if soft else PASS
+    status = PASS
+    if hard:
+        status = FAIL
+    elif soft:
+        status = WARN
     return Result(
         status, measured, expected, "nvidia-smi, before and after", evidence, remedy="" if status == PASS else remedy
     )

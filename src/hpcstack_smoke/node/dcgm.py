@@ -51,7 +51,11 @@ def judge_diagnostics(status: int, text: str) -> Result:
     bad = by["fail"] or by["warn"] or by[""]
     if not bad and not by["pass"]:
         raise Skip(f"DCGM skipped every test: {found[0][2] or found[0][0]}"[:300])
-    worst = FAIL if by["fail"] else WARN if bad else PASS
+    worst = PASS
+    if by["fail"]:
+        worst = FAIL
+    elif bad:
+        worst = WARN
     names = "; ".join(f"{name}{f': {why}' if why else ''}" for name, _, why in bad[:MOST])
     remedy = "drain the node; DCGM's word for what to do stands in `dcgmi diag -r 2`" if bad else ""
     return Result(worst, f"{names}; {said}"[:600] if bad else said, expected, "DCGM", remedy=remedy)

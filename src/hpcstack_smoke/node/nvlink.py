@@ -62,7 +62,11 @@ def nvlink(request: Any) -> Result:
     if not found:
         bad.append("nvidia-smi shows no link")
     expected = f"{usual or 'all'} links on each GPU" + (f" at {rate:g} GB/s" if rate else "")
-    source = "the site" if request.nvlink and not want else "this model of GPU" if want else "the other GPUs"
+    source = "the other GPUs"
+    if want:
+        source = "this model of GPU"
+    elif request.nvlink:
+        source = "the site"
     measured = "; ".join(bad[:12]) or f"{usual} links on each of {len(found)} GPU(s)"
     figures = {"nvlinks": float(sum(map(len, active.values())))}
     return judge_result(not bad, measured, expected, source, "nvidia-smi nvlink -s", REMEDY, figures=figures)

@@ -132,7 +132,9 @@ def _follow(lines: Iterator[dict[str, object]], job: Job, tail: list[str]) -> st
                 log.write(f"{line['error']}\n")
                 return str(line["error"])
             text = str(line.get("stream") or line.get("status") or "")
-            log.write(text if text.endswith("\n") else f"{text}\n" if text else "")
+            if text and not text.endswith("\n"):
+                text += "\n"
+            log.write(text)
             for one in text.splitlines():
                 tail.append(one)
                 job.on_line(one)
