@@ -279,8 +279,10 @@ def test_gpus_that_are_expected_and_missing_are_no_pass(testbed: Testbed, built:
 @pytest.mark.apptainer
 def test_a_report_names_the_suite_that_ran(testbed: Testbed, built: dict[str, Any]) -> None:
     argv = ("test", STACK, "--runtime", "apptainer", "--only", "node.image")
-    assert testbed.json(*argv)["suite"] == built["suite"]
-    assert testbed.json(*argv, "--suite-from-host")["suite"].endswith("(the host's)")
+    images = testbed.json(*argv)
+    assert images["suite"] == built["suite"]
+    assert not images["suite_from_host"]
+    assert testbed.json(*argv, "--suite-from-host")["suite_from_host"]
 
 
 def test_a_check_that_is_not_there_is_refused(testbed: Testbed) -> None:
