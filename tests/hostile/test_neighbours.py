@@ -399,7 +399,7 @@ def test_h5_a_journal_says_only_what_a_change_of_this_name_could(place: Place, t
 def test_h5_a_journal_of_another_owner_is_refused(place: Place) -> None:
     path = journal(place)
     os.chown(path, NOBODY, NOBODY)
-    with pytest.raises(StoreError, match="not ours to believe"):
+    with pytest.raises(StoreError, match="not trusted"):
         place.publish(content=b"another")
     path.unlink()
     assert place.publish(content=b"another").release == "pytorch/24.11-r2", "what was published before stays"
@@ -408,7 +408,7 @@ def test_h5_a_journal_of_another_owner_is_refused(place: Place) -> None:
 @pytest.mark.parametrize("mode", [0o666, 0o664])
 def test_h5_nor_one_that_others_can_write(place: Place, mode: int) -> None:
     journal(place).chmod(mode)
-    with pytest.raises(StoreError, match="not ours to believe"):
+    with pytest.raises(StoreError, match="not trusted"):
         place.publish(content=b"another")
 
 

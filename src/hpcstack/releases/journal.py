@@ -33,7 +33,7 @@ def read_journal(path: Path) -> dict[str, Any] | None:
         owner = files.name_owner(path)
         said = error.message if isinstance(error, InputError) else f"it belongs to {owner}"
         raise StoreError(
-            f"a change was begun and not finished; its journal was written by another user and is not trusted: {said}",
+            f"a change was begun and not finished; its journal is not trusted: {said}",
             f"{owner} can run the verb again; or, as root: rm {path} (what was published before stays)",
         ) from None
     except (ValueError, RecursionError) as error:
