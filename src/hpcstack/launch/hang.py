@@ -173,15 +173,21 @@ def judge_ranks(ranks: Sequence[Rank]) -> Standing:
     world = max((rank.world for rank in ranks), default=0)
     missing = tuple(number for number in range(world) if number not in known)
 
-    odd = [f"{_name_ranks(missing)} {'is' if len(missing) == 1 else 'are'} not there"] if missing else []
+    odd = []
+    if missing:
+        odd.append(f"{_name_ranks(missing)} {_is_or_are(missing)} not there")
     if ordered:
         usual, most = ordered[0]
-        others = f"{format_count(len(most), 'rank')} {'is' if len(most) == 1 else 'are'} {usual}"
+        others = f"{format_count(len(most), 'rank')} {_is_or_are(most)} {usual}"
         for what, members in ordered[1:]:
             where = ", ".join(sorted({one.host for one in members}))
             who = _name_ranks([one.number for one in members])
-            odd.append(f"{who} on {where} {'is' if len(members) == 1 else 'are'} {what}, while {others}")
+            odd.append(f"{who} on {where} {_is_or_are(members)} {what}, while {others}")
     return Standing(tuple((what, tuple(members)) for what, members in ordered), missing, tuple(odd))
+
+
+def _is_or_are(several: Sequence[object]) -> str:
+    return "is" if len(several) == 1 else "are"
 
 
 def _name_ranks(numbers: Sequence[int]) -> str:

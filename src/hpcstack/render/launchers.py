@@ -124,11 +124,10 @@ def job_template(
     )
     lines = text.splitlines()
     for option, value in asked.items():
-        line = (
-            [f"#SBATCH --{option}" + (f"={quote_sh(check_unbroken(value))}" if value else "")]
-            if value is not None
-            else []
-        )
+        line = []
+        if value is not None:
+            given = f"={quote_sh(check_unbroken(value))}" if value else ""
+            line.append(f"#SBATCH --{option}{given}")
         place = next((n for n, one in enumerate(lines) if one.startswith(f"#SBATCH --{option}=")), 0)
         if place or line:
             lines[place or 2 : (place or 1) + 1] = line

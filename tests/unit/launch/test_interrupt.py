@@ -97,6 +97,16 @@ def test_who_has_not_ended_is_told_by_number(shell: str, tmp_path: Path) -> None
             process.wait()
 
 
+def _check_that_it_saves(shell: str, job: str, process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Interrupt the one rank of JOB, rank 0, which PROCESS is the shell of: it is told, and does what it has to."""
+    try:
+        assert _interrupt(shell, job, "3", 10) == "hpcstack-interrupted: 1\n"
+        assert (folder / "ready-0-saved").exists()
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 @pytest.mark.parametrize("between", ["dash", "bash"])
 def test_a_program_below_a_script_is_interrupted(shell: str, between: str, tmp_path: Path) -> None:
@@ -104,12 +114,7 @@ def test_a_program_below_a_script_is_interrupted(shell: str, between: str, tmp_p
     (tmp_path / "run.sh").write_text(f"{sys.executable} counts.py ready-0 0\nexit $?\n")
     (tmp_path / "counts.py").write_text(COUNTS)
     process = _start_command(shell, tmp_path, job, 0, (between, "run.sh"))
-    try:
-        assert _interrupt(shell, job, "3", 10) == "hpcstack-interrupted: 1\n"
-        assert (tmp_path / "ready-0-saved").exists()
-    finally:
-        process.kill()
-        process.wait()
+    _check_that_it_saves(shell, job, process, tmp_path)
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
@@ -121,12 +126,7 @@ def test_so_it_is_where_env_cannot_reset_signals(shell: str, tmp_path: Path) -> 
     old.write_text('#!/bin/sh\ncase $1 in --default-signal*) exit 125 ;; esac\nexec /usr/bin/env "$@"\n')
     old.chmod(0o755)
     process = _start(shell, tmp_path, job, 0, 0.0, PATH=f"{old.parent}:{os.environ['PATH']}")
-    try:
-        assert _interrupt(shell, job, "3", 10) == "hpcstack-interrupted: 1\n"
-        assert (tmp_path / "ready-0-saved").exists()
-    finally:
-        process.kill()
-        process.wait()
+    _check_that_it_saves(shell, job, process, tmp_path)
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])

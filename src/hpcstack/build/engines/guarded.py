@@ -38,7 +38,9 @@ def touched_places(upper: Path, base: Path, layers: Sequence[Path]) -> list[byte
 
             def modes_below(path: str) -> list[int]:
                 found = image.find(os.fsencode(path))
-                modes = [] if found is None else [stat.S_IFDIR if found.kind == DIR else stat.S_IFREG]
+                modes = []
+                if found is not None:
+                    modes.append(stat.S_IFDIR if found.kind == DIR else stat.S_IFREG)
                 return modes + [mode for layer in layers if (mode := _mode_of(layer / path))]
 
             return [b"/" + os.fsencode(path) for path in _find_touched(upper, modes_below)]
